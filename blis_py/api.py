@@ -1,0 +1,313 @@
+"""Build, run, records: the Python interface, and what the command line calls.
+
+Keyword arguments are the flags of `blis run` (`num_instances=4`, `scheduler="priority-fcfs"`), sections
+of the configuration as mappings (`latency={"model": "linear"}`), or both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py import data
+from blis_py.config import (
+    NAMES,
+    RunConfig,
+    SchedulerSection,
+    WorkloadSection,
+    as_dict,
+    duration_ns,
+    load_config,
+    looks_like_file,
+)
+from blis_py.config_load import did_you_mean
+from blis_py.core.config import SchedulerConfig
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.metrics.slo import DIMENSIONS, GoodputTargets, parse_class_targets, parse_goodput, parse_slos
+from blis_py.result import Result
+from blis_py.workload.table import RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.latency.hardware import GpuSpec
+    from blis_py.latency.model_shape import ModelShape
+
+DEFAULT_SEED = 42
+
+Progress = Callable[[int, int], None]
+"""Told now and then how many requests of how many have ended."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything resolved, nothing run yet."""
+
+    config: RunConfig
+    table: RequestTable
+    scheduler: SchedulerConfig
+    latency: LatencyModel
+    capacity: str
+    """The KV capacity, in one line."""
+    targets: GoodputTargets
+    """What a good request meets: of the workload itself and of the configuration."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before believing the result."""
+
+    @property
+    def models(self) -> str:
+        """What is being modelled, and what its step times rest on, in one line."""
+        batches = f"{self.scheduler.scheduler} scheduler, {self.scheduler.batch_former} batches"
+        several = "s" if self.config.num_instances > 1 else ""
+        return (
+            f"models {self.config.num_instances} instance{several} of vLLM v1 ({batches}); "
+            f"step times: {self.latency.provenance}"
+        )
+
+    def run(self, *, record_steps: bool = True, progress: Progress | None = None) -> Result:
+        """Simulates until every request has ended, or until the horizon.
+
+        Args:
+            record_steps: keep the table of steps; without it `Result.steps` is not available.
+            progress: called from time to time with (ended, all) requests.
+        """
+        from blis_py.cluster.simulation import simulate
+
+        config = self.config
+        record = simulate(
+            self.table,
+            scheduler=self.scheduler,
+            latency=self.latency,
+            num_instances=config.num_instances,
+            routing_policy=config.routing.policy,
+            admission_latency_ns=config.admission.latency_us * 1000,
+            routing_latency_ns=config.routing.latency_us * 1000,
+            snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
+            seed=DEFAULT_SEED if config.seed is None else config.seed,
+            horizon_ns=_horizon_ns(config),
+            slo_priorities=config.admission.slo_priorities or None,
+            record_steps=record_steps,
+            progress=progress,
+        )
+        record.config = as_dict(config)
+        return Result(record, config, capacity=self.capacity, models=self.models, targets=self.targets)
+
+
+def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Simulation:
+    """Resolves a configuration: model, GPU, KV capacity, latency model, requests.
+
+    Args:
+        config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
+        settings: what the flags of `blis run` are called, with underscores.
+
+    Raises:
+        InputError: something unknown, contradictory, or impossible (a model that does not fit).
+    """
+    return _resolve(configure(config, **settings))
+
+
+def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Result:
+    """`build(...).run()`."""
+    return build(config, **settings).run()
+
+
+def replay(trace: str | Path, /, **settings: Any) -> Result:
+    """Simulates the requests of a trace: `run(trace=...)`."""
+    return run(trace=str(trace), **settings)
+
+
+def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) -> RunConfig:
+    """The configuration that `settings` laid over `config` make."""
+    overrides = []
+    for name, value in settings.items():
+        if name not in NAMES:
+            raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
+        overrides.append((name, NAMES[name], str(value) if isinstance(value, Path) else value))
+    if isinstance(config, RunConfig):
+        return load_config(overrides=overrides, base=config) if overrides else config
+    return load_config(config, overrides)
+
+
+def _resolve(config: RunConfig) -> Simulation:
+    from blis_py import latency
+    from blis_py.cluster.router import ROUTING_POLICIES
+    from blis_py.latency.hardware import load_gpu
+    from blis_py.latency.model_shape import load_model
+
+    _check_name("latency.model", config.latency.model, latency.LATENCY_MODELS)
+    _check_name("routing.policy", config.routing.policy, ROUTING_POLICIES)
+    targets = _targets(config)
+    shape = load_model(_model_name(config), config.model_config)
+    gpu = load_gpu(config.gpu)
+    capacity, num_kv_blocks = _capacity(config, shape, gpu)
+    max_model_len, notes = _max_model_len(config, shape, num_kv_blocks)
+    model = latency.build(
+        config.latency.model,
+        shape=shape,
+        gpu=gpu,
+        tp=config.tp,
+        alpha=config.latency.alpha_coeffs,
+        beta=config.latency.beta_coeffs,
+        linear=config.latency.linear or None,
+    )
+    table, own_targets = requests(config)
+    return Simulation(
+        config=config,
+        table=table,
+        scheduler=_scheduler(config.scheduler, num_kv_blocks, max_model_len),
+        latency=model,
+        capacity=capacity,
+        targets=own_targets.merged(targets),
+        notes=(*notes, *_other_models(table, config)),
+    )
+
+
+def _model_name(config: RunConfig) -> str:
+    if config.model is not None:
+        return config.model
+    if config.model_config is None:
+        raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
+    path = Path(config.model_config)
+    return path.parent.name if path.name == "config.json" else path.stem
+
+
+def _capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:
+    """The line that tells the KV capacity, and the blocks of one instance."""
+    from blis_py.latency.capacity import check_tp, kv_capacity
+
+    check_tp(shape, config.tp)
+    settings = config.scheduler
+    given = settings.num_kv_blocks
+    try:
+        computed = kv_capacity(
+            shape,
+            gpu,
+            config.tp,
+            block_size=settings.block_size,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+        )
+    except InputError:
+        if given is None:
+            raise
+        fits = "by its memory the model would not fit"
+    else:
+        if given is None:
+            return computed.describe(), computed.blocks
+        fits = f"by its memory {computed.blocks:,}"
+    line = (
+        f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "
+        f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
+    )
+    return line, given
+
+
+def _max_model_len(config: RunConfig, shape: ModelShape, num_kv_blocks: int) -> tuple[int, list[str]]:
+    """The longest sequence, and what there is to say about it."""
+    from blis_py.latency.capacity import default_max_model_len
+
+    settings = config.scheduler
+    given = settings.max_model_len
+    if given is None:
+        return default_max_model_len(shape, num_kv_blocks, settings.block_size), []
+    room = num_kv_blocks * settings.block_size
+    if given > room:
+        raise InputError(
+            f"is more than the {room:,} tokens the KV cache holds",
+            key="--max-model-len",
+            value=given,
+            fix=f"use at most {room}, or 0 for automatic",
+        )
+    limit = shape.max_position_embeddings
+    return given, [f"max_model_len {given:,} is beyond the model's own {limit:,}"] if given > limit else []
+
+
+def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
+    own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
+    resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
+    return SchedulerConfig(**own | resolved)
+
+
+def _targets(config: RunConfig) -> GoodputTargets:
+    targets = parse_goodput(config.goodput)
+    for metric, text in config.goodput_by_class.items():
+        if metric not in DIMENSIONS:
+            fix = did_you_mean(metric, DIMENSIONS)
+            raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
+        targets = targets.merged(parse_class_targets(metric, text))
+    parse_slos(config.slo)
+    return targets
+
+
+def _other_models(table: RequestTable, config: RunConfig) -> list[str]:
+    others = sorted(set(table.model.names) - {"", config.model})
+    return [f"requests for {', '.join(others)} are served by {config.model} too"] if others else []
+
+
+def _check_name(key: str, name: str, known: Any) -> None:
+    if name not in known:
+        raise InputError("unknown value", key=key, value=name, fix=did_you_mean(name, known))
+
+
+def requests(config: RunConfig) -> tuple[RequestTable, GoodputTargets]:
+    """The requests of a configuration, and the goodput targets its workload spec names."""
+    load = config.workload
+    seed = DEFAULT_SEED if config.seed is None else config.seed
+    if load.trace is not None:
+        from blis_py.traces import read_trace
+
+        table = read_trace(
+            load.trace,
+            header=load.trace_header,
+            time_scale=load.time_scale,
+            limit=load.limit,
+            slo_shares=load.slo_shares or None,
+            seed=seed,
+        )
+        return table, GoodputTargets()
+    if load.spec is not None:
+        from blis_py.workload import generate
+        from blis_py.workload.spec import load_spec
+
+        spec = load_spec(spec_path(load.spec))
+        table = generate(
+            spec,
+            seed=config.seed,
+            rate=load.rate,
+            num_requests=load.num_requests,
+            horizon_ns=_horizon_ns(config),
+        )
+        return table, GoodputTargets()
+    return _synthesised(load, seed, _horizon_ns(config)), GoodputTargets()
+
+
+def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> RequestTable:
+    from blis_py.workload.presets import preset, synthesise
+
+    num_requests = 100 if load.num_requests is None and horizon_ns is None else load.num_requests
+    common: dict[str, Any] = {
+        "rate": 1.0 if load.rate is None else load.rate,
+        "num_requests": num_requests,
+        "horizon_ns": horizon_ns,
+        "arrival": load.arrival,
+        "cv": load.cv,
+        "seed": seed,
+        "timeout_s": load.timeout_s,
+    }
+    if load.preset is not None:
+        return preset(load.preset, **common)
+    lengths = {
+        f"{side}_tokens{part}": getattr(load, f"{side}_tokens{part}")
+        for side in ("prompt", "output")
+        for part in ("", "_stdev", "_min", "_max")
+    }
+    return synthesise(**common, **lengths, prefix_tokens=load.prefix_tokens)
+
+
+def spec_path(name: str) -> Path:
+    """The file of a workload spec: itself, or the bundled one of that name."""
+    return Path(name) if looks_like_file(name) else data.root("workloads") / f"{name}.yaml"
+
+
+def _horizon_ns(config: RunConfig) -> int | None:
+    return None if config.horizon is None else duration_ns(config.horizon)

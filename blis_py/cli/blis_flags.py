@@ -1,0 +1,127 @@
+"""Flags of BLIS that blis-py does not have yet: each is recognised, and none is ignored.
+
+BLIS's own default asks for nothing that blis-py would do differently, so it is accepted; every other
+value is an error.
+"""
+
+from __future__ import annotations
+
+from blis_py.cli.options import Flag, Flags, Group
+from blis_py.errors import InputError
+
+_DEFAULTS: dict[str, str | None] = {
+    "--admission-policy": "always-admit",
+    "--concurrency": "0",
+    "--counterfactual-k": "0",
+    "--decode-hardware": None,
+    "--decode-instances": "0",
+    "--decode-latency-model": None,
+    "--decode-max-model-len": "0",
+    "--decode-routing-scorers": None,
+    "--decode-tp": "0",
+    "--defaults-filepath": None,
+    "--detectors": None,
+    "--dispatch-order": "fifo",
+    "--dispatch-tick-interval": "1000",
+    "--dp": "1",
+    "--encode-decider": "never",
+    "--encode-instances": "0",
+    "--fairness-policy": "global-strict",
+    "--fitness-weights": None,
+    "--hardware-config": None,
+    "--kv-cache-util-threshold": "0.8",
+    "--kv-cpu-blocks": "0",
+    "--kv-offload-config": None,
+    "--kv-offload-threshold": "0.9",
+    "--kv-transfer-bandwidth": "100",
+    "--kv-transfer-base-latency": "0",
+    "--lora-adapter-capacity": "0",
+    "--lora-config": None,
+    "--lora-footprint-bytes-per-rank": "0",
+    "--lora-load-bandwidth-bytes-us": "0",
+    "--lora-load-base-latency-us": "0",
+    "--lora-scorer-weight": "0",
+    "--max-concurrency": "100",
+    "--max-gateway-queue-depth": "0",
+    "--model-autoscaler-interval-us": "0",
+    "--moe-comm-backend": None,
+    "--pd-decider": "never",
+    "--pd-prefix-threshold": "16",
+    "--pd-transfer-bandwidth": "25",
+    "--pd-transfer-base-latency": "0.05",
+    "--per-band-capacity": "0",
+    "--prefill-decode-instances": "0",
+    "--prefill-hardware": None,
+    "--prefill-instances": "0",
+    "--prefill-latency-model": None,
+    "--prefill-max-model-len": "0",
+    "--prefill-routing-scorers": None,
+    "--prefill-tp": "0",
+    "--queue-depth-threshold": "5",
+    "--request-ttl": "0",
+    "--routing-scorers": None,
+    "--saturation-config": None,
+    "--saturation-detector": "never",
+    "--saturation-final-window": None,
+    "--saturation-report": None,
+    "--slo-targets": None,
+    "--think-time-ms": "0",
+    "--token-bucket-capacity": "10000",
+    "--token-bucket-refill-rate": "1000",
+    "--trace-level": "none",
+    "--trace-output": None,
+    "--usage-limit-threshold": "1",
+}
+"""The value that changes nothing; None where every value asks for something."""
+
+_SWITCHES = (
+    "--enable-expert-parallel",
+    "--flow-control",
+    "--in-flight-eviction",
+    "--pd-transfer-contention",
+    "--queue-shedding",
+    "--summarize-trace",
+)
+
+_INSTEAD: dict[str, str] = {
+    "--defaults-filepath": "name the GPU and the TP degree with --gpu and --tp",
+    "--hardware-config": "give a GPU file with --gpu FILE",
+    "--trace-output": "use --out, which writes the trace too",
+}
+
+_WITHOUT_EFFECT = ("--cache-signal-delay", "--lazy-generation", "--log")
+"""Accepted with any value: no routing policy here reads prefix caches, the workload is a table in any
+case, and there is no log to be more or less talkative."""
+
+FLAGS: Group = (
+    "BLIS",
+    (
+        *(Flag(name, str, "", hidden=True) for name in _DEFAULTS),
+        *(Flag(name, bool, "", hidden=True) for name in _SWITCHES),
+        Flag("--cache-signal-delay", int, "", hidden=True),
+        Flag("--lazy-generation", bool, "", hidden=True),
+        Flag("--log", str, "", hidden=True),
+    ),
+)
+
+
+def refuse(flags: Flags) -> None:
+    """Raises `InputError` on the first flag that asks for something blis-py does not do."""
+    for name, value in flags.items():
+        asks = name in _SWITCHES or (name in _DEFAULTS and not _same(str(value), _DEFAULTS[name]))
+        if asks:
+            raise InputError(
+                "is a BLIS flag that blis-py does not have yet",
+                key=name,
+                value=None if value is True else value,
+                fix=_INSTEAD.get(name),
+            )
+
+
+def _same(value: str, default: str | None) -> bool:
+    if default is None:
+        return False
+    try:
+        return float(value) == float(default)
+    except ValueError:
+        return value == default

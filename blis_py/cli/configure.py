@@ -1,0 +1,90 @@
+"""From flags as given to the configuration of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
+from blis_py.config import RunConfig, load_config
+from blis_py.errors import InputError
+
+_SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags), *WORKLOAD)
+_KEYS = {
+    spelling.partition("/")[0]: flag.key
+    for flag in _SETTINGS
+    for spelling in (flag.name, *flag.aliases)
+    if flag.key
+}
+
+
+def configure(flags: Flags) -> RunConfig:
+    """The configuration file (if any) with everything else laid over it."""
+    overrides = [
+        (name, _KEYS[name], _CONVERT.get(name, _as_is)(name, value))
+        for name, value in flags.items()
+        if name in _KEYS
+    ]
+    return load_config(
+        flags.get("--config"),
+        overrides,
+        sets=flags.get("--set", ()),
+        policy_config=flags.get("--policy-config"),
+    )
+
+
+def _as_is(name: str, value: Any) -> Any:
+    return value
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError("must be numbers", key=name, value=text, fix="write 1,2.5,3") from None
+
+
+def _shares(name: str, text: str) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        label, equals, number = (piece.strip() for piece in part.partition("="))
+        try:
+            share = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not label or label in shares:
+            raise InputError(
+                "must give each class once with its share",
+                key=name,
+                value=text,
+                fix="write critical=0.2,standard=0.8",
+            )
+        shares[label] = share
+    return shares
+
+
+def _words(name: str, texts: list[str]) -> list[str]:
+    return [word for text in texts for word in text.replace(",", " ").split()]
+
+
+def _zero_is_automatic(name: str, value: int) -> int | None:
+    return None if value == 0 else value
+
+
+def _negative_is_endless(name: str, value: float) -> float | None:
+    if value == 0:
+        raise InputError(
+            "must not be 0", key=name, fix="give seconds, or a negative value for endless patience"
+        )
+    return None if value < 0 else value
+
+
+_CONVERT: dict[str, Callable[[str, Any], Any]] = {
+    "--alpha-coeffs": _numbers,
+    "--beta-coeffs": _numbers,
+    "--slo-shares": _shares,
+    "--slo": _words,
+    "--goodput": _words,
+    "--max-model-len": _zero_is_automatic,
+    "--timeout": _negative_is_endless,
+}

@@ -1,0 +1,25 @@
+"""`blis replay`: simulate the requests of a trace, at the times they came."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blis_py.cli import blis_flags
+from blis_py.cli.execute import execute
+from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags, takes
+from blis_py.errors import InputError
+
+_GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD)
+
+
+@takes(*COMMON, ("Output", OUTPUT), ("Workload", _GENERATES), blis_flags.FLAGS)
+def replay(flags: Flags) -> None:
+    """Simulate the requests of a trace, at the times they came, until the last is done."""
+    for flag in _GENERATES:
+        if flag.name in flags:
+            raise InputError(
+                "generates requests, but a replay takes them from its trace",
+                key=flag.name,
+                fix="use `blis run`",
+            )
+    execute(flags, needs_trace=True)

@@ -1,0 +1,152 @@
+"""A whole run: requests arrive, are dispatched, and every instance lives through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import islice
+
+import numpy as np
+from simpy import Environment, Event
+
+from blis_py.cluster.instance import Instance
+from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.router import ROUTING_POLICIES, Signals
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.kv import KeySpace
+from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.slo import instance_priorities
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.metrics.record import RunRecord
+from blis_py.workload.table import RequestTable
+
+Progress = Callable[[int, int], None]
+"""Called now and then with (requests ended, requests in all)."""
+
+_CHUNK = 4096
+_ROUTER_STREAM = 0x726F757465
+"""Sets the router's random stream apart from those of the workload under the same seed."""
+
+
+def simulate(
+    table: RequestTable,
+    *,
+    scheduler: SchedulerConfig,
+    latency: LatencyModel,
+    num_instances: int = 1,
+    routing_policy: str = "round-robin",
+    admission_latency_ns: int = 0,
+    routing_latency_ns: int = 0,
+    snapshot_refresh_ns: int = 50_000_000,
+    seed: int = 42,
+    horizon_ns: int | None = None,
+    slo_priorities: Mapping[str, int] | None = None,
+    record_steps: bool = False,
+    single_step: bool = False,
+    progress: Progress | None = None,
+) -> RunRecord:
+    """Serves `table` on `num_instances` identical instances.
+
+    Args:
+        snapshot_refresh_ns: how old the load an instance reports to the router may get.
+        seed: of the router's random ties.
+        horizon_ns: end of the run; requests arriving later are not part of it. None = until the
+            last request has ended.
+        slo_priorities: cluster-side priorities of SLO classes that replace the defaults.
+        record_steps: keep the compact steps table.
+        single_step: simulate every decode step by itself. Slower, same result.
+        progress: called with (requests ended, requests in all).
+
+    Raises:
+        InputError: an unknown routing policy, no instances, or an SLO class without a priority.
+    """
+    if num_instances < 1:
+        raise InputError("must be at least 1", key="num_instances", value=num_instances)
+    if routing_policy not in ROUTING_POLICIES:
+        raise InputError(
+            "unknown routing policy",
+            key="routing_policy",
+            value=routing_policy,
+            fix=f"use one of {', '.join(ROUTING_POLICIES)}",
+        )
+    if horizon_ns is not None:
+        table = table.take(slice(0, int(np.searchsorted(table.arrival_ns, horizon_ns, side="right"))))
+
+    env = Environment()
+    recorder = Recorder(table, latency.frontend)
+    instances = []
+    for _ in range(num_instances):
+        core = Scheduler(scheduler)
+        log = InstanceLog(recorder, core, record_steps)
+        instances.append(Instance(env, core, latency, log, single_step))
+    signals = Signals(instances, snapshot_refresh_ns)
+    route = ROUTING_POLICIES[routing_policy](
+        instances, signals, np.random.default_rng([seed, _ROUTER_STREAM])
+    )
+
+    def arrivals() -> Generator[Event, None, None]:
+        """Each request passes admission and routing, and goes to an instance."""
+        on_the_way_ns = admission_latency_ns + routing_latency_ns
+        for request in requests(table, scheduler.block_size, slo_priorities):
+            wait_ns = request.arrival_ns + on_the_way_ns - env.now
+            if wait_ns:
+                yield env.timeout(wait_ns)
+            index = route(env.now)
+            recorder.instance[request.row] = index
+            instances[index].submit(request)
+            if progress is not None and request.row % _CHUNK == 0:
+                progress(recorder.ended, len(table))
+
+    env.process(arrivals())
+    env.run(until=None if horizon_ns is None else horizon_ns + 1)
+    end_ns = int(env.now) if horizon_ns is None else horizon_ns
+    for instance in instances:
+        instance.stop(end_ns)
+    if progress is not None:
+        progress(recorder.ended, len(table))
+    return recorder.record([instance.log for instance in instances], end_ns)
+
+
+def requests(
+    table: RequestTable, block_size: int, slo_priorities: Mapping[str, int] | None = None
+) -> Iterator[Request]:
+    """The requests of a table, made one by one as they are needed."""
+    by_class = instance_priorities(slo_priorities)
+    unknown = sorted(set(table.slo_class.names) - set(by_class))
+    if unknown:
+        raise InputError(
+            "SLO class without a priority",
+            key="slo_class",
+            value=unknown[0],
+            fix=f"use one of {', '.join(filter(None, by_class))}, or give it a priority in slo_priorities",
+        )
+    priority_of_code = [by_class[name] for name in table.slo_class.names]
+    key_space = KeySpace(block_size)
+    contents = table.contents
+    rows = iter(range(len(table)))
+    while chunk := list(islice(rows, _CHUNK)):
+        part = slice(chunk[0], chunk[-1] + 1)
+        columns = zip(
+            chunk,
+            table.arrival_ns[part].tolist(),
+            table.prompt_tokens[part].tolist(),
+            table.output_tokens[part].tolist(),
+            table.max_tokens[part].tolist(),
+            table.slo_class.codes[part].tolist(),
+            table.deadline_ns[part].tolist(),
+            table.content[part].tolist(),
+            strict=True,
+        )
+        for row, arrival_ns, prompt, output, limit, slo, deadline_ns, content in columns:
+            yield Request(
+                table.id_of(row),
+                arrival_ns,
+                prompt,
+                output,
+                limit,
+                priority_of_code[slo],
+                deadline_ns,
+                key_space.keys(contents[content]) if content >= 0 else (),
+                row,
+            )

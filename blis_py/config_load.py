@@ -1,0 +1,220 @@
+"""Strict settings: layers of keys merged, checked against frozen dataclasses, errors that teach.
+
+A model class is a frozen dataclass whose field names are the YAML keys; nested dataclasses are sections.
+Understood types: `str`, `int`, `float`, `bool`, `T | None`, `T | U`, `tuple[T, ...]`,
+`dict[str, T]`, `Any`.
+(Plain dataclasses rather than pydantic: importing that would take as long as a small run.)
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from blis_py.errors import InputError
+
+T = TypeVar("T")
+
+_NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def setting(
+    default: Any = MISSING,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    choices: Iterable[str] | None = None,
+    factory: Any = MISSING,
+) -> Any:
+    """A dataclass field with bounds (`least` <= value <= `most`, `above` < value) or a list of choices."""
+    metadata = {"least": least, "above": above, "most": most, "choices": choices}
+    return field(default=default, default_factory=factory, metadata=metadata)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The fix to propose for an unknown word: the nearest known one, or all of them."""
+    names = sorted(known)
+    near = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else "one of: " + ", ".join(names)
+
+
+def flatten(tree: Mapping[Any, Any], model: type, prefix: str = "") -> dict[str, Any]:
+    """Leaves of a nested mapping by dotted path; what is no section of `model` is a leaf, checked later."""
+    hints = get_type_hints(model)
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        section = hints.get(key)
+        if is_dataclass(section) and isinstance(section, type) and isinstance(value, Mapping | None):
+            leaves |= flatten(value or {}, section, path + ".")
+        else:
+            leaves[path] = value
+    return leaves
+
+
+class Layers:
+    """Settings by dotted path, later layers over earlier ones, each remembering where it came from."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._origin: dict[str, tuple[str | Path | None, str]] = {}
+        self._flag: dict[str, str] = {}
+
+    def add(self, leaves: Mapping[str, Any], *, file: str | Path | None, labels: str = "{}") -> None:
+        """Lays `leaves` over what is there; `labels` formats a path for messages."""
+        for path, value in leaves.items():
+            self.values[path] = value
+            self._origin[path] = (file, labels.format(path))
+
+    def flag(self, name: str, path: str, value: Any) -> None:
+        """Lays one flag over what is there; two flags that disagree are an error."""
+        other = self._flag.get(path)
+        if other is not None and self.values[path] != value:
+            raise InputError(
+                f"disagrees with {other} {_plain(self.values[path])}",
+                key=name,
+                value=value,
+                fix="give only one",
+            )
+        self._flag[path] = name
+        self.values[path] = value
+        self._origin[path] = (None, name)
+
+    def by_flag(self, path: str) -> bool:
+        """Whether a flag sets `path`."""
+        return path in self._flag
+
+    def label(self, path: str) -> str:
+        """How the user wrote `path`: the flag, or the key."""
+        return self._origin[path][1] if path in self._origin else path
+
+    def error(self, problem: str, path: str, *, fix: str | None = None, value: Any = None) -> InputError:
+        """An error about the setting at `path`, told in the words of where it was given."""
+        file, label = self._origin.get(path, (None, path))
+        return InputError(problem, file=file, key=label, value=value, fix=fix)
+
+    def build(self, model: type[T], prefix: str = "") -> T:
+        """The model with every given value checked and every other at its default."""
+        hints = get_type_hints(model)
+        known = {f.name: f for f in fields(model)}  # type: ignore[arg-type]
+        self._refuse_unknown(known, prefix)
+        return model(
+            **{
+                name: self._value(known[name], hints[name], prefix + name)
+                for name in known
+                if self._is_section(hints[name]) or prefix + name in self.values or self._below(prefix + name)
+            }
+        )
+
+    @staticmethod
+    def _is_section(hint: Any) -> bool:
+        return isinstance(hint, type) and is_dataclass(hint)
+
+    def _refuse_unknown(self, known: Mapping[str, Any], prefix: str) -> None:
+        for path, value in self.values.items():
+            if not path.startswith(prefix):
+                continue
+            head = path[len(prefix) :].partition(".")[0]
+            if head not in known:
+                raise self.error("unknown key", path, fix=did_you_mean(head, known), value=value)
+
+    def _value(self, spec: Field[Any], hint: Any, path: str) -> Any:
+        if self._is_section(hint):
+            if path in self.values:
+                keys = ", ".join(f.name for f in fields(hint))
+                raise self.error(f"must be a section with keys {keys}", path, value=self.values[path])
+            return self.build(hint, path + ".")
+        below = self._below(path)
+        if below and get_origin(hint) is not dict:
+            raise self.error("unknown key", below[0], fix=f"{path} has no keys of its own")
+        given = self.values.get(path)
+        if below:
+            given = _nested(given, {key.removeprefix(path + "."): self.values[key] for key in below})
+        try:
+            value = coerce(given, hint)
+            check_bounds(value, spec.metadata)
+        except InputError as error:
+            where = below[-1] if below else path
+            raise self.error(error.problem, where, fix=error.fix, value=self.values[where]) from error
+        return value
+
+    def _below(self, path: str) -> list[str]:
+        """Given keys inside `path`."""
+        return [key for key in self.values if key.startswith(path + ".")]
+
+
+def _nested(base: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with values at dotted keys replaced."""
+    tree = dict(base) if isinstance(base, Mapping) else {}
+    for path, value in leaves.items():
+        key, dot, rest = path.partition(".")
+        tree[key] = _nested(tree.get(key), {rest: value}) if dot else value
+    return tree
+
+
+def coerce(value: Any, hint: Any) -> Any:
+    """`value` as the annotated type, without guessing.
+
+    A whole number is fine where a number is asked for, and so is a number that YAML reads as text (`1e-6`).
+    """
+    options = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+    for option in options:
+        if option is type(None):
+            if value is None:
+                return None
+            continue
+        try:
+            return _coerce_one(value, option)
+        except InputError as error:
+            problem = error
+    raise problem
+
+
+def _coerce_one(value: Any, hint: Any) -> Any:
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(coerce(item, get_args(hint)[0]) for item in value)
+    if origin is dict and isinstance(value, Mapping):
+        return {str(key): coerce(item, get_args(hint)[1]) for key, item in value.items()}
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    expected = {tuple: "a list", dict: "a mapping of names to values"}.get(origin) or _NAMES.get(
+        hint, "valid"
+    )
+    raise InputError(f"must be {expected}")
+
+
+def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
+    """Refuses a number out of bounds (NaN is out of every bound), and a word that is no choice."""
+    choices = limits.get("choices")
+    if choices is not None and isinstance(value, str) and value not in choices:
+        raise InputError("unknown value", fix=did_you_mean(value, choices))
+    if isinstance(value, tuple):
+        for item in value:
+            check_bounds(item, limits)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    if value != value or value in (float("inf"), float("-inf")):
+        raise InputError("must be a finite number")
+    if (least := limits.get("least")) is not None and value < least:
+        raise InputError(f"must be at least {least:g}")
+    if (above := limits.get("above")) is not None and value <= above:
+        raise InputError(f"must be greater than {above:g}")
+    if (most := limits.get("most")) is not None and value > most:
+        raise InputError(f"must be at most {most:g}")
+
+
+def _plain(value: Any) -> str:
+    return "automatic" if value is None else str(value)

@@ -1,0 +1,67 @@
+"""BLIS policy bundles: the part of them that blis-py has, strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blis_py.config_load import did_you_mean
+from blis_py.errors import InputError
+from blis_py.workload.yamlfile import load_mapping
+
+_SETS: dict[str, str] = {
+    "scheduler": "scheduler.policy",
+    "preemption.policy": "scheduler.preemption_policy",
+    "routing.policy": "routing.policy",
+    "admission.policy": "admission.policy",
+    "admission.slo_priorities": "admission.slo_priorities",
+}
+"""Key of the bundle -> key of the configuration."""
+
+_NOT_YET: dict[str, tuple[str, ...]] = {
+    "": ("tenant_budgets", "node_pools", "autoscaler", "instance_lifecycle", "priority"),
+    "admission.": (
+        "token_bucket_capacity",
+        "token_bucket_refill_rate",
+        "tier_shed_threshold",
+        "tier_shed_min_priority",
+        "gaie_qd_threshold",
+        "gaie_kv_threshold",
+        "slo_targets",
+    ),
+    "routing.": ("scorers",),
+    "preemption.": (),
+}
+"""Keys of BLIS's that blis-py does not know what to do with, by section."""
+
+_SECTIONS = ("admission", "routing", "preemption")
+
+
+def read_bundle(path: str | Path) -> dict[str, Any]:
+    """Settings of a bundle by configuration key.
+
+    Raises:
+        InputError: a key no bundle has, or one that asks for what blis-py does not have yet.
+    """
+    return _read(load_mapping(Path(path)), "", path)
+
+
+def _read(values: Mapping[Any, Any], prefix: str, path: str | Path) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in values.items():
+        full = f"{prefix}{key}"
+        if not prefix and key in _SECTIONS:
+            if not isinstance(value, Mapping | None):
+                raise InputError("must be a section", file=path, key=full, value=value)
+            leaves |= _read(value or {}, f"{key}.", path)
+        elif full in _SETS:
+            leaves[_SETS[full]] = value
+        elif key in _NOT_YET[prefix]:
+            raise InputError(
+                "a setting of BLIS that is not supported yet", file=path, key=full, fix="drop it"
+            )
+        else:
+            own = [name.rpartition(".")[2] for name in _SETS if name.startswith(prefix)]
+            raise InputError("unknown key", file=path, key=full, fix=did_you_mean(str(key), own))
+    return leaves

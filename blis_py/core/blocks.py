@@ -1,0 +1,129 @@
+"""The pool of KV blocks and the order in which free ones are reused."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+
+class BlockPool:
+    """Block ids 0..total-1, first freed first reused.
+
+    A free block may still hold content that somebody asks for again, so the order of reuse matters
+    for those, and only for those. Hence two kinds of entries in the free queue: *chunks*, lists of
+    blocks freed together whose content nobody else can name, moved by slices; and *cached* blocks,
+    one entry each, that can be taken back from the middle of the queue by content.
+
+    Within a chunk the last block is reused first, as the tail of a sequence is worth less than its
+    beginning. `num_free` counts both kinds.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.num_free = total
+        self._head: list[int] = list(range(total - 1, -1, -1))
+        """The chunk being consumed; it has left the queue."""
+        self._queue: OrderedDict[int, list[int] | None] = OrderedDict()
+        """Cached blocks under their id (value None), chunks under negative serial numbers."""
+        self._chunks = 0
+        self._id_of: dict[Hashable, int] = {}
+        """Content key -> block, whether in use or free."""
+        self._key_of: dict[int, Hashable] = {}
+        self._users: dict[int, int] = {}
+        """Requests using each block that has a content key."""
+
+    def take(self, count: int) -> list[int]:
+        """Removes `count` blocks from the free queue, forgetting what they held.
+
+        The caller has checked `num_free`.
+        """
+        head = self._head
+        self.num_free -= count
+        if 0 < count <= len(head):
+            blocks = head[-count:]
+            del head[-count:]
+            return blocks
+        blocks = []
+        while count > 0:
+            if not self._head:
+                block, chunk = self._queue.popitem(last=False)
+                if chunk is None:
+                    self.forget(block)
+                    blocks.append(block)
+                    count -= 1
+                    continue
+                self._head = chunk
+            part = self._head[-count:]
+            del self._head[-count:]
+            blocks += part
+            count -= len(part)
+        return blocks
+
+    def give_back(self, chunk: list[int]) -> None:
+        """Appends blocks to the free queue as one chunk; the pool keeps the list itself."""
+        if chunk:
+            self._chunks += 1
+            self._queue[-self._chunks] = chunk
+            self.num_free += len(chunk)
+
+    def reclaim(self, chunk: list[int], count: int) -> list[int]:
+        """Takes the first `count` blocks back out of a chunk that is still in the free queue."""
+        blocks = chunk[:count]
+        del chunk[:count]
+        self.num_free -= count
+        return blocks
+
+    def lookup(self, key: Hashable) -> int | None:
+        """The block that holds this content, if any does."""
+        return self._id_of.get(key)
+
+    def is_free(self, block: int) -> bool:
+        """Whether a cached block is in the free queue."""
+        return self._users[block] == 0
+
+    def is_cached(self, block: int) -> bool:
+        """Whether the block's content can be found by key."""
+        return block in self._key_of
+
+    def remember(self, key: Hashable, block: int) -> None:
+        """Names the content of a block in use by one request, unless another block holds the same."""
+        if key not in self._id_of:
+            self._id_of[key] = block
+            self._key_of[block] = key
+            self._users[block] = 1
+
+    def forget(self, block: int) -> None:
+        """Takes back `remember`: the content never came to be."""
+        if block in self._key_of:
+            del self._id_of[self._key_of.pop(block)], self._users[block]
+
+    def use(self, block: int) -> None:
+        """One more request uses a cached block."""
+        if self._users[block] == 0:
+            del self._queue[block]
+            self.num_free -= 1
+        self._users[block] += 1
+
+    def leave(self, block: int) -> None:
+        """One request less uses a cached block; the last one puts it at the end of the free queue."""
+        self._users[block] -= 1
+        if self._users[block] == 0:
+            self._queue[block] = None
+            self.num_free += 1
+
+    def check(self, held: list[int]) -> None:
+        """Raises `AssertionError` unless free and held blocks are exactly the pool.
+
+        Args:
+            held: every block of every request's table; cached blocks as often as they are used.
+        """
+        free = list(self._head)
+        for block, chunk in self._queue.items():
+            free += [block] if chunk is None else chunk
+        assert len(free) == self.num_free, f"{len(free)} blocks are free, {self.num_free} counted"
+        assert len(set(free)) == len(free), "a block is free twice"
+        assert sorted(set(free) | set(held)) == list(range(self.total)), "a block is lost"
+        assert not set(free) & set(held), "a block is free and in use"
+        for block in set(held):
+            users = self._users.get(block, 1)
+            assert held.count(block) == users, f"block {block} has {held.count(block)} users, {users} counted"

@@ -1,0 +1,30 @@
+"""Settings of one instance's scheduler, under the names vLLM uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Everything the scheduler core needs to know. Checked by `Scheduler`; values never change in a run."""
+
+    num_kv_blocks: int
+    """KV blocks in the pool."""
+    max_model_len: int
+    """Longest sequence (prompt + output), in tokens."""
+    scheduler: str = "fcfs"
+    """Order of the waiting queue: a key of `policies.SCHEDULERS`."""
+    preemption_policy: str = "fcfs"
+    """Victim when blocks run out: `fcfs` (last of the running list) or `priority`."""
+    batch_former: str = "running-first"
+    """`running-first` (vLLM: decodes and chunks before new prompts) or `prefill-first`."""
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    """Longest prefill chunk of one request in one step; 0 = no limit but the budget."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    enable_prefix_caching: bool = True
+    sjf_aging_ms: float | None = None
+    """With `sjf`: a request that has waited this long goes first, by arrival; None = never."""

@@ -1,0 +1,58 @@
+"""What one engine step consists of, as far as its duration is concerned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class StepFeatures:
+    """The only thing a latency model sees, and the row an engine logs.
+
+    A prefill sequence computes T new tokens on top of P tokens already in the KV cache; a decode
+    sequence computes one token on top of its context. All counts are sums over the sequences that
+    compute something in the step, on one model replica (not divided by the TP degree).
+    """
+
+    prefill_seqs: int = 0
+    """Sequences computing a prompt (or recomputing one after a preemption)."""
+    prefill_tokens: int = 0
+    """Sum of T."""
+    prefill_pairs: int = 0
+    """Causal query-key pairs of the prefills: sum of T*P + T*(T+1)/2."""
+    prefill_kv_tokens: int = 0
+    """KV entries the prefills read back: sum of P."""
+    prefill_prompt_pairs: float = 0.0
+    """Sum of T*(prompt + T/2), the attention measure `trained-physics` was fitted with."""
+    decode_seqs: int = 0
+    """Sequences computing one token."""
+    decode_kv_tokens: int = 0
+    """KV entries the decodes read: sum of their contexts, the new token not counted."""
+    max_context: int = 0
+    """Longest context among all sequences, the new tokens not counted."""
+    emitted_rows: int = 0
+    """Sequences that emit a token when the step ends (rows through the LM head)."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens through the dense layers."""
+        return self.prefill_tokens + self.decode_seqs
+
+    @property
+    def seqs(self) -> int:
+        """Sequences in the step."""
+        return self.prefill_seqs + self.decode_seqs
+
+    def after(self, steps: int) -> StepFeatures:
+        """The features of a pure decode step after `steps` more of its kind: contexts have grown."""
+        if self.prefill_seqs:
+            raise ValueError("only a pure decode step repeats itself")
+        return StepFeatures(
+            decode_seqs=self.decode_seqs,
+            decode_kv_tokens=self.decode_kv_tokens + steps * self.decode_seqs,
+            max_context=self.max_context + steps,
+            emitted_rows=self.emitted_rows,
+        )
+
+
+FEATURE_NAMES = tuple(field.name for field in fields(StepFeatures))

@@ -1,0 +1,151 @@
+"""KV cache of one instance: which blocks a request holds, and which prefixes can be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from blis_py.core.blocks import BlockPool
+from blis_py.core.request import Request
+
+
+class KeySpace:
+    """Content keys for prompts described as (segment, tokens) runs.
+
+    The key of a block names the whole prompt up to the block's end, as a chained hash would, but
+    without collisions: every distinct path of runs gets a number, and the key is that number with
+    the block's index. An engine that has real tokens chains real hashes instead.
+    """
+
+    _INDEX_BITS = 24
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._nodes: dict[tuple[int, int, Hashable], int] = {}
+
+    def keys(self, runs: Iterable[tuple[Hashable, int]]) -> list[int]:
+        """Keys of the full blocks covered by `runs`, in order."""
+        size, keys = self._block_size, list[int]()
+        node, begin = 0, 0
+        for segment, tokens in runs:
+            node = self._nodes.setdefault((node, begin, segment), len(self._nodes) + 1)
+            end = begin + tokens
+            first = node << self._INDEX_BITS
+            # A block belongs to the run that holds its last token.
+            keys += range(first + begin // size, first + end // size)
+            begin = end
+        return keys
+
+
+class KVCache:
+    """Block tables, with a prefix cache over full blocks (vLLM's design).
+
+    Full blocks of a prompt that others may ask for are registered under their content key as soon
+    as the step that computes them is planned, so a request planned later in the same step shares
+    them already. A released block stays findable until it is reused. Blocks without a key hold a
+    request's private tokens; only the same request, after a preemption, can find them again.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.unassigned: list[int] = []
+        """Blocks taken for decoding requests in bulk, handed to each one's table by `settle`."""
+
+    def cached_blocks(self, request: Request) -> list[int]:
+        """Blocks of the longest cached prefix, in order; the last token is never included."""
+        if not self.prefix_caching:
+            return []
+        limit = (request.num_tokens - 1) // self.block_size
+        lookup = self.pool.lookup
+        blocks: list[int] = []
+        for key in request.block_keys[:limit]:
+            block = lookup(key)
+            if block is None:
+                return blocks
+            blocks.append(block)
+        return blocks
+
+    def own_blocks(self, request: Request, shared: int) -> int:
+        """How many of its own blocks a preempted request can still continue a full match with."""
+        kept = request.kept_blocks
+        if kept is None or shared != min(len(request.block_keys), (request.num_tokens - 1) // self.block_size):
+            return 0
+        return min(len(kept), request.kept_full, (request.num_tokens - 1) // self.block_size - shared)
+
+    def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
+        """Gives a waiting request its cached blocks and room for `new_tokens` more. All or nothing."""
+        pool, size = self.pool, self.block_size
+        cached = len(shared) + own
+        fresh = -(-(cached * size + new_tokens) // size) - cached
+        from_free = own + sum(map(pool.is_free, shared)) if cached else 0
+        if fresh + from_free > pool.num_free:
+            return False
+        table = request.block_table
+        for block in shared:
+            pool.use(block)
+        table += shared
+        if own:
+            table += pool.reclaim(request.kept_blocks, own)  # type: ignore[arg-type]
+        request.kept_blocks = None
+        table += pool.take(fresh)
+        if request.block_keys and self.prefix_caching:
+            self._register(request, cached, (cached * size + new_tokens) // size)
+        return True
+
+    def shortfall(self, request: Request, tokens: int) -> int:
+        """Blocks that `tokens` more of an unfinished prefill need beyond those it has."""
+        return -(-(request.computed + tokens) // self.block_size) - len(request.block_table)
+
+    def extend(self, request: Request, tokens: int) -> bool:
+        """Makes room for `tokens` more of an unfinished prefill, or returns False and does nothing."""
+        fresh = self.shortfall(request, tokens)
+        if fresh > self.pool.num_free:
+            return False
+        request.block_table += self.pool.take(fresh)
+        if request.block_keys and self.prefix_caching:
+            first = request.computed // self.block_size
+            self._register(request, first, (request.computed + tokens) // self.block_size)
+        return True
+
+    def _register(self, request: Request, first: int, end: int) -> None:
+        keys, table, remember = request.block_keys, request.block_table, self.pool.remember
+        for i in range(first, min(end, len(keys))):
+            remember(keys[i], table[i])
+
+    def grow(self, blocks: int) -> None:
+        """Takes blocks for decoding requests that cross a block boundary, in bulk."""
+        if blocks:
+            self.unassigned += self.pool.take(blocks)
+
+    def settle(self, request: Request, tokens: int) -> None:
+        """Completes the block table of a request that has decoded up to `tokens` tokens."""
+        missing = -(-tokens // self.block_size) - len(request.block_table)
+        if missing > 0:
+            request.block_table += self.unassigned[-missing:]
+            del self.unassigned[-missing:]
+
+    def release(self, request: Request, keep: bool = False) -> None:
+        """Frees all blocks of a request, last one first.
+
+        Args:
+            request: its table is complete and `computed` exact.
+            keep: remember the private blocks, so that the request may find them again.
+        """
+        pool, table = self.pool, request.block_table
+        full = request.computed // self.block_size
+        named = min(len(request.block_keys), len(table)) if self.prefix_caching else 0
+        private = table[named:] if named else table
+        if keep and self.prefix_caching:
+            request.kept_blocks = private
+            request.kept_full = max(full - named, 0)
+        pool.give_back(private)
+        for i in reversed(range(named)):
+            block = table[i]
+            if i >= full:
+                pool.forget(block)  # it was planned, but will not be computed
+            if pool.is_cached(block):
+                pool.leave(block)
+            else:
+                pool.give_back([block])
+        request.block_table = []

@@ -1,0 +1,58 @@
+"""Scheduling policies: the order in which waiting requests are admitted.
+
+A policy is a key function and one line in `SCHEDULERS`; the request with the smallest key goes
+first. Keys may use what a real scheduler sees, and never `output_tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.queues import AgingQueue, FifoQueue, SortedQueue, WaitingQueue
+from blis_py.core.request import Request
+
+
+def priority_fcfs(request: Request) -> tuple[Any, ...]:
+    """Most urgent class first, then by arrival."""
+    return (request.priority, request.arrival_ns, request.id)
+
+
+def shortest_job_first(request: Request) -> tuple[Any, ...]:
+    """Shortest prompt first, then by arrival. Starves long prompts unless aged."""
+    return (request.prompt_tokens, request.arrival_ns, request.id)
+
+
+def reverse_priority(request: Request) -> tuple[Any, ...]:
+    """Least urgent first: deliberately wrong, to show what priorities are worth."""
+    return (-request.priority, request.arrival_ns, request.id)
+
+
+SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
+    "fcfs": lambda config: FifoQueue(),
+    "priority-fcfs": lambda config: SortedQueue(priority_fcfs),
+    "sjf": lambda config: (
+        SortedQueue(shortest_job_first)
+        if config.sjf_aging_ms is None
+        else AgingQueue(shortest_job_first, int(config.sjf_aging_ms * 1e6))
+    ),
+    "reverse-priority": lambda config: SortedQueue(reverse_priority),
+}
+
+
+def last_running(running: list[Request]) -> int:
+    """Victim of a preemption: the latest in the running list."""
+    return len(running) - 1
+
+
+def least_urgent(running: list[Request]) -> int:
+    """Victim of a preemption: largest (priority, arrival); among equals the latest in the list."""
+    return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrival_ns, i))
+
+
+PREEMPTION_POLICIES: dict[str, Callable[[list[Request]], int]] = {
+    "fcfs": last_running,
+    "priority": least_urgent,
+}
+"""Each maps the running list to the index of the victim."""

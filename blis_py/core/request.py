@@ -1,0 +1,145 @@
+"""A request as the scheduler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Where a request is in its life. Only forward, but for preemption (back to WAITING)."""
+
+    WAITING = 0
+    PREFILLING = 1
+    """In the running list, some of its tokens not computed yet."""
+    DECODING = 2
+    """In the running list, one token a step."""
+    STALLED = 3
+    """Would decode, but the token budget ran out before its turn."""
+    FINISHED = 4
+
+
+class FinishReason(IntEnum):
+    """Why a request left the scheduler."""
+
+    STOP = 0
+    """Output length reached, or end of sequence."""
+    LENGTH = 1
+    """Cut at `max_model_len`."""
+    TIMEOUT = 2
+    ABORT = 3
+
+
+class Request:
+    """One request on one instance.
+
+    While a request decodes, nobody touches it: its KV length is `base + scheduler.tick`, so a step
+    costs nothing per running request. `computed` and `generated` are exact at all other times, and
+    `Scheduler.settle` brings them up to date on demand.
+
+    Args:
+        id: name; the last tie-breaker of every order.
+        arrival_ns: when the client sent it.
+        prompt_tokens: length of the prompt, at least 1.
+        output_tokens: tokens the model emits before it stops by itself. Only a simulated model
+            knows; policies may not read it. An engine leaves it `None`.
+        max_tokens: the client's limit on output tokens; 0 = none.
+        priority: smaller is more urgent (vLLM's convention).
+        deadline_ns: absolute time at which the client gives up; -1 = never.
+        block_keys: content keys of the leading full blocks of the prompt that others may share.
+        row: where the driver keeps its own notes on this request.
+    """
+
+    __slots__ = (
+        "arrival_ns",
+        "base",
+        "block_keys",
+        "block_table",
+        "blocked_at_head",
+        "cached_tokens",
+        "computed",
+        "deadline_ns",
+        "finish_reason",
+        "finish_tick",
+        "first_tick",
+        "gaps",
+        "generated",
+        "id",
+        "kept_blocks",
+        "kept_full",
+        "last_tick",
+        "max_tokens",
+        "output_ids",
+        "output_tokens",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "row",
+        "scheduled_ns",
+        "seq",
+        "status",
+        "target",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        arrival_ns: int,
+        prompt_tokens: int,
+        output_tokens: int | None = None,
+        max_tokens: int = 0,
+        priority: int = 1,
+        deadline_ns: int = -1,
+        block_keys: Sequence[Hashable] = (),
+        row: int = -1,
+    ) -> None:
+        self.id = id
+        self.arrival_ns = arrival_ns
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.max_tokens = max_tokens
+        self.priority = priority
+        self.deadline_ns = deadline_ns
+        self.block_keys = block_keys
+        self.row = row
+
+        self.status = Status.WAITING
+        self.computed = 0
+        """Tokens whose KV is in the cache; stale while decoding."""
+        self.generated = 0
+        """Tokens emitted; stale while decoding."""
+        self.target = 0
+        """Output tokens after which it finishes, from every limit that is known in advance."""
+        self.block_table: list[int] = []
+        """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
+        self.cached_tokens = -1
+        """Tokens found in the prefix cache at the first admission; -1 = not admitted yet."""
+        self.scheduled_ns = -1
+        self.preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self.output_ids: list[int] | None = None
+        """Emitted token ids, where the driver reports them."""
+
+        self.first_tick = -1
+        """Index of the step that emitted the first token."""
+        self.last_tick = -1
+        """Index of the step that emitted the latest token; stale while decoding."""
+        self.gaps: list[tuple[int, int]] | None = None
+        """(step, next step) pairs between which it emitted nothing though it had begun."""
+
+        self.base = 0
+        self.seq = 0
+        """Position in the running list: larger is later."""
+        self.finish_tick = -1
+        """Value of the step counter at which it will have reached `target`."""
+        self.kept_blocks: list[int] | None = None
+        self.kept_full = 0
+        self.blocked_at_head = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt plus emitted tokens: what must be in the cache, but for the last, before the next."""
+        return self.prompt_tokens + self.generated
+
+    def __repr__(self) -> str:
+        return f"Request({self.id!r}, {self.status.name}, {self.prompt_tokens}+{self.generated})"

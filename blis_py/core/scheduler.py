@@ -1,0 +1,670 @@
+"""The scheduler: decides what one engine instance computes in each step.
+
+It plans a step, is told when the step is over, and knows neither SimPy nor torch, nor the time
+except for the `now_ns` it is given. The simulator and the engine run this very code:
+
+    step = scheduler.schedule(now_ns)          # what to compute
+    ...                                        # the engine computes it, the simulator prices it
+    finished = scheduler.finish(step)           # what came of it
+
+The cost of a step is that of its changes. Decoding requests are not walked: the scheduler keeps
+their number, the sum of their contexts, how many cross a block boundary at each step (a request
+does so every `block_size` steps, hence at a fixed phase), and who finishes when. The simulator may
+also ask how many steps would look alike (`repeats`) and finish them all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import accumulate
+from operator import mul
+
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.features import StepFeatures
+from blis_py.core.kv import KVCache
+from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+from blis_py.core.request import FinishReason, Request, Status
+from blis_py.errors import InputError
+
+
+@dataclass(slots=True)
+class Step:
+    """A planned step."""
+
+    features: StepFeatures
+    prefills: list[tuple[Request, int]]
+    """Requests computing (part of) a prompt, with the number of tokens."""
+    decodes: int
+    """Requests computing one token; `Scheduler.decoding` lists them."""
+    admitted: list[Request]
+    preempted: list[Request]
+    settled: bool
+    """Whether the next step, nothing new arriving, would admit and preempt nobody either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What a real model emitted in a step; a simulated one has nothing to say."""
+
+    token_ids: Mapping[Request, int] = field(default_factory=dict)
+    stopped: Iterable[Request] = ()
+    """Requests whose token was an end of sequence or completed a stop string."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals over the life of a scheduler."""
+
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    preemptions: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    priority_inversions: int = 0
+    head_of_line_events: int = 0
+    peak_kv_blocks: int = 0
+    kv_block_steps: int = 0
+
+
+class Scheduler:
+    """Queues, token budget, KV blocks and preemption of one instance.
+
+    Raises:
+        InputError: a setting that cannot work.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        _check(config)
+        self.config = config
+        self.waiting = SCHEDULERS[config.scheduler](config)
+        self.running: dict[Request, None] = {}
+        """In running order: the order of admission."""
+        self.kv = KVCache(config.num_kv_blocks, config.block_size, config.enable_prefix_caching)
+        self.counters = Counters()
+        self.tick = 0
+        """Steps finished; the index of the step being planned or executed."""
+
+        self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
+        self._running_first = config.batch_former == "running-first"
+        # A sequence can be no longer than the pool, or it could never finish.
+        self._max_len = min(config.max_model_len, config.num_kv_blocks * config.block_size + 1)
+        self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self._prefilling: dict[Request, None] = {}
+        self._stalled: dict[Request, None] = {}
+        self._decodes = 0
+        self._base_sum = 0
+        self._crossings = [0] * config.block_size
+        """Decoding requests by the phase of `tick` at which they need a new block."""
+        self._last_decode_seq = -1
+        self._admissions = 0
+        self._finish_ticks: list[int] = []
+        self._finishing: dict[int, list[Request]] = {}
+        self._longest: list[tuple[int, int, Request]] = []
+        self._deadlines: list[tuple[int, int, Request]] = []
+        self._submitted = 0
+        self._waiting_priorities: dict[int, int] = {}
+
+    # -- requests come and go ------------------------------------------------------------------
+
+    def refuse(self, request: Request) -> str | None:
+        """Why the request can never be served here, or None if it can."""
+        longest = request.prompt_tokens + max(request.max_tokens, 1)
+        if longest > self.config.max_model_len:
+            return f"needs {longest} tokens, max_model_len is {self.config.max_model_len}"
+        blocks = -(-(longest - 1) // self.config.block_size)
+        if blocks > self.config.num_kv_blocks:
+            return f"needs {blocks} KV blocks, the pool has {self.config.num_kv_blocks}"
+        return None
+
+    def add(self, request: Request) -> None:
+        """Puts a request that is not to be refused into the waiting queue."""
+        limits = [self._max_len - request.prompt_tokens]
+        if request.max_tokens:
+            limits.append(request.max_tokens)
+        if request.output_tokens is not None:
+            limits.append(request.output_tokens)
+        request.target = min(limits)
+        self._submitted += 1
+        if request.deadline_ns >= 0:
+            heappush(self._deadlines, (request.deadline_ns, self._submitted, request))
+        self.waiting.push(request)
+        self._count_waiting(request, 1)
+
+    def expire(self, now_ns: int) -> list[Request]:
+        """Drops the requests whose deadline has come; call it between steps."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            request = heappop(self._deadlines)[2]
+            if request.status is not Status.FINISHED:
+                self.abort(request, FinishReason.TIMEOUT)
+                expired.append(request)
+        return expired
+
+    def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
+        """Drops a request, waiting or running; call it between steps."""
+        if request.status is Status.WAITING:
+            self.waiting.remove(request)
+            self._count_waiting(request, -1)
+        else:
+            self._leave_running(request)
+            self.kv.release(request)
+        request.status, request.finish_reason = Status.FINISHED, reason
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def schedule(self, now_ns: int) -> Step | None:
+        """Plans the next step, or returns None when there is nothing to compute.
+
+        Allocates the blocks the step needs and, if there are too few, preempts.
+        """
+        if not self.running and not self.waiting:
+            return None
+        step = Step(StepFeatures(), [], 0, [], [], True)
+        budget = self.config.max_num_batched_tokens
+        if self._running_first:
+            budget = self._plan_running(step, budget)
+            if self.waiting:
+                self._admit_waiting(step, budget, now_ns)
+        else:
+            budget = self._continue_prefills(step, budget)
+            if self.waiting:
+                budget = self._admit_waiting(step, budget, now_ns)
+            self._plan_running(step, budget)
+        if self._decodes == 0 and not step.prefills:
+            raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
+        self._describe(step)
+        return step
+
+    def finish(self, step: Step, steps: int = 1, emitted: Emitted | None = None) -> list[Request]:
+        """Applies the outcome of a step, or of `steps` alike ones; returns the requests that finished.
+
+        A request whose computed tokens have reached its length emits one token. `steps` may not
+        exceed `repeats(step)`.
+        """
+        self._account(step, steps)
+        finished = []
+        self.tick += steps
+        for request, tokens in step.prefills:
+            request.computed += tokens
+            if request.computed == request.num_tokens:
+                del self._prefilling[request]
+                if self._emit_after_prefill(request):
+                    finished.append(request)
+        if self._finish_ticks and self._finish_ticks[0] <= self.tick:
+            finished += self._due()
+        if emitted is not None:
+            finished += self._apply(emitted)
+        if len(finished) > 1:
+            finished.sort(key=_running_order)
+        for request in finished:
+            self._complete(request)
+        return finished
+
+    def repeats(self, step: Step) -> int:
+        """How many steps, this one included, are alike if nobody arrives or gives up.
+
+        For that many steps the same requests decode one token each, nobody finishes before the
+        last of them, every block allocation succeeds, and the waiting queue stays as it is.
+        """
+        if step.prefills or not step.settled:
+            return 1
+        steps = self._next_finish_tick() - self.tick
+        free = self.kv.pool.num_free
+        if self._decodes * -(-steps // self.config.block_size) > free:
+            steps = self._steps_within(free, steps)
+        return steps
+
+    def next_change_ns(self, now_ns: int) -> int | None:
+        """Earliest time after which a step boundary may bring a change that depends on time alone."""
+        change = self.waiting.next_change_ns(now_ns) if self.waiting else None
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].status is Status.FINISHED:
+            heappop(deadlines)
+        if deadlines and (change is None or deadlines[0][0] < change):
+            change = deadlines[0][0]
+        return change
+
+    # -- what the driver may look at -------------------------------------------------------------
+
+    @property
+    def decoding(self) -> Iterator[Request]:
+        """The requests that decode in the current step, in running order."""
+        return (request for request in self.running if request.status is Status.DECODING)
+
+    @property
+    def kv_blocks_in_use(self) -> int:
+        """Blocks held by running requests."""
+        return self.kv.pool.total - self.kv.pool.num_free
+
+    def blocks_in_use_at(self, step: Step, steps: int) -> int:
+        """Blocks in use during the last of `steps` steps like the one just planned."""
+        more = self._growth(self.tick + 1, steps - 1)[0] if steps > 1 else 0
+        return self.kv_blocks_in_use + more
+
+    def settle(self, request: Request) -> None:
+        """Brings `computed`, `generated` and the block table of a decoding request up to date.
+
+        Between steps: what it has. During a step: the table has room for the step's token too.
+        """
+        if request.status is Status.DECODING:
+            request.computed = request.base + self.tick
+            request.generated = request.computed + 1 - request.prompt_tokens
+            request.last_tick = self.tick - 1
+            self.kv.settle(request, request.computed)
+
+    def __repr__(self) -> str:
+        return (
+            f"Scheduler(step {self.tick}: {len(self.running)} running, {len(self.waiting)} waiting, "
+            f"{self.kv.pool.num_free} of {self.kv.pool.total} blocks free)"
+        )
+
+    def check(self) -> None:
+        """Raises `AssertionError` unless every block is either free or held by a running request.
+
+        To be called between steps; settles all requests, so it costs a walk.
+        """
+        for request in self.running:
+            self.settle(request)
+        held = [block for request in self.running for block in request.block_table]
+        assert not self.kv.unassigned, "blocks were taken for nobody"
+        for request in self.running:
+            expected = -(-request.computed // self.config.block_size)
+            assert len(request.block_table) == expected, f"{request!r} holds a wrong number of blocks"
+        self.kv.pool.check(held)
+
+    # -- planning --------------------------------------------------------------------------------
+
+    def _plan_running(self, step: Step, budget: int) -> int:
+        """Every running request that has no tokens in the step yet; returns the budget left."""
+        decodes, free = self._decodes, self.kv.pool.num_free
+        blocks = self._crossings[self.tick % self.config.block_size] if decodes else 0
+        if decodes <= budget and blocks <= free and not self._stalled:
+            chunks = self._plan_chunks(step, budget - decodes, free - blocks)
+            if chunks is not None:
+                if blocks:
+                    self.kv.grow(blocks)
+                for request, tokens in chunks:
+                    self.kv.extend(request, tokens)
+                    budget -= tokens
+                step.prefills += chunks
+                return budget - decodes
+        return self._walk_running(step, budget)
+
+    def _plan_chunks(self, step: Step, budget: int, free: int) -> list[tuple[Request, int]] | None:
+        """The next chunk of each unfinished prefill, all decodes being served; None if order matters."""
+        chunks: list[tuple[Request, int]] = []
+        if not self._running_first:
+            return chunks if len(step.prefills) == len(self._prefilling) else None
+        for request in self._prefilling:
+            wanted = min(request.num_tokens - request.computed, self._chunk)
+            if wanted > budget and next(iter(self._prefilling)).seq < self._last_decode_seq:
+                return None  # a decode behind this prefill would find the budget spent
+            tokens = min(wanted, budget)
+            free -= self.kv.shortfall(request, tokens)
+            if free < 0:
+                return None
+            budget -= tokens
+            if tokens:
+                chunks.append((request, tokens))
+        return chunks
+
+    def _walk_running(self, step: Step, budget: int) -> int:
+        """The general case, in running order: too little budget for all, or too few blocks."""
+        granted = dict(step.prefills)
+        order = list(self.running)
+        i = 0
+        while i < len(order) and budget > 0:
+            request = order[i]
+            if request in granted:
+                i += 1
+                continue
+            tokens = self._wanted(request, budget)
+            while not self._allocate(request, tokens):
+                victims = self._victims(order, step, granted)
+                for victim in victims:
+                    v = order.index(victim)
+                    del order[v]
+                    i -= v < i
+                    budget += granted.get(victim, 0)
+                    self._preempt(victim, in_step=granted.pop(victim, 0) > 0)
+                step.preempted += victims
+                if request in victims:
+                    break
+            else:
+                granted[request] = tokens
+                budget -= tokens
+                i += 1
+                continue
+            if granted:
+                break  # it gave up its own place; those behind it wait for the next step
+        step.prefills = [(r, n) for r, n in granted.items() if r.status is Status.PREFILLING]
+        step.admitted = [r for r in step.admitted if r in granted]
+        step.settled = not step.preempted
+        self._stall_all_but(granted, order)
+        return budget
+
+    def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
+        """Whom to preempt so that an allocation may succeed."""
+        victim = order[self._pick_victim(order)]
+        if victim.status is not Status.PREFILLING or victim not in granted:
+            return [victim]
+        # Whoever was admitted after it in this very step may share blocks it will now not compute.
+        return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
+
+    def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request]) -> None:
+        """Keeps the decode aggregates to those that really compute a token in this step."""
+        for request in order:
+            if request.status is Status.DECODING and request not in granted:
+                self._stop_decoding(request)
+                self.kv.settle(request, request.computed)
+                request.status = Status.STALLED
+                self._stalled[request] = None
+            elif request.status is Status.STALLED and request in granted:
+                del self._stalled[request]
+                self._start_decoding(request)
+
+    def _wanted(self, request: Request, budget: int) -> int:
+        """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
+        if request.status is not Status.PREFILLING:
+            return 1
+        return min(request.num_tokens - request.computed, self._chunk, budget)
+
+    def _allocate(self, request: Request, tokens: int) -> bool:
+        if request.status is Status.PREFILLING:
+            return self.kv.extend(request, tokens)
+        context = request.computed if request.status is Status.STALLED else request.base + self.tick
+        if context % self.config.block_size:
+            return True
+        if not self.kv.pool.num_free:
+            return False
+        self.kv.grow(1)
+        return True
+
+    def _continue_prefills(self, step: Step, budget: int) -> int:
+        """Prefill-first: prompts longer than the budget go on before anything else."""
+        for request in list(self._prefilling):
+            tokens = self._wanted(request, budget)
+            if tokens and self.kv.extend(request, tokens):
+                step.prefills.append((request, tokens))
+                budget -= tokens
+        return budget
+
+    def _admit_waiting(self, step: Step, budget: int, now_ns: int) -> int:
+        """Waiting requests from the head, until one does not fit; returns the budget left."""
+        if step.preempted:
+            step.settled = False
+            return budget
+        waiting, max_num_seqs = self.waiting, self.config.max_num_seqs
+        while waiting and budget > 0 and len(self.running) < max_num_seqs:
+            request = waiting.head(now_ns)
+            tokens = self._admit(request, budget)
+            if tokens == 0:
+                break
+            waiting.pop(now_ns)
+            self._enter_running(request, now_ns)
+            step.admitted.append(request)
+            step.prefills.append((request, tokens))
+            budget -= tokens
+        return budget
+
+    def _admit(self, request: Request, budget: int) -> int:
+        """Tokens the request at the head of the queue computes in this step; 0 if it must wait."""
+        kv, size = self.kv, self.config.block_size
+        shared = kv.cached_blocks(request) if request.block_keys else []
+        own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
+        start = (len(shared) + own) * size
+        tokens = min(request.num_tokens - start, self._chunk, budget)
+        whole = self._running_first or tokens == request.num_tokens - start
+        if not whole and budget < self.config.max_num_batched_tokens:
+            return 0  # prefill-first takes whole prompts; one longer than any step begins a step
+        if not kv.admit(request, shared, own, tokens):
+            if not request.blocked_at_head and len(self.waiting) > 1:
+                request.blocked_at_head = True
+                self.counters.head_of_line_events += 1
+            return 0
+        request.computed = start
+        if request.cached_tokens < 0:
+            request.cached_tokens = start
+            self.counters.prefix_queried_tokens += request.prompt_tokens
+            self.counters.prefix_hit_tokens += start
+        return tokens
+
+    def _describe(self, step: Step) -> None:
+        """Fills in the step's features."""
+        f = step.features
+        f.decode_seqs = f.emitted_rows = step.decodes = decodes = self._decodes
+        f.decode_kv_tokens = self._base_sum + decodes * self.tick
+        if decodes:
+            f.max_context = self._longest_base() + self.tick
+        for request, tokens in step.prefills:
+            past = request.computed
+            f.prefill_seqs += 1
+            f.prefill_tokens += tokens
+            f.prefill_pairs += tokens * past + tokens * (tokens + 1) // 2
+            f.prefill_kv_tokens += past
+            f.prefill_prompt_pairs += tokens * (request.num_tokens + tokens / 2)
+            if past > f.max_context:
+                f.max_context = past
+            if past + tokens == request.num_tokens:
+                f.emitted_rows += 1
+
+    # -- transitions -----------------------------------------------------------------------------
+
+    def _enter_running(self, request: Request, now_ns: int) -> None:
+        self._count_waiting(request, -1)
+        if self._waiting_priorities and min(self._waiting_priorities) < request.priority:
+            self.counters.priority_inversions += 1
+        request.status = Status.PREFILLING
+        request.seq = self._admissions
+        self._admissions += 1
+        if request.scheduled_ns < 0:
+            request.scheduled_ns = now_ns
+        self.running[request] = None
+        self._prefilling[request] = None
+
+    def _preempt(self, request: Request, in_step: bool) -> None:
+        """Back to the queue; what it had computed is computed again, what it had emitted stays."""
+        self._leave_running(request)
+        self.kv.settle(request, request.computed + in_step)  # a granted token may have brought a block
+        self.kv.release(request, keep=True)
+        request.status = Status.WAITING
+        request.computed = 0
+        request.preemptions += 1
+        self.counters.preemptions += 1
+        self.waiting.push_front(request)
+        self._count_waiting(request, 1)
+
+    def _emit_after_prefill(self, request: Request) -> bool:
+        """The prefill is complete: one token is emitted. Returns whether it was the last."""
+        step = self.tick - 1
+        request.generated += 1
+        if request.first_tick < 0:
+            request.first_tick = step
+        else:
+            self._note_gap(request, step)
+        request.last_tick = step
+        if request.generated >= request.target:
+            return True
+        self._start_decoding(request)
+        return False
+
+    def _start_decoding(self, request: Request) -> None:
+        request.status = Status.DECODING
+        request.base = base = request.computed - self.tick
+        self._decodes += 1
+        self._base_sum += base
+        self._crossings[-base % self.config.block_size] += 1
+        if request.seq > self._last_decode_seq:
+            self._last_decode_seq = request.seq
+        request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
+        if due in self._finishing:
+            self._finishing[due].append(request)
+        else:
+            self._finishing[due] = [request]
+            heappush(self._finish_ticks, due)
+        heappush(self._longest, (-base, request.seq, request))
+        if request.last_tick < self.tick - 1:
+            self._note_gap(request, self.tick)
+
+    def _stop_decoding(self, request: Request) -> None:
+        """Takes it out of the aggregates; the step being planned, if any, does not count."""
+        base = request.base
+        request.computed = base + self.tick
+        request.generated = request.computed + 1 - request.prompt_tokens
+        request.last_tick = self.tick - 1
+        request.finish_tick = -1
+        self._decodes -= 1
+        self._base_sum -= base
+        self._crossings[-base % self.config.block_size] -= 1
+
+    def _leave_running(self, request: Request) -> None:
+        if request.status is Status.DECODING:
+            self._stop_decoding(request)
+            self.kv.settle(request, request.computed)
+        self._prefilling.pop(request, None)
+        self._stalled.pop(request, None)
+        del self.running[request]
+
+    def _complete(self, request: Request) -> None:
+        self._leave_running(request)
+        self.kv.release(request)
+        request.status = Status.FINISHED
+        if request.finish_reason is None:
+            request.finish_reason = FinishReason.STOP
+            if request.generated == self._max_len - request.prompt_tokens:
+                wanted = (request.max_tokens, request.output_tokens)
+                if request.generated not in wanted:
+                    request.finish_reason = FinishReason.LENGTH
+
+    def _due(self) -> list[Request]:
+        """Requests whose last token by length has been emitted."""
+        due = []
+        while self._finish_ticks and self._finish_ticks[0] <= self.tick:
+            tick = heappop(self._finish_ticks)
+            due += [r for r in self._finishing.pop(tick) if r.finish_tick == tick]
+        return due
+
+    def _apply(self, emitted: Emitted) -> list[Request]:
+        """Stores real token ids; returns the requests the model itself stopped."""
+        for request, token in emitted.token_ids.items():
+            if request.output_ids is None:
+                request.output_ids = []
+            request.output_ids.append(token)
+        stopped = []
+        for request in emitted.stopped:
+            self.settle(request)
+            if request.generated < request.target:
+                stopped.append(request)
+        return stopped
+
+    def _note_gap(self, request: Request, step: int) -> None:
+        if step > request.last_tick + 1:
+            if request.gaps is None:
+                request.gaps = []
+            request.gaps.append((request.last_tick, step))
+
+    def _count_waiting(self, request: Request, change: int) -> None:
+        counts = self._waiting_priorities
+        count = counts.get(request.priority, 0) + change
+        if count:
+            counts[request.priority] = count
+        else:
+            del counts[request.priority]
+
+    # -- arithmetic over decode steps --------------------------------------------------------------
+
+    def _account(self, step: Step, steps: int) -> None:
+        """Counters and blocks of the steps that have passed."""
+        counters = self.counters
+        in_use = self.kv_blocks_in_use
+        counters.kv_block_steps += in_use * steps
+        counters.decode_tokens += step.decodes * steps
+        if steps > 1:
+            blocks, weighted = self._growth(self.tick + 1, steps - 1)
+            self.kv.grow(blocks)
+            counters.kv_block_steps += weighted
+            in_use += blocks
+        else:
+            counters.prefill_tokens += step.features.prefill_tokens
+        if in_use > counters.peak_kv_blocks:
+            counters.peak_kv_blocks = in_use
+
+    def _growth(self, tick: int, steps: int) -> tuple[int, int]:
+        """Blocks that decoding takes in `steps` steps from `tick` on.
+
+        Returns:
+            Their number, and the sum over them of the steps (of these) they are in use for.
+        """
+        size = self.config.block_size
+        first = tick % size
+        cycle = self._crossings[first:] + self._crossings[:first]
+        if steps <= size:
+            return sum(cycle[:steps]), sum(map(mul, cycle, range(steps, 0, -1)))
+        times = [(steps - i + size - 1) // size for i in range(size)]
+        total = sum(map(mul, cycle, times))
+        weights = [n * (steps - i) - size * n * (n - 1) // 2 for i, n in enumerate(times)]
+        return total, sum(map(mul, cycle, weights))
+
+    def _steps_within(self, free: int, steps: int) -> int:
+        """Largest number of steps, at most `steps`, that `free` blocks suffice for.
+
+        The step being planned has its blocks already and counts as the first.
+        """
+        size, first = self.config.block_size, (self.tick + 1) % self.config.block_size
+        cycles = min(free // self._decodes, (steps - 1) // size)
+        free -= cycles * self._decodes
+        cycle = self._crossings[first:] + self._crossings[:first]
+        more = 0
+        for taken in accumulate(cycle):
+            if taken > free:
+                break
+            more += 1
+        return min(1 + cycles * size + more, steps)
+
+    def _next_finish_tick(self) -> int:
+        ticks, finishing = self._finish_ticks, self._finishing
+        while all(request.finish_tick != ticks[0] for request in finishing[ticks[0]]):
+            del finishing[heappop(ticks)]
+        return ticks[0]
+
+    def _longest_base(self) -> int:
+        heap = self._longest
+        while True:
+            negative_base, _, request = heap[0]
+            if request.status is Status.DECODING and request.base == -negative_base:
+                return -negative_base
+            heappop(heap)
+
+
+def _running_order(request: Request) -> int:
+    return request.seq
+
+
+def _check(config: SchedulerConfig) -> None:
+    """Refuses settings that cannot work, one clear error each."""
+    choices = {
+        "scheduler": SCHEDULERS,
+        "preemption_policy": PREEMPTION_POLICIES,
+        "batch_former": ("running-first", "prefill-first"),
+    }
+    for key, allowed in choices.items():
+        value = getattr(config, key)
+        if value not in allowed:
+            raise InputError("unknown choice", key=key, value=value, fix=f"use one of {', '.join(allowed)}")
+    for key in ("num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+        if getattr(config, key) < 1:
+            raise InputError("must be at least 1", key=key, value=getattr(config, key))
+    if config.long_prefill_token_threshold < 0:
+        raise InputError(
+            "must not be negative",
+            key="long_prefill_token_threshold",
+            value=config.long_prefill_token_threshold,
+            fix="use 0 to switch it off",
+        )
+    if config.sjf_aging_ms is not None:
+        if config.scheduler != "sjf":
+            raise InputError("applies to the sjf scheduler only", key="sjf_aging_ms", fix="use --scheduler sjf")
+        if config.sjf_aging_ms < 0:
+            raise InputError("must not be negative", key="sjf_aging_ms", value=config.sjf_aging_ms)

@@ -1,0 +1,74 @@
+"""Step features in, nanoseconds out: the latency models and the one place that builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.capacity import check_tp
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.linear import Linear, LinearCoefficients
+from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.roofline import Roofline
+from blis_py.latency.trained_physics import TrainedPhysics
+
+DEFAULT_LATENCY_MODEL = "trained-physics"
+
+
+def _linear(
+    shape: ModelShape, gpu: GpuSpec, tp: int, linear: LinearCoefficients | Mapping[str, Any] | None = None
+) -> Linear:
+    if linear is None:
+        raise InputError("needs its coefficients", key="latency.linear", fix="give gpu and host costs in ns")
+    if isinstance(linear, LinearCoefficients):
+        return Linear(linear)
+    return Linear(LinearCoefficients.from_mapping(linear))
+
+
+LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
+    "trained-physics": TrainedPhysics,
+    "roofline": Roofline,
+    "linear": _linear,
+}
+"""Name -> constructor(shape, gpu, tp, options of its own)."""
+
+_OPTIONS = {"trained-physics": ("alpha", "beta"), "linear": ("linear",)}
+_FLAGS = {"alpha": "--alpha-coeffs", "beta": "--beta-coeffs", "linear": "latency.linear"}
+
+
+def build(
+    name: str,
+    *,
+    shape: ModelShape,
+    gpu: GpuSpec,
+    tp: int = 1,
+    alpha: Sequence[float] | None = None,
+    beta: Sequence[float] | None = None,
+    linear: LinearCoefficients | Mapping[str, Any] | None = None,
+) -> LatencyModel:
+    """A latency model by the name given to `--latency-model`.
+
+    Args:
+        name: a key of `LATENCY_MODELS`.
+        shape, gpu, tp: model, accelerator, tensor-parallel degree.
+        alpha, beta: coefficients of `trained-physics`, both or neither.
+        linear: coefficients of `linear`, as an object or as `{gpu: {feature: ns}, host: {...}}`.
+
+    Raises:
+        InputError: unknown name, a TP degree that does not divide the model, coefficients missing or
+            given to a model that has none.
+    """
+    if name not in LATENCY_MODELS:
+        fix = f"use one of {', '.join(LATENCY_MODELS)}"
+        raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
+    check_tp(shape, tp)
+    given = {"alpha": alpha, "beta": beta, "linear": linear}
+    options = {key: value for key, value in given.items() if value is not None}
+    for key in options:
+        if key not in _OPTIONS.get(name, ()):
+            owner = next(model for model, accepted in _OPTIONS.items() if key in accepted)
+            fix = f"drop it or use --latency-model {owner}"
+            raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
+    return LATENCY_MODELS[name](shape, gpu, tp, **options)

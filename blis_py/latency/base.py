@@ -1,0 +1,63 @@
+"""The interface of a latency model: step features in, nanoseconds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from blis_py.core.features import StepFeatures
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendDelays:
+    """What the API server adds around the engine. It shifts what the client sees and blocks nothing."""
+
+    before_enqueue_ns: int = 0
+    """From dispatch to the instance's waiting queue (tokenisation, HTTP)."""
+    per_token_ns: int = 0
+    """Per output token; accumulates, so token j (from 1) is seen j times this late."""
+    at_end_ns: int = 0
+    """Once, between the last token and the completion the client sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Duration of one step. A synchronous engine takes the sum, an overlapped one the larger."""
+
+    gpu_ns: int
+    host_ns: int
+
+    @property
+    def synchronous_ns(self) -> int:
+        return self.gpu_ns + self.host_ns
+
+
+class LatencyModel(Protocol):
+    """Prices steps. Implementations are immutable and free of randomness.
+
+    `decode_run_ns(f, k)` must equal, to the nanosecond, the running sums of
+    `step(f.after(j)).synchronous_ns` for j in 0..k-1: the simulator jumps over k decode steps and
+    must land where single steps would have.
+    """
+
+    name: str
+    """As given to `--latency-model`."""
+    provenance: str
+    """One line for reports: measured, fitted or datasheet-derived, and from what."""
+    frontend: FrontendDelays
+
+    def step(self, features: StepFeatures) -> StepTime:
+        """Duration of one step; at least 1 ns in all."""
+        ...
+
+    def step_ns(self, features: StepFeatures) -> int:
+        """`step(features).synchronous_ns`, without building the pair."""
+        ...
+
+    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+        """End of each of `steps` consecutive pure decode steps, in ns from the start of the first.
+
+        Cumulative, length `steps`, strictly increasing. A list or an int64 array.
+        """
+        ...

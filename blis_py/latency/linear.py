@@ -1,0 +1,139 @@
+"""Explicit coefficients per step feature: for queueing theory, parity tests and back-of-envelope models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from blis_py.core.features import StepFeatures
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.decode_line import SCALAR_STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCosts:
+    """Nanoseconds per unit of each feature of `StepFeatures`, and per step."""
+
+    step: float = 0.0
+    prefill_seqs: float = 0.0
+    prefill_tokens: float = 0.0
+    prefill_pairs: float = 0.0
+    prefill_kv_tokens: float = 0.0
+    prefill_prompt_pairs: float = 0.0
+    decode_seqs: float = 0.0
+    decode_kv_tokens: float = 0.0
+    max_context: float = 0.0
+    emitted_rows: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in _COSTS:
+            _check(f"linear.{name}", getattr(self, name))
+
+    def fixed_ns(self, f: StepFeatures) -> float:
+        """The part that does not grow with the context of the decodes."""
+        return (
+            self.step
+            + self.prefill_seqs * f.prefill_seqs
+            + self.prefill_tokens * f.prefill_tokens
+            + self.prefill_pairs * f.prefill_pairs
+            + self.prefill_kv_tokens * f.prefill_kv_tokens
+            + self.prefill_prompt_pairs * f.prefill_prompt_pairs
+            + self.decode_seqs * f.decode_seqs
+            + self.emitted_rows * f.emitted_rows
+        )
+
+
+_COSTS = tuple(cost.name for cost in fields(LinearCosts))
+_DELAYS = tuple(delay.name for delay in fields(FrontendDelays))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCoefficients:
+    """GPU and host part of a step, and the front-end delays."""
+
+    gpu: LinearCosts = field(default_factory=LinearCosts)
+    host: LinearCosts = field(default_factory=LinearCosts)
+    frontend: FrontendDelays = field(default_factory=FrontendDelays)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], file: str | None = None) -> LinearCoefficients:
+        """From `{gpu: {feature: ns}, host: {...}, frontend: {...}}`; all parts and keys optional."""
+        _check_keys("linear", values, ("gpu", "host", "frontend"), file)
+        gpu, host = (_numbers(part, values.get(part, {}), _COSTS, file) for part in ("gpu", "host"))
+        frontend = _numbers("frontend", values.get("frontend", {}), _DELAYS, file)
+        delays = FrontendDelays(**{name: round(value) for name, value in frontend.items()})
+        return cls(LinearCosts(**gpu), LinearCosts(**host), delays)
+
+
+class Linear:
+    """Each part of a step costs `step` plus coefficient times feature, to the nearest ns.
+
+    Together at least 1 ns. See `LatencyModel`.
+    """
+
+    name = "linear"
+    provenance = "explicit linear coefficients"
+
+    def __init__(self, coefficients: LinearCoefficients) -> None:
+        self.coefficients = coefficients
+        self.frontend = coefficients.frontend
+
+    def step(self, features: StepFeatures) -> StepTime:
+        kv, longest = features.decode_kv_tokens, features.max_context
+        gpu, host = (
+            int(cost.fixed_ns(features) + 0.5 + cost.decode_kv_tokens * kv + cost.max_context * longest)
+            for cost in (self.coefficients.gpu, self.coefficients.host)
+        )
+        return StepTime(gpu if gpu + host else 1, host)
+
+    def step_ns(self, features: StepFeatures) -> int:
+        return self.step(features).synchronous_ns
+
+    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+        if steps > SCALAR_STEPS:
+            return self._vector(features, steps)
+        ends = []
+        end = 0
+        for done in range(steps):
+            end += self.step_ns(features.after(done))
+            ends.append(end)
+        return ends
+
+    def _vector(self, features: StepFeatures, steps: int) -> Sequence[int]:
+        """The same operations in the same order as `step`, on arrays."""
+        done = np.arange(steps, dtype=np.float64)
+        kv = done * features.decode_seqs + features.decode_kv_tokens
+        longest = done + features.max_context
+        total = np.zeros(steps, dtype=np.int64)
+        for cost in (self.coefficients.gpu, self.coefficients.host):
+            ns = cost.fixed_ns(features) + 0.5 + cost.decode_kv_tokens * kv + cost.max_context * longest
+            total += ns.astype(np.int64)
+        ends: Sequence[int] = np.cumsum(np.maximum(total, 1))  # type: ignore[assignment]
+        return ends
+
+
+def _numbers(part: str, values: Any, keys: tuple[str, ...], file: str | None) -> dict[str, float]:
+    prefix = f"linear.{part}"
+    _check_keys(prefix, values, keys, file)
+    return {key: _check(f"{prefix}.{key}", value, file) for key, value in values.items()}
+
+
+def _check_keys(key: str, values: Any, known: tuple[str, ...], file: str | None) -> None:
+    if not isinstance(values, Mapping):
+        raise InputError("must be a mapping", file=file, key=key, value=values)
+    for name in values:
+        if name not in known:
+            fix = f"use {', '.join(known)}"
+            raise InputError("unknown key", file=file, key=f"{key}.{name}", fix=fix)
+
+
+def _check(key: str, value: Any, file: str | None = None) -> float:
+    number = not isinstance(value, bool) and isinstance(value, int | float)
+    if not (number and math.isfinite(value) and value >= 0):
+        raise InputError("must be a number of nanoseconds, not negative", file=file, key=key, value=value)
+    return float(value)

@@ -1,0 +1,93 @@
+"""Sorted samples with integer weights, and their statistics as numpy would give them on the expanded list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.workload.table import Ints
+
+Numbers = NDArray[np.int64] | NDArray[np.float64]
+
+PERCENTILE_METHOD = "linear"
+"""Stated in every output: rank q/100*(N-1), linear interpolation between neighbours (numpy's default)."""
+
+NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A multiset of values: `values[i]` occurs `weights[i]` times."""
+
+    values: Numbers
+    """Sorted ascending."""
+    weights: Ints
+    """How often each occurs; may be zero."""
+    upto: Ints
+    """Running sum of the weights."""
+
+    @classmethod
+    def of(cls, samples: Numbers) -> Distribution:
+        """Every sample counts once."""
+        values = samples.copy()
+        values.sort()
+        upto = np.arange(1, len(values) + 1, dtype=np.int64)
+        return cls(values, np.broadcast_to(np.int64(1), len(values)), upto)
+
+    @classmethod
+    def weighted(cls, values: Numbers, weights: Ints) -> Distribution:
+        """Sorted `values`, each occurring as often as its weight says."""
+        return cls(values, weights, np.cumsum(weights, dtype=np.int64))
+
+    @property
+    def count(self) -> int:
+        return int(self.upto[-1]) if len(self.upto) else 0
+
+    def percentile(self, q: float) -> float:
+        """The `q`-th percentile (0 to 100) as numpy has it for the expanded list; NaN if empty."""
+        if not self.count:
+            return float("nan")
+        rank = (self.count - 1) * (q / 100)
+        low, high = self._at(int(rank)), self._at(min(int(rank) + 1, self.count - 1))
+        part = rank - int(rank)
+        # The two forms are equal in theory; numpy switches at one half so that rounding never overshoots.
+        return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
+
+    def mean(self) -> float:
+        if not self.count:
+            return float("nan")
+        return float(np.sum(self.values * self.weights, dtype=np.float64)) / self.count
+
+    def std(self) -> float:
+        """Population standard deviation (numpy's default)."""
+        if not self.count:
+            return float("nan")
+        squares = np.square(self.values - self.mean()) * self.weights
+        return float(np.sqrt(np.sum(squares) / self.count))
+
+    def stat(self, name: str) -> float:
+        """`mean`, `min`, `max`, `std`, `median` or a percentile such as `p99` or `p99.9`."""
+        if name in ("mean", "std"):
+            return self.mean() if name == "mean" else self.std()
+        named = {"min": 0.0, "median": 50.0, "max": 100.0}
+        return self.percentile(named[name] if name in named else float(name.removeprefix("p")))
+
+    def _at(self, rank: int) -> float:
+        return float(self.values[np.searchsorted(self.upto, rank, side="right")])
+
+
+def weighted_percentile(values: Numbers, weights: Ints, q: float) -> float:
+    """`numpy.percentile(numpy.repeat(values, weights), q)` without the expansion.
+
+    Args:
+        values: samples, in any order.
+        weights: how often each occurs; non-negative integers.
+        q: 0 to 100.
+
+    Returns:
+        The percentile, in the unit of `values`; NaN when all weights are zero.
+    """
+    order = np.argsort(values)
+    return Distribution.weighted(values[order], weights[order]).percentile(q)

@@ -1,0 +1,54 @@
+"""Cutting a run's requests by a label: by SLO class, by tenant."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.slo import CLUSTER_PRIORITY, DEFAULT_CLASS
+from blis_py.metrics.record import RunRecord
+from blis_py.workload.table import Labels
+
+Rows = NDArray[np.intp]
+
+SLO_CLASSES = tuple(sorted(CLUSTER_PRIORITY, key=lambda name: -CLUSTER_PRIORITY[name]))
+"""The usual ones, most urgent first; reports follow this order, then the alphabet."""
+
+
+def slo_classes(record: RunRecord) -> Labels:
+    """The class of every request; a request without one counts as `standard`, as it is scheduled."""
+    return _filled(record.table.slo_class, DEFAULT_CLASS)
+
+
+def tenants(record: RunRecord) -> Labels:
+    """The tenant of every request; `default` where there is none."""
+    return _filled(record.table.tenant, "default")
+
+
+def rows_by_name(labels: Labels) -> dict[str, Rows]:
+    """Rows of each label that occurs, in report order."""
+    order = np.argsort(labels.codes, kind="stable")
+    counts = np.bincount(labels.codes, minlength=len(labels.names))
+    parts = np.split(order, np.cumsum(counts)[:-1])
+    found = {name: rows for name, rows in zip(labels.names, parts, strict=True) if len(rows)}
+    return {name: found[name] for name in sorted(found, key=_report_order)}
+
+
+def rows_by_instance(record: RunRecord) -> list[Rows]:
+    """Rows dispatched to each instance."""
+    order = np.argsort(record.instance, kind="stable")
+    edges = np.searchsorted(record.instance[order], np.arange(len(record.instances) + 1))
+    return [order[start:end] for start, end in pairwise(edges)]
+
+
+def _filled(labels: Labels, default: str) -> Labels:
+    names = [name or default for name in labels.names]
+    unique = tuple(dict.fromkeys(names))
+    codes = np.array([unique.index(name) for name in names], dtype=np.int32)
+    return Labels(codes[labels.codes], unique)
+
+
+def _report_order(name: str) -> tuple[int, str]:
+    return (SLO_CLASSES.index(name) if name in SLO_CLASSES else len(SLO_CLASSES), name)

@@ -1,0 +1,113 @@
+"""Inter-token latencies of a million requests without storing one number per token.
+
+Within an instance, everybody who emitted with two consecutive steps saw the same gap between them:
+the step's duration plus the front end's cost per token. So a gap is stored once per step and weighted by
+the number of requests that saw it, which a difference array over each request's steps gives. Interrupted
+requests (`RunRecord.breaks`) saw one long gap instead of the steps they missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.metrics.distribution import Distribution
+from blis_py.metrics.record import RunRecord
+from blis_py.workload.table import Ints
+
+Rows = NDArray[np.intp]
+
+
+class TokenGaps:
+    """The gaps between the output tokens of a run, or of some of its instances.
+
+    Args:
+        record: the run.
+        instances: those to look at; all when `None`. Rows asked for must lie on these.
+    """
+
+    def __init__(self, record: RunRecord, instances: Sequence[int] | None = None) -> None:
+        chosen = range(len(record.instances)) if instances is None else instances
+        ends = [record.instances[index].step_end_ns for index in chosen]
+        self._offset = np.zeros(len(record.instances) + 1, dtype=np.int64)
+        self._offset[list(chosen)] = np.cumsum([0, *map(len, ends)])[:-1]
+        self._record = record
+        self._num_steps = sum(map(len, ends))
+        self._step_gap_ns = np.concatenate([_gaps(end) for end in ends] or [np.zeros(0, np.int64)])
+        self._breaks = self._breaks_on(np.asarray(chosen))
+        request, before, after = self._breaks.T
+        offset = self._offset[record.instance[request]]
+        self._before, self._after = before + offset, after + offset
+        end = np.concatenate([*ends, np.zeros(0, np.int64)])
+        break_gap_ns = end[self._after] - end[self._before]
+        self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns)) + record.frontend.per_token_ns
+        self._sorted: tuple[Rows, Ints] | None = None
+
+    def distribution(self, rows: Rows) -> Distribution:
+        """All gaps, in ns, pooled over the requests in `rows`, each of which has emitted a token."""
+        gaps = int((self._record.emitted_tokens[rows] - 1).sum())
+        if gaps < self._num_steps // 8:
+            return Distribution.of(self.of_each(rows)[0])
+        if self._sorted is None:
+            order = np.argsort(self._gap_ns)
+            self._sorted = order, self._gap_ns[order]
+        order, gap_ns = self._sorted
+        return Distribution.weighted(gap_ns, self._weights(rows)[order])
+
+    def of_each(self, rows: Rows) -> tuple[Ints, Ints]:
+        """The gaps, in ns, of one request after another, and how many each has: one number per token."""
+        first, last = self._span(rows)
+        steps = last - first
+        shift = np.cumsum(steps) - steps - first - 1
+        position = _ranges(first + 1, steps)
+        if not len(position):
+            return position, steps
+        opens = np.ones(len(position), dtype=np.bool_)
+        shift_of = np.zeros(len(self._record.table), dtype=np.int64)
+        shift_of[rows] = shift
+        stalled = self._stalled(rows)
+        before, after = self._before[stalled], self._after[stalled]
+        opens[_ranges(before + 2 + shift_of[self._breaks[stalled, 0]], after - before - 1)] = False
+        gaps = np.add.reduceat(self._step_gap_ns[position], np.flatnonzero(opens))
+        return gaps + self._record.frontend.per_token_ns, self._record.emitted_tokens[rows] - 1
+
+    def _weights(self, rows: Rows) -> Ints:
+        """How many of `rows` saw each step's gap, then each break's."""
+        first, last = self._span(rows)
+        stalled = self._stalled(rows)
+        opened = np.concatenate((first, self._after[stalled])) + 1
+        closed = np.concatenate((last, self._before[stalled])) + 1
+        size = self._num_steps + 1
+        change = np.bincount(opened, minlength=size) - np.bincount(closed, minlength=size)
+        return np.concatenate((np.cumsum(change)[:-1], stalled))
+
+    def _stalled(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which breaks are of requests in `rows`."""
+        member = np.zeros(len(self._record.table), dtype=np.bool_)
+        member[rows] = True
+        return member[self._breaks[:, 0]]
+
+    def _span(self, rows: Rows) -> tuple[Ints, Ints]:
+        record = self._record
+        offset = self._offset[record.instance[rows]]
+        return record.first_step[rows] + offset, record.last_step[rows] + offset
+
+    def _breaks_on(self, instances: Ints) -> Ints:
+        breaks = self._record.breaks
+        return breaks[np.isin(self._record.instance[breaks[:, 0]], instances)]
+
+
+def _ranges(start: Ints, length: Ints) -> Ints:
+    """start[0], start[0]+1, ... (length[0] of them), start[1], ..."""
+    total: Ints = np.cumsum(length)
+    starts: Ints = np.repeat(start - total + length, length)
+    ranges: Ints = starts + np.arange(len(starts))
+    return ranges
+
+
+def _gaps(step_end_ns: Ints) -> Ints:
+    """Time from the previous step's end; the first step has none and nobody asks for it."""
+    gaps: Ints = np.diff(step_end_ns, prepend=step_end_ns[:1])
+    return gaps

@@ -1,0 +1,101 @@
+"""The raw outcome of a run, as columns. Everything printed, plotted or written is derived from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.latency.base import FrontendDelays
+from blis_py.workload.table import Ints, RequestTable
+
+
+class Outcome(IntEnum):
+    """Where a request ended. Every injected request is in exactly one."""
+
+    COMPLETED = 0
+    LENGTH_CAPPED = 1
+    """Completed by reaching max_model_len; a sub-bucket of completed in reports."""
+    REJECTED = 2
+    """Refused by admission or routing."""
+    UNSERVABLE = 3
+    """Could never fit: more blocks than exist, or beyond max_model_len."""
+    TIMED_OUT = 4
+    QUEUED = 5
+    """Still waiting (on the way to an instance, or in its queue) when the run ended."""
+    RUNNING = 6
+    """Still in an instance's running list when the run ended."""
+
+
+@dataclass(slots=True)
+class InstanceRecord:
+    """What one instance did."""
+
+    num_kv_blocks: int
+    step_end_ns: Ints
+    """End of every step, in order; steps of a jump included one by one."""
+    busy_ns: int
+    """Total duration of its steps."""
+    peak_kv_blocks: int
+    kv_block_steps: int
+    """Sum over steps of the blocks in use during the step."""
+    prefill_tokens: int
+    """Prompt tokens computed, recomputation included."""
+    decode_tokens: int
+    """Tokens computed by decode sequences."""
+    prefix_queried_tokens: int
+    """Prompt tokens of first admissions (what the prefix cache was asked for)."""
+    prefix_hit_tokens: int
+    """Of these, tokens found in the cache."""
+    preemptions: int
+    priority_inversions: int
+    """Admissions made while a more urgent request was waiting at the same instance."""
+    head_of_line_events: int
+    """Requests that, at the head of the queue with others behind them, waited for KV blocks."""
+    runs: dict[str, NDArray[Any]] | None = None
+    """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
+    start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), and the
+    `StepFeatures` of the first step."""
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """Columns have one row per request of `table`, in its order; times are absolute ns, -1 = not reached.
+
+    Times are what the client sees, front-end delays included; `step` columns index the `step_end_ns` of
+    the request's instance. Token 1 is emitted when step `first_step` ends, the last one with `last_step`,
+    and one with every step in between, but for `breaks`: a row (request, before, after) says that the
+    request emitted with step `before`, next with step `after`, and with none in between (it was
+    preempted, or the budget ran out before its turn).
+    """
+
+    table: RequestTable
+    outcome: NDArray[np.int8]
+    instance: NDArray[np.int32]
+    """-1 where the request was never dispatched."""
+    enqueue_ns: Ints
+    """Entry into the instance's waiting queue."""
+    scheduled_ns: Ints
+    """Start of the first step that computed anything for it."""
+    first_token_ns: Ints
+    last_token_ns: Ints
+    finish_ns: Ints
+    """Completion as the client sees it (last token + end delay), or the moment it timed out, was
+    rejected or found unservable."""
+    emitted_tokens: Ints
+    cached_tokens: Ints
+    """Prompt tokens found in the prefix cache at first admission."""
+    preemptions: Ints
+    first_step: Ints
+    last_step: Ints
+    breaks: NDArray[np.int64]
+    """Shape (m, 3)."""
+    instances: list[InstanceRecord]
+    frontend: FrontendDelays
+    end_ns: int
+    """Simulated time at which the run stopped."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The resolved configuration, as written to `config.yaml`."""

@@ -1,0 +1,199 @@
+"""A run in numbers: the content of summary.json and of the terminal table. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from blis_py.metrics.distribution import NS_PER_MS, PERCENTILE_METHOD, Distribution
+from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_classes, tenants
+from blis_py.metrics.invariants import check
+from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.latencies import latencies
+from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
+
+LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")
+
+
+def summarise(
+    record: RunRecord, *, goodput: GoodputTargets | None = None, slo: Sequence[SloCheck] = ()
+) -> dict[str, Any]:
+    """Everything a run is judged by, as plain JSON-ready data with a stable order of keys.
+
+    Latencies in ms, rates per second of the window from the first arrival to the last completion, which
+    is the cluster's for every group, so that the groups' rates add up. What is undefined is `None`.
+
+    Args:
+        record: the run.
+        goodput: limits every request should meet; without any (and without targets in the workload
+            itself) goodput is `None`.
+        slo: limits on statistics of the run, answered under `slo`.
+
+    Raises:
+        InputError: a target names an SLO class that neither the workload nor the conventions know.
+        InternalError: the record contradicts itself.
+    """
+    check(record)
+    return _Summary(record, goodput, slo).build()
+
+
+class _Summary:
+    def __init__(self, record: RunRecord, goodput: GoodputTargets | None, slo: Sequence[SloCheck]) -> None:
+        self.record = record
+        self.slo = slo
+        self.columns = latencies(record)
+        self.goodput = assess(record, self.columns, goodput)
+        self.gaps = TokenGaps(record)
+        self.classes = rows_by_name(slo_classes(record))
+        self.tenants = rows_by_name(tenants(record))
+        self.everyone: Rows = np.arange(len(record.table))
+        first = int(record.table.arrival_ns[0]) if len(record.table) else 0
+        finished = record.finish_ns[self.columns.completed]
+        self.first_arrival_ns = first
+        self.last_completion_ns = int(finished.max()) if len(finished) else first
+        self.duration_s = (self.last_completion_ns - first) / 1e9
+
+    def build(self) -> dict[str, Any]:
+        cluster = self._group(self.everyone, self.gaps)
+        classes = {name: self._part(rows, cluster) for name, rows in self.classes.items()}
+        tenants = {name: self._part(rows, cluster) for name, rows in self.tenants.items()}
+        instances = [self._instance(*item) for item in enumerate(rows_by_instance(self.record))]
+        return {
+            "percentile_method": PERCENTILE_METHOD,
+            "window": {
+                "first_arrival_s": self.first_arrival_ns / 1e9,
+                "last_completion_s": self.last_completion_ns / 1e9,
+                "duration_s": self.duration_s,
+                "simulated_s": self.record.end_ns / 1e9,
+            },
+            "cluster": {
+                "num_instances": len(self.record.instances),
+                **cluster,
+                **self._per_unit(cluster["throughput"]),
+                **engine(self.record.instances, self._elapsed_ns()),
+                "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
+            },
+            "classes": classes,
+            "tenants": tenants,
+            "instances": instances,
+            "slo": self._verdicts(),
+        }
+
+    def _part(self, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
+        """A group; one that contains everybody is the cluster, and need not be computed again."""
+        return {**cluster} if len(rows) == len(self.everyone) else self._group(rows, self.gaps)
+
+    def _instance(self, index: int, rows: Rows) -> dict[str, Any]:
+        group = self._group(rows, TokenGaps(self.record, [index]))
+        return {"instance": index, **group, **engine([self.record.instances[index]], self._elapsed_ns())}
+
+    def _group(self, rows: Rows, gaps: TokenGaps) -> dict[str, Any]:
+        done = rows[self.columns.completed[rows]]
+        inputs = int(self.record.table.prompt_tokens[done].sum())
+        outputs = int(self.record.emitted_tokens[done].sum())
+        return {
+            "requests": _outcomes(self.record, rows),
+            "input_tokens": inputs,
+            "output_tokens": outputs,
+            "throughput": {
+                "requests_per_s": self._rate(len(done)),
+                "output_tokens_per_s": self._rate(outputs),
+                "total_tokens_per_s": self._rate(inputs + outputs),
+            },
+            **{f"{name}_ms": statistics(self._samples(name, rows, gaps)) for name in LATENCY_METRICS},
+            "preemptions": int(self.record.preemptions[rows].sum()),
+            "preempted_requests": int(np.count_nonzero(self.record.preemptions[rows])),
+            "goodput": None if self.goodput is None else self.goodput.report(rows, self.duration_s),
+        }
+
+    def _samples(self, metric: str, rows: Rows, gaps: TokenGaps) -> Distribution:
+        if metric == "itl":
+            return gaps.distribution(rows[self.columns.completed[rows]])
+        column = self.columns.column(metric)[rows]
+        return Distribution.of(column[~np.isnan(column)])
+
+    def _verdicts(self) -> list[dict[str, Any]]:
+        require_known_classes((c.slo_class for c in self.slo if c.slo_class), self.classes)
+        empty: Rows = np.zeros(0, dtype=np.intp)
+        answers = []
+        for wanted in self.slo:
+            rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.everyone
+            measured_ns = self._samples(wanted.metric, rows, self.gaps).stat(wanted.stat)
+            answers.append(verdict(wanted, measured_ns, len(rows)))
+        return answers
+
+    def _per_unit(self, throughput: Mapping[str, float]) -> dict[str, float]:
+        """Output tokens per second of one instance, and of one GPU of its tensor-parallel group."""
+        per_instance = throughput["output_tokens_per_s"] / max(len(self.record.instances), 1)
+        return {
+            "output_tokens_per_s_per_instance": per_instance,
+            "output_tokens_per_s_per_gpu": per_instance / int(self.record.config.get("tp", 1)),
+        }
+
+    def _rate(self, count: int) -> float:
+        return count / self.duration_s if self.duration_s else 0.0
+
+    def _elapsed_ns(self) -> int:
+        return self.record.end_ns - self.first_arrival_ns
+
+
+def statistics(samples: Distribution) -> dict[str, Any]:
+    """Count and `STATISTICS` of samples in ns, in ms; all `None` where there are no samples."""
+    values = {name: samples.stat(name) / NS_PER_MS if samples.count else None for name in STATISTICS}
+    return {**values, "count": samples.count}
+
+
+def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, Any]:
+    """What the engines did, over one or several instances that ran for `elapsed_ns`."""
+
+    def total(name: str) -> int:
+        return int(sum(getattr(instance, name) for instance in instances))
+
+    steps = sum(len(instance.step_end_ns) for instance in instances)
+    tokens = total("prefill_tokens") + total("decode_tokens")
+    block_steps = sum(len(instance.step_end_ns) * instance.num_kv_blocks for instance in instances)
+    peak = max((instance.peak_kv_blocks / instance.num_kv_blocks for instance in instances), default=None)
+    return {
+        "steps": steps,
+        "busy_pct": _ratio(100 * total("busy_ns"), elapsed_ns * len(instances)),
+        "prefill_tokens": total("prefill_tokens"),
+        "decode_tokens": total("decode_tokens"),
+        "mean_batch_tokens": _ratio(tokens, steps),
+        "mean_decode_batch": _ratio(total("decode_tokens"), steps),
+        "prefix_queried_tokens": total("prefix_queried_tokens"),
+        "prefix_hit_tokens": total("prefix_hit_tokens"),
+        "prefix_hit_rate": _ratio(total("prefix_hit_tokens"), total("prefix_queried_tokens")),
+        "kv_blocks": total("num_kv_blocks"),
+        "kv_peak_pct": None if peak is None else 100 * peak,
+        "kv_mean_pct": _ratio(100 * total("kv_block_steps"), block_steps),
+        "priority_inversions": total("priority_inversions"),
+        "head_of_line_events": total("head_of_line_events"),
+    }
+
+
+def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:
+    """Requests in each bucket; `completed` includes the length-capped, the others exclude each other."""
+    count = np.bincount(record.outcome[rows], minlength=len(Outcome)).tolist()
+    return {
+        "injected": len(rows),
+        "completed": count[Outcome.COMPLETED] + count[Outcome.LENGTH_CAPPED],
+        "length_capped": count[Outcome.LENGTH_CAPPED],
+        "rejected": count[Outcome.REJECTED],
+        "unservable": count[Outcome.UNSERVABLE],
+        "timed_out": count[Outcome.TIMED_OUT],
+        "still_queued": count[Outcome.QUEUED],
+        "still_running": count[Outcome.RUNNING],
+    }
+
+
+def _jain(shares: Sequence[int]) -> float | None:
+    """Jain's index (sum x)^2 / (n * sum x^2): 1 when all have equal shares, 1/n when one has everything."""
+    return _ratio(sum(shares) ** 2, len(shares) * sum(x * x for x in shares)) if len(shares) > 1 else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

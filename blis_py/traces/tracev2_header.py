@@ -1,0 +1,119 @@
+"""The YAML header of a TraceV2: strict keys, read and written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+
+Keys = Mapping[str, Any]
+"""Key -> the type of its value, a nested table of keys, or `dict` for anything nested."""
+
+NUMBER = (int, float)
+SERVER: Keys = {
+    "type": str,
+    "model": str,
+    "tensor_parallel": int,
+    "max_num_seqs": int,
+    "block_size": int,
+    "gpu_memory_utilization": NUMBER,
+    "max_model_len": int,
+}
+HEADER: Keys = {
+    "trace_version": int,
+    "time_unit": str,
+    "created_at": str,
+    "mode": str,
+    "warm_up_requests": int,
+    "workload_seed": int,
+    "workload_spec": str,
+    "session_context_growth": str,
+    "server": SERVER,
+    "network": {"measured_rtt_ms": NUMBER},
+    "goodput_slo_targets": dict,
+    "kv_offload": dict,
+    "observed_kv_metrics": dict,
+}
+REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
+VERSIONS = (2, 3)
+TIME_UNITS = ("microseconds", "us")
+MODES = ("real", "generated", "replayed")
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header as it is written, checked.
+
+    Raises:
+        InputError: unknown or missing key, wrong type, a version, unit or mode that does not exist, or an
+            accumulated session context (not supported yet).
+    """
+    from blis_py.workload.yamlfile import load_mapping
+
+    header = load_mapping(path)
+    _check_keys(path, header, HEADER)
+    for key in REQUIRED:
+        if key not in header:
+            raise InputError("missing key", file=path, key=key, fix=f"a header has {', '.join(REQUIRED)}")
+    for key, allowed in (("trace_version", VERSIONS), ("time_unit", TIME_UNITS), ("mode", MODES)):
+        if header[key] not in allowed:
+            choices = " or ".join(map(str, allowed))
+            raise InputError("not supported", file=path, key=key, value=header[key], fix=f"use {choices}")
+    if header["warm_up_requests"] < 0:
+        raise InputError(
+            "must not be negative", file=path, key="warm_up_requests", value=header["warm_up_requests"]
+        )
+    if header.get("session_context_growth"):
+        raise InputError(
+            "sessions with accumulated context are not supported yet",
+            file=path,
+            key="session_context_growth",
+            value=header["session_context_growth"],
+            fix="remove the key to replay each row with its own tokens",
+        )
+    return header
+
+
+def _check_keys(path: Path, values: Mapping[str, Any], keys: Keys, inside: str = "") -> None:
+    for key, value in values.items():
+        where = f"{inside}{key}"
+        if key not in keys:
+            near = difflib.get_close_matches(str(key), keys, 1)
+            fix = f"did you mean {near[0]}?" if near else "remove it"
+            raise InputError("unknown key", file=path, key=where, fix=fix)
+        kind = keys[key]
+        nested = kind if isinstance(kind, Mapping) else None
+        expected = dict if nested is not None else kind
+        if value is None:
+            continue
+        # YAML reads an unquoted timestamp as a date; any scalar will do where text is expected
+        if expected is str and not isinstance(value, (dict, list)):
+            continue
+        if isinstance(value, bool) or not isinstance(value, expected):
+            wanted = {int: "a whole number", NUMBER: "a number", str: "text", dict: "a mapping"}[expected]
+            raise InputError(f"must be {wanted}", file=path, key=where, value=value)
+        if nested is not None:
+            _check_keys(path, value, nested, f"{where}.")
+
+
+def write_header(
+    path: Path, *, mode: str, seed: int | None, workload: str | None, server: Mapping[str, Any] | None
+) -> None:
+    """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`."""
+    import yaml
+
+    header: dict[str, Any] = {
+        "trace_version": 3,
+        "time_unit": "microseconds",
+        "mode": mode,
+        "warm_up_requests": 0,
+    }
+    if seed is not None:
+        header["workload_seed"] = seed
+    if workload is not None:
+        header["workload_spec"] = workload
+    if server:
+        header["server"] = dict(server)
+    path.write_text(yaml.safe_dump(header, sort_keys=False), encoding="utf-8")

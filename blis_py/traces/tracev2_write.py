@@ -1,0 +1,205 @@
+"""Writing a table, and what a run measured, as TraceV2."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.traces.files import ROWS_AT_ONCE, writing
+from blis_py.traces.tracev2_header import write_header
+from blis_py.workload.table import Content, Ints, RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.metrics.record import RunRecord
+
+Cells = Callable[[slice], Iterable[Any]]
+"""The cells of a column for a slice of rows."""
+
+# outcome -> status, error_message, finish_reason; indexed by `Outcome`
+_OUTCOMES = (
+    ("ok", "", ""),
+    ("ok", "", "length"),
+    ("error", "rejected", ""),
+    ("error", "unservable", ""),
+    ("timeout", "", ""),
+    ("error", "still queued when the run ended", ""),
+    ("error", "still running when the run ended", ""),
+)
+
+
+def write(
+    table: RequestTable,
+    header_path: str | Path,
+    csv_path: str | Path,
+    *,
+    record: RunRecord | None = None,
+    mode: str = "generated",
+    seed: int | None = None,
+    workload: str | None = None,
+    server: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the two files of a TraceV2; the CSV is gzip if its name ends in .gz.
+
+    Args:
+        record: a run of this table: its token times and outcomes are written too.
+        mode: `generated` or `replayed`.
+        seed, workload, server: provenance for the header (see `tracev2_header.write_header`).
+
+    Raises:
+        InputError: the table cannot be expressed: a prefix without a group, or a group whose rows have
+            prefixes of different lengths.
+    """
+    header_path, csv_path = Path(header_path), Path(csv_path)
+    _check_prefixes(table, csv_path)
+    columns = _standard(table, record) | _ours(table)
+    write_header(header_path, mode=mode, seed=seed, workload=workload, server=server)
+    with writing(csv_path) as text:
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(columns)
+        for start in range(0, len(table), ROWS_AT_ONCE):
+            piece = slice(start, min(start + ROWS_AT_ONCE, len(table)))
+            rows.writerows(zip(*(cells(piece) for cells in columns.values()), strict=False))
+
+
+def _check_prefixes(table: RequestTable, path: Path) -> None:
+    for code, group in enumerate(table.prefix_group.names):
+        lengths = np.unique(table.prefix_tokens[table.prefix_group.codes == code])
+        if not group and np.any(lengths > 0):
+            raise InputError("a shared prefix without a prefix group cannot be written", file=path)
+        if len(lengths) > 1:
+            raise InputError(
+                "a prefix group with prefixes of different lengths cannot be written",
+                file=path,
+                key=f"prefix_group {group!r}",
+                value=lengths.tolist(),
+            )
+
+
+def _standard(table: RequestTable, record: RunRecord | None) -> dict[str, Cells]:
+    ids, own_names = _ids(table)
+    arrival_us = _numbers(table.arrival_ns // 1000)
+    columns: dict[str, Cells] = {
+        "request_id": _numbers(ids),
+        "client_id": lambda piece: table.client.take(piece).to_list(),
+        "tenant_id": lambda piece: table.tenant.take(piece).to_list(),
+        "slo_class": lambda piece: table.slo_class.take(piece).to_list(),
+        "session_id": _always(""),
+        "round_index": _always(0),
+        "prefix_group": lambda piece: table.prefix_group.take(piece).to_list(),
+        "prefix_length": _numbers(table.prefix_tokens),
+        "streaming": lambda piece: [
+            "true" if value else "false" for value in table.streaming[piece].tolist()
+        ],
+        "input_tokens": _numbers(table.prompt_tokens - table.prefix_tokens),
+        "output_tokens": _numbers(_output_cells(table)),
+        "text_tokens": _always(0),
+        "image_tokens": _always(0),
+        "audio_tokens": _always(0),
+        "video_tokens": _always(0),
+        "reason_ratio": _always(0),
+        "model": lambda piece: table.model.take(piece).to_list(),
+        "deadline_us": _numbers(np.where(table.deadline_ns < 0, 0, table.deadline_ns // 1000)),
+    }
+    if np.any(table.slo_target_ns > 0):
+        columns["slo_target_us"] = _numbers(table.slo_target_ns // 1000)
+    columns |= {"server_input_tokens": _always(0), "arrival_time_us": arrival_us, "send_time_us": arrival_us}
+    columns |= _measured(record)
+    if own_names:
+        columns["x_request_id"] = lambda piece: [table.id_of(row) for row in range(piece.start, piece.stop)]
+    return columns
+
+
+def _measured(record: RunRecord | None) -> dict[str, Cells]:
+    if record is None:
+        first = last = chunks = _always(0)
+        status, message, finish = _always("ok"), _always(""), _always("")
+    else:
+        outcome = record.outcome
+        first = _numbers(np.maximum(record.first_token_ns // 1000, 0))
+        last = _numbers(np.maximum(record.last_token_ns // 1000, 0))
+        chunks = _numbers(record.emitted_tokens)
+
+        def texts(place: int) -> Cells:
+            return lambda piece: [_OUTCOMES[code][place] for code in outcome[piece].tolist()]
+
+        status, message, finish = texts(0), texts(1), texts(2)
+    return {
+        "first_chunk_time_us": first,
+        "last_chunk_time_us": last,
+        "num_chunks": chunks,
+        "status": status,
+        "error_message": message,
+        "finish_reason": finish,
+    }
+
+
+def _ours(table: RequestTable) -> dict[str, Cells]:
+    """The columns only we know, each only if a standard one cannot hold what the table says."""
+    columns: dict[str, Cells] = {}
+    if np.any((table.max_tokens != table.output_tokens) & ~_failed(table)):
+        columns["max_tokens"] = _numbers(table.max_tokens)
+    if np.any(table.arrival_ns % 1000):
+        columns["arrival_time_ns"] = _numbers(table.arrival_ns)
+    if np.any((table.deadline_ns >= 0) & ((table.deadline_ns % 1000 > 0) | (table.deadline_ns == 0))):
+        columns["deadline_ns"] = _numbers(table.deadline_ns)
+    if np.any(table.slo_target_ns % 1000):
+        columns["slo_target_ns"] = _numbers(table.slo_target_ns)
+    own = _own_contents(table)
+    if any(own):
+        columns["content"] = lambda piece: own[piece]
+    return columns
+
+
+def _failed(table: RequestTable) -> Any:
+    """Rows read from an output length of 0: one token, no budget."""
+    return (table.max_tokens == 0) & (table.output_tokens == 1)
+
+
+def _output_cells(table: RequestTable) -> Ints:
+    return np.where(_failed(table), 0, table.output_tokens)
+
+
+def _own_contents(table: RequestTable) -> list[str]:
+    """Per row the shared runs as JSON, empty where they are just the prefix of the row's group."""
+    if len(table.contents) == 0 and not np.any(table.prefix_tokens):
+        return []
+    encoded = [json.dumps(runs, separators=(",", ":")) for runs in table.contents]
+    expected: dict[tuple[int, int], Content] = {}
+    cells = []
+    for code, tokens, index in zip(
+        table.prefix_group.codes.tolist(), table.prefix_tokens.tolist(), table.content.tolist(), strict=True
+    ):
+        key = (code, tokens)
+        if key not in expected:
+            expected[key] = ((table.prefix_group.names[code], tokens),) if tokens else ()
+        runs = table.contents[index] if index >= 0 else ()
+        cells.append("" if runs == expected[key] else (encoded[index] if runs else "[]"))
+    return cells
+
+
+def _ids(table: RequestTable) -> tuple[Ints, bool]:
+    """Numbers of the requests, and whether their names are something else than `request_<number>`."""
+    rows = np.arange(len(table), dtype=np.int64)
+    if table.request_id is None:
+        return rows, False
+    numbers = [name.removeprefix("request_") for name in table.request_id]
+    plain = all(
+        number.isdecimal() and name == f"request_{int(number)}" and int(number) < 2**62
+        for name, number in zip(table.request_id, numbers, strict=True)
+    )
+    return (np.array([int(number) for number in numbers], dtype=np.int64), False) if plain else (rows, True)
+
+
+def _numbers(column: Ints) -> Cells:
+    return lambda piece: column[piece].tolist()
+
+
+def _always(value: Any) -> Cells:
+    return lambda piece: repeat(value)

@@ -1,0 +1,165 @@
+"""Arrival processes: when the requests of one client come.
+
+A new process is one function and one line in `PROCESSES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+from blis_py.workload.table import Ints
+
+Floats = NDArray[np.float64]
+LAST_NS = 2**62
+"""Arrivals beyond this (146 years) are refused, so that times never overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How a client spaces its requests.
+
+    Attributes:
+        process: a key of `PROCESSES`.
+        rate: requests per second.
+        cv: coefficient of variation of the gaps (standard deviation / mean); 1 is as bursty as Poisson.
+        shape, scale_us: the law's own parameters, instead of `cv`. They fix the rate too: `rate` is then
+            not used.
+    """
+
+    process: str
+    rate: float
+    cv: float = 1.0
+    shape: float | None = None
+    scale_us: float | None = None
+
+    @property
+    def mean_gap_us(self) -> float:
+        if self.shape is None or self.scale_us is None:
+            return 1e6 / self.rate
+        return self.scale_us * (self.shape if self.process == "gamma" else math.gamma(1 + 1 / self.shape))
+
+
+def poisson(arrivals: Arrivals, rng: np.random.Generator, count: int) -> Floats:
+    """Independent users: exponential gaps of mean 1/rate."""
+    return rng.standard_exponential(count) * arrivals.mean_gap_us
+
+
+def gamma(arrivals: Arrivals, rng: np.random.Generator, count: int) -> Floats:
+    """Gamma gaps: shape = 1/cv^2, scale = mean * cv^2. Bursty for cv > 1, regular for cv < 1."""
+    shape = arrivals.cv**-2 if arrivals.shape is None else arrivals.shape
+    return rng.standard_gamma(shape, count) * (arrivals.mean_gap_us / shape)
+
+
+def weibull(arrivals: Arrivals, rng: np.random.Generator, count: int) -> Floats:
+    """Weibull gaps: the shape k has cv^2 = G(1+2/k)/G(1+1/k)^2 - 1, the scale is mean / G(1+1/k)."""
+    shape = weibull_shape(arrivals.cv) if arrivals.shape is None else arrivals.shape
+    return rng.weibull(shape, count) * (arrivals.mean_gap_us / math.gamma(1 + 1 / shape))
+
+
+def constant(arrivals: Arrivals, rng: np.random.Generator, count: int) -> Floats:
+    """Even spacing, in whole microseconds: int(1e6 / rate)."""
+    return np.full(count, max(1.0, math.floor(arrivals.mean_gap_us)))
+
+
+PROCESSES: dict[str, Callable[[Arrivals, np.random.Generator, int], Floats]] = {
+    "poisson": poisson,
+    "gamma": gamma,
+    "weibull": weibull,
+    "constant": constant,
+}
+FIXED_CV = {"poisson": 1.0, "constant": 0.0}
+"""Processes whose burstiness is given by their name."""
+WEIBULL_CV = (0.01, 10.4)
+"""Range in which a Weibull shape between 0.1 and 100 reaches the asked variation."""
+
+
+def weibull_shape(cv: float) -> float:
+    """The shape of a Weibull law with the given coefficient of variation, by bisection (it falls with k)."""
+    low, high = 0.1, 130.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        squared = math.gamma(1 + 2 / middle) / math.gamma(1 + 1 / middle) ** 2 - 1
+        low, high = (middle, high) if squared > cv * cv else (low, middle)
+    return (low + high) / 2
+
+
+def check(
+    process: str,
+    cv: float | None,
+    shape: float | None,
+    scale: float | None,
+    *,
+    key: str,
+    file: str | Path | None = None,
+    flag: str | None = None,
+) -> None:
+    """Refuse an arrival process that cannot be sampled as asked; `key` is where it was written.
+
+    With `flag`, the values come from command-line flags: `key` names the process, `flag` the variation.
+
+    Raises:
+        InputError: unknown process; cv out of range or given to a process that has none; half a pair of
+            shape and scale; shape and scale given to a process that has none.
+    """
+    process_key, cv_key = (key, flag) if flag else (f"{key}.process", f"{key}.cv")
+    if process not in PROCESSES:
+        known = ", ".join(PROCESSES)
+        raise InputError(
+            "unknown arrival process", file=file, key=process_key, value=process, fix=f"use one of {known}"
+        )
+    if cv is not None and process in FIXED_CV and cv != FIXED_CV[process]:
+        raise InputError(
+            f"{process} arrivals have no cv to set",
+            file=file,
+            key=cv_key,
+            value=cv,
+            fix="use gamma or weibull",
+        )
+    if cv is not None and process not in FIXED_CV and not (math.isfinite(cv) and cv > 0):
+        raise InputError("must be positive", file=file, key=cv_key, value=cv, fix="1 is Poisson-like")
+    if cv is not None and process == "weibull" and not WEIBULL_CV[0] <= cv <= WEIBULL_CV[1]:
+        low, high = WEIBULL_CV
+        raise InputError(
+            f"must lie in [{low}, {high}] for weibull", file=file, key=cv_key, value=cv, fix="or use gamma"
+        )
+    if (shape is None) != (scale is None):
+        present = "shape" if scale is None else "scale"
+        raise InputError(
+            "shape and scale come as a pair", file=file, key=f"{key}.{present}", fix="give both, or cv"
+        )
+    if shape is not None and process in FIXED_CV:
+        raise InputError(
+            f"{process} arrivals have no shape", file=file, key=f"{key}.shape", value=shape, fix="remove it"
+        )
+    if shape is not None and cv is not None:
+        raise InputError(
+            "cv and shape say the same thing twice", file=file, key=f"{key}.cv", fix="remove one"
+        )
+
+
+def arrivals_until(
+    arrivals: Arrivals, rng: np.random.Generator, until_ns: int, *, at_most: int | None = None
+) -> Ints:
+    """Arrival times in ns, whole microseconds, before `until_ns`; the first comes after one gap.
+
+    A longer `until_ns` continues the same sequence. `at_most` bounds the number of arrivals.
+    """
+    gaps, times = PROCESSES[arrivals.process], np.empty(0)
+    mean_us, until_us = arrivals.mean_gap_us, until_ns / 1e3
+    while (len(times) == 0 or times[-1] < until_us) and (at_most is None or len(times) < at_most):
+        start = times[-1] if len(times) else 0.0
+        expected = (until_us - start) / mean_us
+        missing = math.inf if at_most is None else at_most - len(times)
+        count = int(min(expected + 4 * math.sqrt(expected) + 16, missing))
+        steps = gaps(arrivals, rng, count)
+        steps[0] += start
+        times = np.concatenate([times, np.cumsum(steps)])
+    whole_us = np.floor(times[times < until_us]).astype(np.int64)
+    return whole_us * 1000

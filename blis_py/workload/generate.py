@@ -1,0 +1,175 @@
+"""From client descriptions to one table of requests, entirely in numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.workload.arrivals import LAST_NS, Arrivals, arrivals_until
+from blis_py.workload.lengths import Lengths, sample
+from blis_py.workload.streams import stream
+from blis_py.workload.table import Content, Ints, Labels, RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.workload.spec import WorkloadSpec
+
+DEFAULT_SEED = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A source of open-loop requests, every default resolved."""
+
+    name: str
+    arrivals: Arrivals
+    input: Lengths
+    output: Lengths
+    tenant: str = ""
+    slo_class: str = ""
+    model: str = ""
+    prefix_group: str = ""
+    prefix_tokens: int = 0
+    """Shared tokens in front of `input`."""
+    streaming: bool = False
+    timeout_ns: int | None = None
+    slo_target_ns: int = 0
+
+
+def generate(
+    spec: WorkloadSpec,
+    *,
+    seed: int | None = None,
+    rate: float | None = None,
+    num_requests: int | None = None,
+    horizon_ns: int | None = None,
+) -> RequestTable:
+    """The requests of a workload spec.
+
+    Args:
+        spec: from `blis_py.workload.spec.load_spec`.
+        seed, rate, num_requests, horizon_ns: override the spec's `seed`, `aggregate_rate` (requests per
+            second), `num_requests` and `horizon`. The seed is 42 where neither gives one.
+
+    Returns:
+        Requests of all clients in order of arrival, up to the number or the horizon, whichever ends first.
+
+    Raises:
+        InputError: the spec is inconsistent, or nothing says how long the workload is.
+    """
+    if horizon_ns is None and spec.horizon:
+        horizon_ns = spec.horizon * 1000
+    if num_requests is None and spec.num_requests:
+        num_requests = spec.num_requests
+    if seed is None:
+        seed = DEFAULT_SEED if spec.seed is None else spec.seed
+    return merge(spec.resolved(rate=rate), seed=seed, num_requests=num_requests, horizon_ns=horizon_ns)
+
+
+def merge(
+    clients: Sequence[Client], *, seed: int, num_requests: int | None = None, horizon_ns: int | None = None
+) -> RequestTable:
+    """The requests of all clients, merged by arrival (ties: order of the clients).
+
+    Every client draws from its own streams, so adding one changes nothing but the interleaving, and
+    asking for more requests continues the same sequence.
+
+    Raises:
+        InputError: neither `num_requests` nor `horizon_ns`, or one that is not positive.
+    """
+    _check_extent(num_requests, horizon_ns)
+    arrivals = _arrivals(clients, seed, num_requests, horizon_ns)
+    which = np.repeat(np.arange(len(clients), dtype=np.int32), [len(times) for times in arrivals])
+    arrival_ns = np.concatenate(arrivals)
+    order = np.argsort(arrival_ns, kind="stable")[:num_requests]
+    arrival_ns, which = arrival_ns[order], which[order]
+    prompt, output = np.empty(len(order), dtype=np.int64), np.empty(len(order), dtype=np.int64)
+    for index, client in enumerate(clients):
+        rows = np.flatnonzero(which == index)
+        prompt[rows] = sample(client.input, stream(seed, "client", client.name, "input"), len(rows))
+        prompt[rows] += client.prefix_tokens
+        output[rows] = sample(client.output, stream(seed, "client", client.name, "output"), len(rows))
+    return _table(clients, which, arrival_ns, prompt, output)
+
+
+def _check_extent(num_requests: int | None, horizon_ns: int | None) -> None:
+    if num_requests is None and horizon_ns is None:
+        raise InputError(
+            "nothing says where the workload ends", key="num_requests", fix="give num_requests or horizon"
+        )
+    if num_requests is not None and num_requests < 1:
+        raise InputError("must be at least 1", key="num_requests", value=num_requests)
+    if horizon_ns is not None and horizon_ns < 1:
+        raise InputError("must be positive", key="horizon", value=horizon_ns)
+
+
+def _arrivals(
+    clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None
+) -> list[Ints]:
+    """Arrival times per client, together at least the asked number unless the horizon comes first."""
+    end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
+    until_ns = end_ns
+    if num_requests is not None:
+        rate = sum(1e6 / client.arrivals.mean_gap_us for client in clients)
+        until_ns = math.ceil(min(end_ns, 1.05e9 * (num_requests + 4 * math.sqrt(num_requests)) / rate + 1e6))
+    while True:
+        times = [
+            arrivals_until(
+                client.arrivals,
+                stream(seed, "client", client.name, "arrivals"),
+                until_ns,
+                at_most=num_requests,
+            )
+            for client in clients
+        ]
+        if until_ns >= end_ns or sum(map(len, times)) >= (num_requests or 0):
+            break
+        until_ns = min(2 * until_ns, end_ns)
+    found = sum(map(len, times))
+    if found == 0 or (horizon_ns is None and found < (num_requests or 0)):
+        raise InputError(
+            "too few requests before the end",
+            key="aggregate_rate",
+            fix="raise the rate or lengthen the horizon",
+        )
+    return times
+
+
+def _table(
+    clients: Sequence[Client], which: Ints, arrival_ns: Ints, prompt: Ints, output: Ints
+) -> RequestTable:
+    groups: dict[Content, int] = {}
+    content = [
+        groups.setdefault(((client.prefix_group, client.prefix_tokens),), len(groups))
+        if client.prefix_tokens
+        else -1
+        for client in clients
+    ]
+
+    def column(values: Sequence[int]) -> Ints:
+        return np.array(values, dtype=np.int64)[which]
+
+    def labels(values: Sequence[str]) -> Labels:
+        return Labels.of(values).take(which.astype(np.intp))
+
+    timeout_ns = column([-1 if client.timeout_ns is None else client.timeout_ns for client in clients])
+    return RequestTable.build(
+        arrival_ns,
+        prompt,
+        output,
+        deadline_ns=np.where(timeout_ns < 0, -1, arrival_ns + timeout_ns),
+        slo_class=labels([client.slo_class for client in clients]),
+        tenant=labels([client.tenant for client in clients]),
+        client=labels([client.name for client in clients]),
+        model=labels([client.model for client in clients]),
+        prefix_group=labels([client.prefix_group for client in clients]),
+        prefix_tokens=column([client.prefix_tokens for client in clients]),
+        content=column(content),
+        contents=tuple(groups),
+        streaming=np.array([client.streaming for client in clients], dtype=np.bool_)[which],
+        slo_target_ns=column([client.slo_target_ns for client in clients]),
+    )

@@ -1,0 +1,166 @@
+"""Distributions of token counts.
+
+A new distribution is one function, one line in `SAMPLERS` and one in `REQUIRED`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+from blis_py.workload.table import Ints
+
+Floats = NDArray[np.float64]
+Params = Mapping[str, float]
+MOST_TOKENS = 2**31 - 1
+"""Ceiling on a sampled length: beyond any model's context, below any overflow of sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A distribution of token counts; `type` is a key of `SAMPLERS`.
+
+    `params` hold what `REQUIRED` lists, and for any type but `empirical` optionally `min` and `max`.
+    """
+
+    type: str
+    params: Params = field(default_factory=dict)
+
+
+def gaussian(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """Normal(mean, std_dev)."""
+    return params["mean"] + params["std_dev"] * rng.standard_normal(count)
+
+
+def exponential(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """Exponential with the given mean."""
+    return params["mean"] * rng.standard_exponential(count)
+
+
+def lognormal(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """exp(Normal(mu, sigma)); the median is exp(mu)."""
+    return np.exp(np.minimum(params["mu"] + params["sigma"] * rng.standard_normal(count), 700.0))
+
+
+def pareto_lognormal(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """With probability `mix_weight` Pareto(alpha, from xm up), else lognormal(mu, sigma)."""
+    choice, tail, body = rng.spawn(3)  # one stream each, so that a longer sample extends a shorter one
+    with np.errstate(over="ignore"):
+        pareto = params["xm"] * (1.0 - tail.random(count)) ** (-1.0 / params["alpha"])
+    return np.where(choice.random(count) < params["mix_weight"], pareto, lognormal(params, body, count))
+
+
+def constant(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """Always `value`."""
+    return np.full(count, float(params["value"]))
+
+
+def empirical(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """Each token count (key) with its weight (value); weights need not sum to 1."""
+    values = np.array(sorted(int(key) for key in params), dtype=np.float64)
+    weights = np.array([params[str(int(value))] for value in values])
+    cumulated = np.cumsum(weights)
+    positions = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
+    return values[positions]
+
+
+SAMPLERS: dict[str, Callable[[Params, np.random.Generator, int], Floats]] = {
+    "gaussian": gaussian,
+    "exponential": exponential,
+    "lognormal": lognormal,
+    "pareto_lognormal": pareto_lognormal,
+    "constant": constant,
+    "empirical": empirical,
+}
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "gaussian": ("mean", "std_dev"),
+    "exponential": ("mean",),
+    "lognormal": ("mu", "sigma"),
+    "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
+    "constant": ("value",),
+    "empirical": (),
+}
+CLAMPS = ("min", "max")
+LOWER_BOUNDS: dict[str, tuple[float, bool]] = {
+    "mean": (0, False),
+    "std_dev": (0, True),
+    "sigma": (0, True),
+    "alpha": (0, False),
+    "xm": (0, False),
+    "mix_weight": (0, True),
+    "value": (1, True),
+    "min": (0, True),
+    "max": (1, True),
+}
+"""Parameter -> (bound, whether the bound itself is allowed)."""
+
+
+def sample(lengths: Lengths, rng: np.random.Generator, count: int) -> Ints:
+    """`count` token counts: clamped to [min, max], rounded (halves up), at least 1.
+
+    The first numbers of a longer sample are those of a shorter one.
+    """
+    drawn = SAMPLERS[lengths.type](lengths.params, rng, count)
+    if lengths.type != "empirical":
+        low, high = lengths.params.get("min", 1.0), lengths.params.get("max", float(MOST_TOKENS))
+        drawn = np.clip(drawn, low, min(high, MOST_TOKENS))
+    return np.maximum(np.floor(drawn + 0.5), 1.0).astype(np.int64)
+
+
+def check(lengths: Lengths, *, key: str, file: str | Path | None = None) -> None:
+    """Refuse parameters that are missing, unknown or out of range; `key` is where the distribution stands.
+
+    Raises:
+        InputError: naming the parameter.
+    """
+
+    def refuse(problem: str, param: str, fix: str | None = None) -> InputError:
+        value = lengths.params.get(param)
+        return InputError(problem, file=file, key=f"{key}.params.{param}", value=value, fix=fix)
+
+    if lengths.type == "empirical":
+        _check_empirical(lengths.params, refuse, f"{key}.params", file)
+        return
+    required = REQUIRED[lengths.type]
+    allowed = required + CLAMPS
+    for param in required:
+        if param not in lengths.params:
+            raise refuse("missing parameter", param, f"{lengths.type} needs {', '.join(required)}")
+    for param, value in lengths.params.items():
+        if param not in allowed:
+            raise refuse("unknown parameter", param, f"{lengths.type} takes {', '.join(allowed)}")
+        bound, inclusive = LOWER_BOUNDS.get(param, (-math.inf, False))
+        if not math.isfinite(value):
+            raise refuse("must be a finite number", param)
+        if value < bound or (value == bound and not inclusive):
+            raise refuse(f"must be {'at least' if inclusive else 'more than'} {bound:g}", param)
+    low, high = lengths.params.get("min", 0), lengths.params.get("max", math.inf)
+    if low > high:
+        raise refuse(f"is above max ({high:g})", "min", "swap them")
+    if lengths.params.get("mix_weight", 0) > 1:
+        raise refuse("must be at most 1", "mix_weight", "it is the probability of the Pareto tail")
+    if lengths.params.get("value", 1) != int(lengths.params.get("value", 1)):
+        raise refuse("must be a whole number of tokens", "value")
+
+
+def _check_empirical(
+    params: Params, refuse: Callable[[str, str, str | None], InputError], key: str, file: str | Path | None
+) -> None:
+    for tokens, weight in params.items():
+        if not tokens.isdecimal() or int(tokens) < 1:
+            raise refuse("a key must be a token count of at least 1", tokens, "write `tokens: weight`")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise refuse("a weight must be finite and not negative", tokens, None)
+    if sum(params.values()) <= 0:
+        raise InputError(
+            "an empirical distribution needs weights above 0",
+            file=file,
+            key=key,
+            fix="write `tokens: weight`",
+        )

@@ -1,0 +1,179 @@
+"""A workload as columns: what every generator and trace reader produces, and all the cluster reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Content = tuple[tuple[str | int, int], ...]
+"""A prompt's shareable beginning: (segment id, tokens) runs. Two prompts share the tokens of equal
+leading runs. What follows the last run, up to `prompt_tokens`, is the request's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """A column of few distinct strings; the empty string means unset."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Labels:
+        names: dict[str, int] = {}
+        codes = np.fromiter((names.setdefault(v, len(names)) for v in values), dtype=np.int32)
+        return cls(codes, tuple(names) or ("",))
+
+    @classmethod
+    def constant(cls, value: str, count: int) -> Labels:
+        return cls(np.zeros(count, dtype=np.int32), (value,))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, row: int) -> str:
+        return self.names[self.codes[row]]
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Labels:
+        return Labels(self.codes[rows], self.names)
+
+    def to_list(self) -> list[str]:
+        return [self.names[code] for code in self.codes.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTable:
+    """Requests in order of arrival (ties: the order the source gave them). All columns have equal length."""
+
+    arrival_ns: Ints
+    """When the client sends, from the start of the simulation; sorted, non-negative."""
+    prompt_tokens: Ints
+    """The whole prompt, a shared prefix included; at least 1."""
+    output_tokens: Ints
+    """Tokens the model would emit before stopping by itself; at least 1. Schedulers may not read it."""
+    max_tokens: Ints
+    """The client's limit on output tokens; 0 where it set none."""
+    deadline_ns: Ints
+    """When the client gives up, absolute; -1 where it never does."""
+    slo_class: Labels
+    tenant: Labels
+    client: Labels
+    model: Labels
+    prefix_group: Labels
+    prefix_tokens: Ints
+    """Leading tokens shared with the prefix group; 0 where there is none."""
+    content: Ints
+    """Index into `contents`; -1 where nothing of the prompt can be shared."""
+    contents: Sequence[Content] = ()
+    streaming: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    slo_target_ns: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The client's own latency target; 0 where it has none."""
+    request_id: Sequence[str] | None = None
+    """Names; `request_<row>` where `None`."""
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    def id_of(self, row: int) -> str:
+        return f"request_{row}" if self.request_id is None else self.request_id[row]
+
+    @classmethod
+    def build(
+        cls,
+        arrival_ns: Ints,
+        prompt_tokens: Ints,
+        output_tokens: Ints,
+        *,
+        max_tokens: Ints | None = None,
+        deadline_ns: Ints | None = None,
+        slo_class: Labels | None = None,
+        tenant: Labels | None = None,
+        client: Labels | None = None,
+        model: Labels | None = None,
+        prefix_group: Labels | None = None,
+        prefix_tokens: Ints | None = None,
+        content: Ints | None = None,
+        contents: Sequence[Content] = (),
+        streaming: NDArray[np.bool_] | None = None,
+        slo_target_ns: Ints | None = None,
+        request_id: Sequence[str] | None = None,
+    ) -> RequestTable:
+        """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
+        rows = len(arrival_ns)
+        unset = Labels.constant("", rows)
+        zeros = np.zeros(rows, dtype=np.int64)
+        nowhere = np.full(rows, -1, dtype=np.int64)
+
+        def given(column: Ints | None, default: Ints) -> Ints:
+            return default if column is None else column
+
+        return cls(
+            arrival_ns=arrival_ns,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            max_tokens=given(max_tokens, output_tokens),
+            deadline_ns=given(deadline_ns, nowhere),
+            slo_class=slo_class or unset,
+            tenant=tenant or unset,
+            client=client or unset,
+            model=model or unset,
+            prefix_group=prefix_group or unset,
+            prefix_tokens=given(prefix_tokens, zeros),
+            content=given(content, nowhere),
+            contents=contents,
+            streaming=np.zeros(rows, dtype=np.bool_) if streaming is None else streaming,
+            slo_target_ns=given(slo_target_ns, zeros),
+            request_id=request_id,
+        )
+
+    def take(self, rows: NDArray[np.intp] | slice) -> RequestTable:
+        """The given rows, in the given order, under the ids they have here."""
+        picked = np.arange(len(self))[rows]
+        kept_in_place = bool(np.array_equal(picked, np.arange(len(picked))))
+        names = None if self.request_id is None and kept_in_place else [self.id_of(row) for row in picked]
+        return replace(
+            self,
+            arrival_ns=self.arrival_ns[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            max_tokens=self.max_tokens[rows],
+            deadline_ns=self.deadline_ns[rows],
+            slo_class=self.slo_class.take(rows),
+            tenant=self.tenant.take(rows),
+            client=self.client.take(rows),
+            model=self.model.take(rows),
+            prefix_group=self.prefix_group.take(rows),
+            prefix_tokens=self.prefix_tokens[rows],
+            content=self.content[rows],
+            streaming=self.streaming[rows],
+            slo_target_ns=self.slo_target_ns[rows],
+            request_id=names,
+        )
+
+    def sorted_by_arrival(self) -> RequestTable:
+        """In order of arrival; ties keep their order."""
+        if bool(np.all(self.arrival_ns[1:] >= self.arrival_ns[:-1])):
+            return self
+        return self.take(np.argsort(self.arrival_ns, kind="stable"))
+
+    def limited(self, count: int) -> RequestTable:
+        """The first `count` requests."""
+        return self if count >= len(self) else self.take(slice(0, count))
+
+    def scaled(self, factor: float) -> RequestTable:
+        """Every arrival moved to `factor` times its time: 2.0 halves the rate, 0.5 doubles it.
+
+        A deadline keeps its distance from the arrival.
+        """
+        if factor == 1.0:
+            return self
+        arrival_ns = np.rint(self.arrival_ns * factor).astype(np.int64)
+        patience_ns = self.deadline_ns - self.arrival_ns
+        return replace(
+            self,
+            arrival_ns=arrival_ns,
+            deadline_ns=np.where(self.deadline_ns < 0, -1, arrival_ns + patience_ns),
+        )
