@@ -7,7 +7,7 @@ of the configuration as mappings (`latency={"model": "linear"}`), or both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class Simulation:
     capacity: str
     """The KV capacity, in one line."""
     targets: GoodputTargets
-    """What a good request meets: of the workload itself and of the configuration."""
+    """What a good request meets."""
     notes: tuple[str, ...] = ()
     """What the user should know before believing the result."""
 
@@ -91,7 +91,7 @@ class Simulation:
             progress=progress,
         )
         record.config = as_dict(config)
-        return Result(record, config, capacity=self.capacity, models=self.models, targets=self.targets)
+        return Result(record, self)
 
 
 def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Simulation:
@@ -104,7 +104,7 @@ def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> S
     Raises:
         InputError: something unknown, contradictory, or impossible (a model that does not fit).
     """
-    return _resolve(configure(config, **settings))
+    return resolve(configure(config, **settings))
 
 
 def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Result:
@@ -129,14 +129,13 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
     return load_config(config, overrides)
 
 
-def _resolve(config: RunConfig) -> Simulation:
+def resolve(config: RunConfig) -> Simulation:
     from blis_py import latency
-    from blis_py.cluster.router import ROUTING_POLICIES
     from blis_py.latency.hardware import load_gpu
     from blis_py.latency.model_shape import load_model
 
-    _check_name("latency.model", config.latency.model, latency.LATENCY_MODELS)
-    _check_name("routing.policy", config.routing.policy, ROUTING_POLICIES)
+    if config.seed is None and config.workload.spec is None:
+        config = replace(config, seed=DEFAULT_SEED)
     targets = _targets(config)
     shape = load_model(_model_name(config), config.model_config)
     gpu = load_gpu(config.gpu)
@@ -151,14 +150,14 @@ def _resolve(config: RunConfig) -> Simulation:
         beta=config.latency.beta_coeffs,
         linear=config.latency.linear or None,
     )
-    table, own_targets = requests(config)
+    table = requests(config)
     return Simulation(
         config=config,
         table=table,
         scheduler=_scheduler(config.scheduler, num_kv_blocks, max_model_len),
         latency=model,
         capacity=capacity,
-        targets=own_targets.merged(targets),
+        targets=targets,
         notes=(*notes, *_other_models(table, config)),
     )
 
@@ -244,19 +243,15 @@ def _other_models(table: RequestTable, config: RunConfig) -> list[str]:
     return [f"requests for {', '.join(others)} are served by {config.model} too"] if others else []
 
 
-def _check_name(key: str, name: str, known: Any) -> None:
-    if name not in known:
-        raise InputError("unknown value", key=key, value=name, fix=did_you_mean(name, known))
-
-
-def requests(config: RunConfig) -> tuple[RequestTable, GoodputTargets]:
-    """The requests of a configuration, and the goodput targets its workload spec names."""
+def requests(config: RunConfig) -> RequestTable:
+    """The requests of a configuration, in order of arrival."""
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
+    horizon_ns = _horizon_ns(config)
     if load.trace is not None:
         from blis_py.traces import read_trace
 
-        table = read_trace(
+        return read_trace(
             load.trace,
             header=load.trace_header,
             time_scale=load.time_scale,
@@ -264,21 +259,15 @@ def requests(config: RunConfig) -> tuple[RequestTable, GoodputTargets]:
             slo_shares=load.slo_shares or None,
             seed=seed,
         )
-        return table, GoodputTargets()
     if load.spec is not None:
         from blis_py.workload import generate
         from blis_py.workload.spec import load_spec
 
         spec = load_spec(spec_path(load.spec))
-        table = generate(
-            spec,
-            seed=config.seed,
-            rate=load.rate,
-            num_requests=load.num_requests,
-            horizon_ns=_horizon_ns(config),
+        return generate(
+            spec, seed=config.seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns
         )
-        return table, GoodputTargets()
-    return _synthesised(load, seed, _horizon_ns(config)), GoodputTargets()
+    return _synthesised(load, seed, horizon_ns)
 
 
 def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> RequestTable:

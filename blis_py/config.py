@@ -319,7 +319,16 @@ def _absolute(config: RunConfig) -> RunConfig:
 
 
 def _check(config: RunConfig, layers: Layers) -> None:
-    """Settings that contradict each other."""
+    """Names that lead nowhere, and settings that contradict each other."""
+    from blis_py.cluster.router import ROUTING_POLICIES
+    from blis_py.latency import LATENCY_MODELS
+
+    for path, name, known in (
+        ("latency.model", config.latency.model, LATENCY_MODELS),
+        ("routing.policy", config.routing.policy, ROUTING_POLICIES),
+    ):
+        if name not in known:
+            raise layers.error("unknown value", path, value=name, fix=did_you_mean(name, known))
     _check_source(config.workload, layers)
     if config.horizon is not None:
         duration_ns(config.horizon, layers.label("horizon"))

@@ -5,59 +5,77 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
 
 import typer
 
-from blis_py.cli.replay import replay
-from blis_py.cli.run import run
+from blis_py import __version__
+from blis_py.cli.command import add
 from blis_py.errors import InputError
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
+_VERBS = ("run", "replay")
 _NOT_YET = ("observe", "calibrate", "convert", "compose", "sweep", "plan", "explain", "report", "engine")
 _COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 """The base of what typer raises about a command line; its public name depends on typer's version."""
 
-app = typer.Typer(
-    name="blis",
-    help="Simulate clusters that serve large language models.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-app.command("run")(run)
-app.command("replay")(replay)
-
-
-@app.callback(invoke_without_command=True)
-def _blis(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
-    if version:
-        from blis_py import __version__
-
-        print(__version__)
-        raise typer.Exit
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns the exit code."""
-    arguments = spread(list(sys.argv[1:] if argv is None else argv))
     try:
-        if arguments and arguments[0] in _NOT_YET:
-            return _complain(f"`blis {arguments[0]}` is not available yet; there are `run` and `replay`")
-        return app(args=arguments, prog_name="blis", standalone_mode=False) or OK
+        code = _dispatch(spread(list(sys.argv[1:] if argv is None else argv)) or ["--help"])
     except InputError as error:
-        return _complain(str(error))
+        return _complain(str(error), BAD_INPUT)
     except _COMMAND_LINE_ERROR as error:
-        return _complain(_one_line(error))
+        return _complain(_one_line(error), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except OSError as error:
-        _complain(f"{error.filename or 'output'}: {error.strerror or error}")
-        return FAILURE
+        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", FAILURE)
+    if code == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Runs the verb; typer turns an interrupt into its exit code."""
+    verb = arguments[0]
+    if verb in _NOT_YET:
+        raise InputError(f"`blis {verb}` is not available yet", fix="there are `run` and `replay`")
+    if verb in _VERBS:
+        return _app([verb])(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK
+    return _everything()(args=arguments, prog_name="blis", standalone_mode=False) or OK
+
+
+def _app(verbs: Sequence[str]) -> typer.Typer:
+    """Some of the verbs. One alone is the whole application: the others need not be imported."""
+    app = typer.Typer(
+        help="Simulate clusters that serve large language models.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for verb in verbs:
+        module = import_module(f"blis_py.cli.{verb}")
+        add(app, getattr(module, verb), module.GROUPS)
+    return app
+
+
+def _everything() -> typer.Typer:
+    """All verbs, for help and for what is no verb."""
+    app = _app(_VERBS)
+
+    @app.callback(invoke_without_command=True)
+    def blis(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+        if version:
+            print(__version__)
+            raise typer.Exit
+
+    return app
 
 
 def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo")) -> list[str]:
@@ -73,13 +91,15 @@ def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo")) -
     return result
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, code: int) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return BAD_INPUT
+    return code
 
 
 def _one_line(error: BaseException) -> str:
-    near = getattr(error, "possibilities", None)
-    message: str = error.message if near else error.format_message()  # type: ignore[attr-defined]
+    """Typer's message, and of an unknown flag the nearest known one at most."""
+    message: str = error.message  # type: ignore[attr-defined]
+    name = getattr(error, "option_name", "")
+    near = get_close_matches(name, getattr(error, "possibilities", None) or (), n=1, cutoff=0.75)
     message = message[:1].lower() + message[1:].rstrip(".")
-    return f"{message}; did you mean {' or '.join(sorted(near))}?" if near else message
+    return f"{message}; did you mean {near[0]}?" if near else message

@@ -10,12 +10,7 @@ from blis_py.config import RunConfig, load_config
 from blis_py.errors import InputError
 
 _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags), *WORKLOAD)
-_KEYS = {
-    spelling.partition("/")[0]: flag.key
-    for flag in _SETTINGS
-    for spelling in (flag.name, *flag.aliases)
-    if flag.key
-}
+_KEYS = {spelling: flag.key for flag in _SETTINGS for spelling in (flag.name, *flag.aliases) if flag.key}
 
 
 def configure(flags: Flags) -> RunConfig:
@@ -63,6 +58,10 @@ def _shares(name: str, text: str) -> dict[str, float]:
     return shares
 
 
+def _off(name: str, value: bool) -> bool:
+    return False
+
+
 def _words(name: str, texts: list[str]) -> list[str]:
     return [word for text in texts for word in text.replace(",", " ").split()]
 
@@ -83,6 +82,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--alpha-coeffs": _numbers,
     "--beta-coeffs": _numbers,
     "--slo-shares": _shares,
+    "--no-enable-prefix-caching": _off,
     "--slo": _words,
     "--goodput": _words,
     "--max-model-len": _zero_is_automatic,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 Flags = dict[str, Any]
 """Flags as given, by name (`--tp`); those not given are absent."""
@@ -37,36 +33,47 @@ MODEL = (
         ("--model-config-folder",),
         "FILE",
     ),
-    Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file.  [h100]", ("--hardware",)),
-    Flag("--tp", int, "tp", "Tensor-parallel degree.  [1]"),
-    Flag("--num-instances", int, "num_instances", "Instances behind the router.  [1]"),
+    Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file. Default h100.", ("--hardware",)),
+    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1."),
+    Flag("--num-instances", int, "num_instances", "Instances behind the router. Default 1."),
 )
 SCHEDULER = (
-    Flag("--scheduler", str, "scheduler.policy", "fcfs, priority-fcfs, sjf, reverse-priority.  [fcfs]"),
-    Flag("--preemption-policy", str, "scheduler.preemption_policy", "Victim: fcfs or priority.  [fcfs]"),
-    Flag("--batch-former", str, "scheduler.batch_former", "running-first or prefill-first.  [running-first]"),
+    Flag("--scheduler", str, "scheduler.policy", "fcfs, priority-fcfs, sjf, reverse-priority. Default fcfs."),
+    Flag(
+        "--preemption-policy", str, "scheduler.preemption_policy", "Victim: fcfs or priority. Default fcfs."
+    ),
+    Flag(
+        "--batch-former",
+        str,
+        "scheduler.batch_former",
+        "running-first or prefill-first. Default running-first.",
+    ),
     Flag(
         "--max-num-seqs",
         int,
         "scheduler.max_num_seqs",
-        "Most running requests per instance.  [256]",
+        "Most running requests per instance. Default 256.",
         ("--max-num-running-reqs",),
     ),
     Flag(
         "--max-num-batched-tokens",
         int,
         "scheduler.max_num_batched_tokens",
-        "Tokens per step.  [2048]",
+        "Tokens per step. Default 2048.",
         ("--max-num-scheduled-tokens",),
     ),
     Flag(
         "--long-prefill-token-threshold",
         int,
         "scheduler.long_prefill_token_threshold",
-        "Longest prefill chunk; 0 = no limit.  [0]",
+        "Longest prefill chunk; 0 = no limit. Default 0.",
     ),
     Flag(
-        "--block-size", int, "scheduler.block_size", "Tokens per KV block.  [16]", ("--block-size-in-tokens",)
+        "--block-size",
+        int,
+        "scheduler.block_size",
+        "Tokens per KV block. Default 16.",
+        ("--block-size-in-tokens",),
     ),
     Flag(
         "--num-kv-blocks",
@@ -79,30 +86,33 @@ SCHEDULER = (
         "--gpu-memory-utilization",
         float,
         "scheduler.gpu_memory_utilization",
-        "Share of GPU memory in use.  [0.9]",
+        "Share of GPU memory in use. Default 0.9.",
     ),
-    Flag("--max-model-len", int, "scheduler.max_model_len", "Longest sequence; 0 = automatic.  [0]"),
+    Flag("--max-model-len", int, "scheduler.max_model_len", "Longest sequence; 0 = automatic. Default 0."),
+    Flag("--enable-prefix-caching", bool, "scheduler.enable_prefix_caching", hidden=True),
     Flag(
-        "--enable-prefix-caching/--no-enable-prefix-caching",
+        "--no-enable-prefix-caching",
         bool,
         "scheduler.enable_prefix_caching",
-        "Share KV blocks of equal prefixes.  [on]",
+        "Compute every prompt in full.",
     ),
 )
 LATENCY = (
-    Flag("--latency-model", str, "latency.model", "trained-physics, roofline, linear.  [trained-physics]"),
+    Flag(
+        "--latency-model", str, "latency.model", "trained-physics, roofline, linear. Default trained-physics."
+    ),
     Flag("--alpha-coeffs", str, "latency.alpha_coeffs", "Three front-end delays, µs.", metavar="A,A,A"),
     Flag("--beta-coeffs", str, "latency.beta_coeffs", "Coefficients of trained-physics.", metavar="B,B,…"),
 )
 CLUSTER = (
-    Flag("--routing-policy", str, "routing.policy", "round-robin or least-loaded.  [round-robin]"),
-    Flag("--routing-latency", int, "routing.latency_us", "Router delay, µs.  [0]"),
-    Flag("--admission-latency", int, "admission.latency_us", "Admission delay, µs.  [0]"),
+    Flag("--routing-policy", str, "routing.policy", "round-robin or least-loaded. Default round-robin."),
+    Flag("--routing-latency", int, "routing.latency_us", "Router delay, µs. Default 0."),
+    Flag("--admission-latency", int, "admission.latency_us", "Admission delay, µs. Default 0."),
     Flag(
         "--snapshot-refresh-interval",
         int,
         "routing.snapshot_refresh_interval_us",
-        "Age of what the router knows, µs; 0 = live.  [50000]",
+        "Age of what the router knows, µs; 0 = live. Default 50000.",
     ),
     Flag("--policy-config", str, "", "BLIS policy bundle.", metavar="FILE"),
 )
@@ -116,23 +126,28 @@ TRACE = (
         "FILE",
     ),
     Flag("--trace-header", str, "workload.trace_header", "Header of a TraceV2 trace.", metavar="FILE"),
-    Flag("--time-scale", float, "workload.time_scale", "Stretch arrival times; 0.5 = twice the rate.  [1]"),
+    Flag(
+        "--time-scale",
+        float,
+        "workload.time_scale",
+        "Stretch arrival times; 0.5 = twice the rate. Default 1.",
+    ),
     Flag("--limit", int, "workload.limit", "Only the first requests of the trace."),
     Flag("--slo-shares", str, "workload.slo_shares", "Deal out classes: critical=0.2,standard=0.8."),
 )
 WORKLOAD = (
     Flag("--workload", str, "workload", "Preset, bundled workload, or spec file.", metavar="NAME|FILE"),
     Flag("--workload-spec", str, "workload.spec", "Workload spec (YAML).", metavar="FILE"),
-    Flag("--rate", float, "workload.rate", "Requests per second.  [1]"),
-    Flag("--num-requests", int, "workload.num_requests", "Requests to generate.  [100]"),
-    Flag("--arrival", str, "workload.arrival", "poisson, gamma, weibull, constant.  [poisson]"),
-    Flag("--cv", float, "workload.cv", "Burstiness of gamma and weibull arrivals.  [1]"),
+    Flag("--rate", float, "workload.rate", "Requests per second. Default 1."),
+    Flag("--num-requests", int, "workload.num_requests", "Requests to generate. Default 100."),
+    Flag("--arrival", str, "workload.arrival", "poisson, gamma, weibull, constant. Default poisson."),
+    Flag("--cv", float, "workload.cv", "Burstiness of gamma and weibull arrivals. Default 1."),
     *(
         Flag(
             f"--{side}-tokens{part}",
             kind,
             f"workload.{side}_tokens{part.replace('-', '_')}",
-            f"{text}  [{value}]",
+            f"{text} Default {value}.",
         )
         for side, what in (("prompt", "Prompt"), ("output", "Output"))
         for part, kind, text, value in (
@@ -142,14 +157,16 @@ WORKLOAD = (
             ("-max", int, f"{what} length, most.", 7000),
         )
     ),
-    Flag("--prefix-tokens", int, "workload.prefix_tokens", "Shared prefix before every prompt.  [0]"),
-    Flag("--timeout", float, "workload.timeout_s", "Patience of a client, s; negative = endless.  [300]"),
+    Flag("--prefix-tokens", int, "workload.prefix_tokens", "Shared prefix before every prompt. Default 0."),
+    Flag(
+        "--timeout", float, "workload.timeout_s", "Patience of a client, s; negative = endless. Default 300."
+    ),
 )
 RUN = (
     Flag("--config", str, "", "Configuration (YAML); flags override it.", metavar="FILE"),
     Flag("--set", list[str], "", "Any setting: a.b.c=value (repeatable).", metavar="KEY=VALUE"),
-    Flag("--seed", int, "seed", "Seed of everything random.  [42]"),
-    Flag("--horizon", str, "horizon", "When to stop: 60s, 10m, or µs.  [when all is done]"),
+    Flag("--seed", int, "seed", "Seed of everything random. Default 42."),
+    Flag("--horizon", str, "horizon", "When to stop: 60s, 10m, or µs. By default, when all is done."),
     Flag("--slo", list[str], "slo", "Target: ttft.p99=500ms (repeatable).", metavar="TARGET"),
     Flag(
         "--goodput",
@@ -173,8 +190,8 @@ RUN = (
 OUTPUT = (
     Flag("--out", str, "", "Folder for config, summary, requests, steps, plots, trace.", metavar="DIR"),
     Flag("--force", bool, "", "Write into a folder that is not empty."),
-    Flag("--plots/--no-plots", bool, "", "Plots in --out.  [on]"),
-    Flag("--format", str, "", "table, json, vllm, blis.  [table on a terminal, else json]"),
+    Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),
+    Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
 )
@@ -188,40 +205,3 @@ COMMON: tuple[Group, ...] = (
     ("Cluster", CLUSTER),
     ("Trace", TRACE),
 )
-
-
-def takes(*groups: Group) -> Callable[[Callable[[Flags], None]], Callable[..., None]]:
-    """Makes a typer command of a function that wants its flags as one dictionary."""
-
-    def decorate(command: Callable[[Flags], None]) -> Callable[..., None]:
-        parameters, names = [], {}
-        for panel, flags in groups:
-            for flag in flags:
-                for spelling in (flag.name, *flag.aliases):
-                    parameter = spelling.partition("/")[0].lstrip("-").replace("-", "_")
-                    hidden = flag.hidden or spelling != flag.name
-                    names[parameter] = spelling.partition("/")[0]
-                    parameters.append(_parameter(parameter, spelling, flag, panel, hidden))
-
-        def call(**values: Any) -> None:
-            command({names[key]: value for key, value in values.items() if value not in (None, [])})
-
-        call.__name__, call.__doc__ = command.__name__, command.__doc__
-        call.__annotations__ = {p.name: p.annotation for p in parameters}
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
-def _parameter(name: str, spelling: str, flag: Flag, panel: str, hidden: bool) -> inspect.Parameter:
-    option = typer.Option(
-        spelling,
-        help=flag.help,
-        metavar=flag.metavar,
-        hidden=hidden,
-        rich_help_panel=panel,
-        show_default=False,
-    )
-    annotation = Annotated[flag.kind | None, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from blis_py.cli import blis_flags
 from blis_py.cli.execute import execute
-from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags, takes
+from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags
 from blis_py.errors import InputError
 
 _GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD)
 
+GROUPS = (*COMMON, ("Output", OUTPUT), ("Workload", _GENERATES), blis_flags.FLAGS)
 
-@takes(*COMMON, ("Output", OUTPUT), ("Workload", _GENERATES), blis_flags.FLAGS)
+
 def replay(flags: Flags) -> None:
     """Simulate the requests of a trace, at the times they came, until the last is done."""
     for flag in _GENERATES:

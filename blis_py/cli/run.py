@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from blis_py.cli import blis_flags
 from blis_py.cli.execute import execute
-from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags, takes
+from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags
+
+GROUPS = (*COMMON, ("Workload", WORKLOAD), ("Output", OUTPUT), blis_flags.FLAGS)
 
 
-@takes(*COMMON, ("Workload", WORKLOAD), ("Output", OUTPUT), blis_flags.FLAGS)
 def run(flags: Flags) -> None:
     """Simulate a workload: generated, from a spec, or from a trace."""
     execute(flags)

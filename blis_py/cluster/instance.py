@@ -40,6 +40,7 @@ class Instance:
         self.in_flight = 0
         """Requests dispatched here that have not ended."""
         self._single_step = single_step
+        self._front_end_ns = latency.frontend.before_enqueue_ns
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._step: Step | None = None
@@ -47,31 +48,38 @@ class Instance:
         self._ends: Sequence[int] = ()
         """End of each step of the current run, from its start."""
         self._steps = 0
+        self._reach = 4
+        """Steps to price at once. Most runs are cut short by an arrival, so it adapts to how far they get."""
         self._alarm = Event(env)
         env.process(self.run())
 
     def run(self) -> Generator[Event, None, None]:
         """The main loop."""
+        env, schedule = self.env, self.scheduler.schedule
         while True:
-            self._receive()
-            step = self.scheduler.schedule(self.env.now)
+            now_ns = env.now
+            self._receive(now_ns)
+            step = schedule(now_ns)
             if step is None:
-                yield self._until_work()
+                yield self._until_work(now_ns)
             else:
-                yield self._execute(step)
+                yield self._execute(step, now_ns)
                 self._finish()
 
     # -- the router's side -----------------------------------------------------------------------
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, now_ns: int) -> None:
         """A request dispatched to this instance now; it reaches the queue after the front end."""
-        ready_ns = self.env.now + self.latency.frontend.before_enqueue_ns
+        ready_ns = now_ns + self._front_end_ns
         self.in_flight += 1
         self._inbox.append((ready_ns, request))
         if self._step is not None:
-            self._cut(ready_ns)
+            if self._steps > 1:
+                self._cut(ready_ns)
         elif len(self._inbox) == 1:
-            self._ring_at(ready_ns)
+            alarm = self._alarm  # the loop is idle and sleeps on an alarm that has no time yet
+            alarm._ok, alarm._value = True, None
+            self.env.schedule(alarm, AFTER_ARRIVALS, self._front_end_ns)
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
@@ -84,37 +92,37 @@ class Instance:
 
     # -- the loop's parts ------------------------------------------------------------------------
 
-    def _receive(self) -> None:
-        """Takes in what has arrived by now, and lets go what has waited too long."""
-        now, inbox = self.env.now, self._inbox
-        while inbox and inbox[0][0] <= now:
+    def _receive(self, now_ns: int) -> None:
+        """Takes in what has arrived by now, and lets go who has waited too long."""
+        inbox, log = self._inbox, self.log
+        while inbox and inbox[0][0] <= now_ns:
             ready_ns, request = inbox.popleft()
-            self.log.enqueued(request, ready_ns)
-            if self.scheduler.refuse(request) is not None:
-                self.log.unservable(request, ready_ns)
+            log.enqueued(request, ready_ns)
+            if self.scheduler.add(request) is not None:
+                log.unservable(request, ready_ns)
                 self.in_flight -= 1
-            else:
-                self.scheduler.add(request)
-        for request in self.scheduler.expire(now):
-            self.log.timed_out(request)
-            self.in_flight -= 1
+        if self.scheduler.first_deadline_ns <= now_ns:
+            for request in self.scheduler.expire(now_ns):
+                log.timed_out(request)
+                self.in_flight -= 1
 
-    def _execute(self, step: Step) -> Event:
+    def _execute(self, step: Step, now_ns: int) -> Event:
         """Prices the step, and those like it that may follow; returns the event of their end."""
-        self._step, self._start_ns = step, self.env.now
-        steps = 1 if self._single_step else self.scheduler.repeats(step)
+        self._step, self._start_ns = step, now_ns
+        steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps == 1:
-            self._ends = (self.latency.step_ns(step.features),)
-            self._steps = 1
-        else:
-            self._ends = self.latency.decode_run_ns(step.features, steps)
-            self._steps = steps
-            change = self.scheduler.next_change_ns(self._start_ns)
-            if change is not None:
-                self._shorten(change)
-            if self._inbox:
-                self._shorten(self._inbox[0][0])
-        return self._ring_at(self._start_ns + int(self._ends[self._steps - 1]))
+            end_ns = self.latency.step_ns(step.features)
+            self._ends, self._steps = (end_ns,), 1
+            return self._ring_in(end_ns)
+        if steps > self._reach:
+            steps = self._reach
+        self._reach = 4 * steps
+        self._ends, self._steps = self.latency.decode_run_ns(step.features, steps), steps
+        change_ns = self.scheduler.next_change_ns(now_ns)
+        if self._inbox and self._inbox[0][0] < change_ns:
+            change_ns = self._inbox[0][0]
+        self._shorten(change_ns)
+        return self._ring_in(int(self._ends[self._steps - 1]))
 
     def _finish(self) -> None:
         """The steps are over: tell the scheduler, note what came of it."""
@@ -132,26 +140,27 @@ class Instance:
         if steps >= self._steps:
             return False
         self._steps = steps
+        self._reach = 2 * steps
         return True
 
     def _cut(self, time_ns: int) -> None:
-        if self._steps > 1 and self._shorten(time_ns):
-            self._ring_at(self._start_ns + int(self._ends[self._steps - 1]))
+        if self._shorten(time_ns):
+            waiting = self._alarm.callbacks
+            self._alarm.callbacks = []
+            end_ns = self._start_ns + int(self._ends[self._steps - 1])
+            self._ring_in(end_ns - self.env.now).callbacks = waiting
 
-    def _until_work(self) -> Event:
+    def _until_work(self, now_ns: int) -> Event:
         if self._inbox:
-            return self._ring_at(self._inbox[0][0])
+            return self._ring_in(self._inbox[0][0] - now_ns)
         self._alarm = Event(self.env)
         return self._alarm
 
-    def _ring_at(self, time_ns: int) -> Event:
-        """An event at `time_ns` that resumes the loop; whoever waits for an earlier alarm is moved to it."""
-        alarm = Event(self.env)
+    def _ring_in(self, delay_ns: int) -> Event:
+        """The event the loop sleeps on. An arrival may replace it by an earlier one."""
+        self._alarm = alarm = Event(self.env)
         alarm._ok, alarm._value = True, None
-        if self._alarm.callbacks:
-            alarm.callbacks, self._alarm.callbacks = self._alarm.callbacks, []
-        self._alarm = alarm
-        self.env.schedule(alarm, AFTER_ARRIVALS, time_ns - self.env.now)
+        self.env.schedule(alarm, AFTER_ARRIVALS, delay_ns)
         return alarm
 
     def stop(self, now_ns: int) -> None:

@@ -16,6 +16,9 @@ from blis_py.workload.table import Ints, RequestTable
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", *FEATURE_NAMES)
 
+_FEW = 8
+"""Up to here plain Python beats numpy."""
+
 _OUTCOME_OF = {
     FinishReason.STOP: Outcome.COMPLETED,
     FinishReason.LENGTH: Outcome.LENGTH_CAPPED,
@@ -77,10 +80,9 @@ class InstanceLog:
     def steps(self, step: Step, start_ns: int, ends: Sequence[int], steps: int) -> None:
         """`steps` alike steps are over; `ends` are relative to their start."""
         log = self.step_end_ns
-        if steps == 1:
-            log.append(start_ns + int(ends[0]))
-        elif isinstance(ends, list):
-            log.extend([start_ns + end for end in ends[:steps]])
+        if steps <= _FEW:
+            for i in range(steps):
+                log.append(start_ns + int(ends[i]))
         else:
             log.frombytes((np.asarray(ends[:steps], dtype=np.int64) + start_ns).tobytes())
         self._busy_ns += log[-1] - start_ns
@@ -92,11 +94,8 @@ class InstanceLog:
         scheduler, features = self._scheduler, step.features
         self._runs.extend((start_ns, self.step_end_ns[-1], steps))
         self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
-        self._runs.append(scheduler.blocks_in_use_at(step, steps))
+        self._runs.append(scheduler.blocks_in_use(steps))
         self._runs.extend([getattr(features, name) for name in FEATURE_NAMES])
-
-    def dispatched(self, request: Request, index: int) -> None:
-        self._to.instance[request.row] = index
 
     def enqueued(self, request: Request, ready_ns: int) -> None:
         self._to.enqueue_ns[request.row] = ready_ns
@@ -156,7 +155,7 @@ class InstanceLog:
 
     def record(self) -> InstanceRecord:
         """The finished record."""
-        counters = self._scheduler.counters
+        counters, pool = self._scheduler.counters, self._scheduler.kv.pool
         runs = None
         if self._runs is not None:
             rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(RUN_COLUMNS))
@@ -168,10 +167,10 @@ class InstanceLog:
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
             step_end_ns=_ints(self.step_end_ns),
             busy_ns=self._busy_ns,
-            peak_kv_blocks=counters.peak_kv_blocks,
-            kv_block_steps=counters.kv_block_steps,
+            peak_kv_blocks=pool.total - pool.least_free,
+            kv_block_steps=pool.in_use_ticks,
             prefill_tokens=counters.prefill_tokens,
-            decode_tokens=counters.decode_tokens,
+            decode_tokens=self._scheduler.decode_tokens,
             prefix_queried_tokens=counters.prefix_queried_tokens,
             prefix_hit_tokens=counters.prefix_hit_tokens,
             preemptions=counters.preemptions,

@@ -77,7 +77,7 @@ def simulate(
     recorder = Recorder(table, latency.frontend)
     instances = []
     for _ in range(num_instances):
-        core = Scheduler(scheduler)
+        core = Scheduler(scheduler, track_longest=record_steps)
         log = InstanceLog(recorder, core, record_steps)
         instances.append(Instance(env, core, latency, log, single_step))
     signals = Signals(instances, snapshot_refresh_ns)
@@ -88,13 +88,15 @@ def simulate(
     def arrivals() -> Generator[Event, None, None]:
         """Each request passes admission and routing, and goes to an instance."""
         on_the_way_ns = admission_latency_ns + routing_latency_ns
+        now_ns, instance_of = 0, recorder.instance
         for request in requests(table, scheduler.block_size, slo_priorities):
-            wait_ns = request.arrival_ns + on_the_way_ns - env.now
-            if wait_ns:
-                yield env.timeout(wait_ns)
-            index = route(env.now)
-            recorder.instance[request.row] = index
-            instances[index].submit(request)
+            due_ns = request.arrival_ns + on_the_way_ns
+            if due_ns > now_ns:
+                yield env.timeout(due_ns - now_ns)
+                now_ns = due_ns
+            index = route(now_ns)
+            instance_of[request.row] = index
+            instances[index].submit(request, now_ns)
             if progress is not None and request.row % _CHUNK == 0:
                 progress(recorder.ended, len(table))
 

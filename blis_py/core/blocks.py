@@ -16,11 +16,18 @@ class BlockPool:
 
     Within a chunk the last block is reused first, as the tail of a sequence is worth less than its
     beginning. `num_free` counts both kinds.
+
+    The pool also keeps the books of its use: with `tick` set by the owner, `in_use_ticks` is the sum
+    over past ticks of the blocks that were in use, at no cost per tick.
     """
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.num_free = total
+        self.least_free = total
+        self.tick = 0
+        self._in_use_ticks = 0
+        """Sum over blocks given back minus those taken of the tick at which it happened."""
         self._head: list[int] = list(range(total - 1, -1, -1))
         """The chunk being consumed; it has left the queue."""
         self._queue: OrderedDict[int, list[int] | None] = OrderedDict()
@@ -38,7 +45,10 @@ class BlockPool:
         The caller has checked `num_free`.
         """
         head = self._head
-        self.num_free -= count
+        self.num_free = free = self.num_free - count
+        if free < self.least_free:
+            self.least_free = free
+        self._in_use_ticks -= count * self.tick
         if 0 < count <= len(head):
             blocks = head[-count:]
             del head[-count:]
@@ -65,12 +75,13 @@ class BlockPool:
             self._chunks += 1
             self._queue[-self._chunks] = chunk
             self.num_free += len(chunk)
+            self._in_use_ticks += len(chunk) * self.tick
 
     def reclaim(self, chunk: list[int], count: int) -> list[int]:
         """Takes the first `count` blocks back out of a chunk that is still in the free queue."""
         blocks = chunk[:count]
         del chunk[:count]
-        self.num_free -= count
+        self._leaves_queue(count)
         return blocks
 
     def lookup(self, key: Hashable) -> int | None:
@@ -101,7 +112,7 @@ class BlockPool:
         """One more request uses a cached block."""
         if self._users[block] == 0:
             del self._queue[block]
-            self.num_free -= 1
+            self._leaves_queue(1)
         self._users[block] += 1
 
     def leave(self, block: int) -> None:
@@ -110,6 +121,27 @@ class BlockPool:
         if self._users[block] == 0:
             self._queue[block] = None
             self.num_free += 1
+            self._in_use_ticks += self.tick
+
+    @property
+    def in_use(self) -> int:
+        """Blocks in use."""
+        return self.total - self.num_free
+
+    @property
+    def in_use_ticks(self) -> int:
+        """Sum over the ticks up to the present one of the blocks in use during each."""
+        return self._in_use_ticks + self.in_use * self.tick
+
+    def taken_later(self, block_ticks: int) -> None:
+        """Of the blocks just taken some are in use only some ticks later; their sum over blocks."""
+        self._in_use_ticks -= block_ticks
+
+    def _leaves_queue(self, count: int) -> None:
+        self.num_free = free = self.num_free - count
+        if free < self.least_free:
+            self.least_free = free
+        self._in_use_ticks -= count * self.tick
 
     def check(self, held: list[int]) -> None:
         """Raises `AssertionError` unless free and held blocks are exactly the pool.

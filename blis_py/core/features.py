@@ -29,7 +29,7 @@ class StepFeatures:
     decode_kv_tokens: int = 0
     """KV entries the decodes read: sum of their contexts, the new token not counted."""
     max_context: int = 0
-    """Longest context among all sequences, the new tokens not counted."""
+    """Longest context among all sequences, the new tokens not counted; -1 where nobody keeps track."""
     emitted_rows: int = 0
     """Sequences that emit a token when the step ends (rows through the LM head)."""
 
@@ -50,7 +50,7 @@ class StepFeatures:
         return StepFeatures(
             decode_seqs=self.decode_seqs,
             decode_kv_tokens=self.decode_kv_tokens + steps * self.decode_seqs,
-            max_context=self.max_context + steps,
+            max_context=self.max_context + steps if self.max_context >= 0 else -1,
             emitted_rows=self.emitted_rows,
         )
 

@@ -75,23 +75,26 @@ class KVCache:
 
     def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
         """Gives a waiting request its cached blocks and room for `new_tokens` more. All or nothing."""
-        pool, size = self.pool, self.block_size
-        cached = len(shared) + own
-        fresh = -(-(cached * size + new_tokens) // size) - cached
-        from_free = own + sum(map(pool.is_free, shared)) if cached else 0
+        pool = self.pool
+        fresh = -(-new_tokens // self.block_size)  # cached blocks are full
+        from_free = own + sum(map(pool.is_free, shared)) if shared or own else 0
         if fresh + from_free > pool.num_free:
             return False
-        table = request.block_table
-        for block in shared:
-            pool.use(block)
-        table += shared
-        if own:
-            table += pool.reclaim(request.kept_blocks, own)  # type: ignore[arg-type]
-        request.kept_blocks = None
-        table += pool.take(fresh)
+        if from_free or shared:
+            self._reuse(request, shared, own)
+        request.block_table += pool.take(fresh)
         if request.block_keys and self.prefix_caching:
-            self._register(request, cached, (cached * size + new_tokens) // size)
+            cached = len(shared) + own
+            self._register(request, cached, cached + new_tokens // self.block_size)
         return True
+
+    def _reuse(self, request: Request, shared: list[int], own: int) -> None:
+        for block in shared:
+            self.pool.use(block)
+        request.block_table += shared
+        if own:
+            assert request.kept_blocks is not None
+            request.block_table += self.pool.reclaim(request.kept_blocks, own)
 
     def shortfall(self, request: Request, tokens: int) -> int:
         """Blocks that `tokens` more of an unfinished prefill need beyond those it has."""
@@ -115,8 +118,7 @@ class KVCache:
 
     def grow(self, blocks: int) -> None:
         """Takes blocks for decoding requests that cross a block boundary, in bulk."""
-        if blocks:
-            self.unassigned += self.pool.take(blocks)
+        self.unassigned += self.pool.take(blocks)
 
     def settle(self, request: Request, tokens: int) -> None:
         """Completes the block table of a request that has decoded up to `tokens` tokens."""
@@ -126,26 +128,34 @@ class KVCache:
             del self.unassigned[-missing:]
 
     def release(self, request: Request, keep: bool = False) -> None:
-        """Frees all blocks of a request, last one first.
+        """Frees all blocks of a settled request, last one first.
 
         Args:
-            request: its table is complete and `computed` exact.
             keep: remember the private blocks, so that the request may find them again.
         """
-        pool, table = self.pool, request.block_table
-        full = request.computed // self.block_size
-        named = min(len(request.block_keys), len(table)) if self.prefix_caching else 0
-        private = table[named:] if named else table
-        if keep and self.prefix_caching:
-            request.kept_blocks = private
-            request.kept_full = max(full - named, 0)
+        table, request.block_table = request.block_table, []
+        if not self.prefix_caching:
+            self.pool.give_back(table)
+            return
+        if request.block_keys:
+            named = table[: len(request.block_keys)]
+            table = table[len(named) :]
+            self._release_named(named, request.computed // self.block_size, table)
+        else:
+            named = []
+            self.pool.give_back(table)
+        if keep:
+            request.kept_blocks = table
+            request.kept_full = max(request.computed // self.block_size - len(named), 0)
+
+    def _release_named(self, blocks: list[int], full: int, private: list[int]) -> None:
+        """Blocks that may be shared come after the private ones, as they do in the sequence reversed."""
+        pool = self.pool
         pool.give_back(private)
-        for i in reversed(range(named)):
-            block = table[i]
+        for i in reversed(range(len(blocks))):
             if i >= full:
-                pool.forget(block)  # it was planned, but will not be computed
-            if pool.is_cached(block):
-                pool.leave(block)
+                pool.forget(blocks[i])  # it was planned, but will not be computed
+            if pool.is_cached(blocks[i]):
+                pool.leave(blocks[i])
             else:
-                pool.give_back([block])
-        request.block_table = []
+                pool.give_back([blocks[i]])

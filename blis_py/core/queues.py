@@ -33,7 +33,7 @@ class WaitingQueue(Protocol):
         """The next request to admit. The queue must not be empty."""
         ...
 
-    def pop(self, now_ns: int) -> Request:
+    def pop_head(self, now_ns: int) -> Request:
         """Removes and returns the head."""
         ...
 
@@ -46,26 +46,17 @@ class WaitingQueue(Protocol):
         ...
 
 
-class FifoQueue:
+class FifoQueue(deque[Request]):
     """Order of arrival; preempted requests at the front."""
 
-    def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
-        self.push = self._requests.append
-        self.push_front = self._requests.appendleft
-        self.remove = self._requests.remove
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+    push = deque.append
+    push_front = deque.appendleft
 
     def head(self, now_ns: int) -> Request:
-        return self._requests[0]
+        return self[0]
 
-    def pop(self, now_ns: int) -> Request:
-        return self._requests.popleft()
+    def pop_head(self, now_ns: int) -> Request:
+        return self.popleft()
 
     def next_change_ns(self, now_ns: int) -> int | None:
         return None
@@ -101,7 +92,7 @@ class SortedQueue:
                 return request
             heappop(heap)
 
-    def pop(self, now_ns: int) -> Request:
+    def pop_head(self, now_ns: int) -> Request:
         request = self.head(now_ns)
         del self._ticket_of[request]
         return request
@@ -137,7 +128,7 @@ class AgingQueue:
         oldest = self._by_arrival.head(now_ns)
         return oldest if now_ns - oldest.arrival_ns >= self._aging_ns else self._by_key.head(now_ns)
 
-    def pop(self, now_ns: int) -> Request:
+    def pop_head(self, now_ns: int) -> Request:
         request = self.head(now_ns)
         self.remove(request)
         return request

@@ -15,7 +15,8 @@ also ask how many steps would look alike (`repeats`) and finish them all at once
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -29,19 +30,27 @@ from blis_py.core.request import FinishReason, Request, Status
 from blis_py.errors import InputError
 
 
+NEVER_NS = 1 << 62
+"""Later than any time that occurs."""
+
+_WAITING, _PREFILLING, _DECODING = Status.WAITING, Status.PREFILLING, Status.DECODING
+_STALLED, _FINISHED = Status.STALLED, Status.FINISHED
+_NOWHERE = -(1 << 62)
+"""Base and finish tick of a request that does not decode."""
+_NO_FEATURES = StepFeatures()
+
+Prefills = list[tuple[Request, int]]
+
+
 @dataclass(slots=True)
 class Step:
-    """A planned step."""
+    """A planned step. `Scheduler.decoding` lists the requests that compute one token in it."""
 
     features: StepFeatures
-    prefills: list[tuple[Request, int]]
+    prefills: Sequence[tuple[Request, int]] = ()
     """Requests computing (part of) a prompt, with the number of tokens."""
-    decodes: int
-    """Requests computing one token; `Scheduler.decoding` lists them."""
-    admitted: list[Request]
-    preempted: list[Request]
-    settled: bool
-    """Whether the next step, nothing new arriving, would admit and preempt nobody either."""
+    admitted: Sequence[Request] = ()
+    preempted: Sequence[Request] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +67,29 @@ class Counters:
     """Totals over the life of a scheduler."""
 
     prefill_tokens: int = 0
-    decode_tokens: int = 0
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     priority_inversions: int = 0
     head_of_line_events: int = 0
-    peak_kv_blocks: int = 0
-    kv_block_steps: int = 0
 
 
 class Scheduler:
     """Queues, token budget, KV blocks and preemption of one instance.
 
+    Args:
+        config: limits and policies.
+        track_longest: report the longest context in the features (-1 otherwise).
+
     Raises:
         InputError: a setting that cannot work.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, track_longest: bool = False) -> None:
         _check(config)
         self.config = config
+        self._track_longest = track_longest
+        self._budget = config.max_num_batched_tokens
         self.waiting = SCHEDULERS[config.scheduler](config)
         self.running: dict[Request, None] = {}
         """In running order: the order of admission."""
@@ -86,6 +98,10 @@ class Scheduler:
         self.tick = 0
         """Steps finished; the index of the step being planned or executed."""
 
+        self.first_deadline_ns = NEVER_NS
+        """No request gives up before this time."""
+
+        self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self._running_first = config.batch_former == "running-first"
         # A sequence can be no longer than the pool, or it could never finish.
@@ -95,6 +111,9 @@ class Scheduler:
         self._stalled: dict[Request, None] = {}
         self._decodes = 0
         self._base_sum = 0
+        """Sum of the decoding requests' `base`; with `tick` for each, of their contexts."""
+        self._decode_tokens = 0
+        """Tokens computed by decoding, less the present contexts of those who decode."""
         self._crossings = [0] * config.block_size
         """Decoding requests by the phase of `tick` at which they need a new block."""
         self._last_decode_seq = -1
@@ -104,53 +123,54 @@ class Scheduler:
         self._longest: list[tuple[int, int, Request]] = []
         self._deadlines: list[tuple[int, int, Request]] = []
         self._submitted = 0
-        self._waiting_priorities: dict[int, int] = {}
+        self._waiting_priorities: defaultdict[int, int] = defaultdict(int)
 
     # -- requests come and go ------------------------------------------------------------------
 
-    def refuse(self, request: Request) -> str | None:
-        """Why the request can never be served here, or None if it can."""
-        longest = request.prompt_tokens + max(request.max_tokens, 1)
-        if longest > self.config.max_model_len:
-            return f"needs {longest} tokens, max_model_len is {self.config.max_model_len}"
-        blocks = -(-(longest - 1) // self.config.block_size)
-        if blocks > self.config.num_kv_blocks:
-            return f"needs {blocks} KV blocks, the pool has {self.config.num_kv_blocks}"
+    def add(self, request: Request) -> str | None:
+        """Puts a request into the waiting queue, or says why it can never be served here."""
+        limit, prompt = request.max_tokens, request.prompt_tokens
+        if prompt + (limit or 1) > self._max_len:
+            return self._refusal(prompt + (limit or 1))
+        target = limit or self._max_len - prompt
+        if request.output_tokens is not None and request.output_tokens < target:
+            target = request.output_tokens
+        request.target = target
+        if request.deadline_ns >= 0:
+            self._submitted += 1
+            heappush(self._deadlines, (request.deadline_ns, self._submitted, request))
+            if request.deadline_ns < self.first_deadline_ns:
+                self.first_deadline_ns = request.deadline_ns
+        self._waiting_priorities[request.priority] += 1
+        self.waiting.push(request)
         return None
 
-    def add(self, request: Request) -> None:
-        """Puts a request that is not to be refused into the waiting queue."""
-        limits = [self._max_len - request.prompt_tokens]
-        if request.max_tokens:
-            limits.append(request.max_tokens)
-        if request.output_tokens is not None:
-            limits.append(request.output_tokens)
-        request.target = min(limits)
-        self._submitted += 1
-        if request.deadline_ns >= 0:
-            heappush(self._deadlines, (request.deadline_ns, self._submitted, request))
-        self.waiting.push(request)
-        self._count_waiting(request, 1)
+    def _refusal(self, longest: int) -> str:
+        if longest > self.config.max_model_len:
+            return f"needs {longest} tokens, max_model_len is {self.config.max_model_len}"
+        blocks = -(-(longest - 1) // self._block_size)
+        return f"needs {blocks} KV blocks, the pool has {self.config.num_kv_blocks}"
 
     def expire(self, now_ns: int) -> list[Request]:
         """Drops the requests whose deadline has come; call it between steps."""
-        expired = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            request = heappop(self._deadlines)[2]
-            if request.status is not Status.FINISHED:
+        expired, deadlines = [], self._deadlines
+        while deadlines and (deadlines[0][0] <= now_ns or deadlines[0][2].status is _FINISHED):
+            request = heappop(deadlines)[2]
+            if request.status is not _FINISHED:
                 self.abort(request, FinishReason.TIMEOUT)
                 expired.append(request)
+        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drops a request, waiting or running; call it between steps."""
-        if request.status is Status.WAITING:
+        if request.status is _WAITING:
             self.waiting.remove(request)
-            self._count_waiting(request, -1)
+            self._waiting_priorities[request.priority] -= 1
         else:
             self._leave_running(request)
             self.kv.release(request)
-        request.status, request.finish_reason = Status.FINISHED, reason
+        request.status, request.finish_reason = _FINISHED, reason
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -159,22 +179,29 @@ class Scheduler:
 
         Allocates the blocks the step needs and, if there are too few, preempts.
         """
-        if not self.running and not self.waiting:
-            return None
-        step = Step(StepFeatures(), [], 0, [], [], True)
-        budget = self.config.max_num_batched_tokens
+        if not (self.waiting or self._prefilling or self._stalled):
+            decodes = self._decodes
+            if decodes == 0:
+                return None
+            blocks = self._crossings[self.tick % self._block_size]
+            if decodes <= self._budget and blocks <= self.kv.pool.num_free:
+                if blocks:
+                    self.kv.grow(blocks)
+                return Step(self._features(()))
+        prefills: Prefills = []
+        step = Step(_NO_FEATURES, prefills, [], [])
         if self._running_first:
-            budget = self._plan_running(step, budget)
-            if self.waiting:
-                self._admit_waiting(step, budget, now_ns)
+            budget = self._plan_running(step, prefills, self._budget)
+            if self.waiting and not step.preempted:
+                self._admit_waiting(step, prefills, budget, now_ns)
         else:
-            budget = self._continue_prefills(step, budget)
+            budget = self._continue_prefills(prefills, self._budget)
             if self.waiting:
-                budget = self._admit_waiting(step, budget, now_ns)
-            self._plan_running(step, budget)
-        if self._decodes == 0 and not step.prefills:
+                budget = self._admit_waiting(step, prefills, budget, now_ns)
+            self._plan_running(step, prefills, budget)
+        if not prefills and not self._decodes:
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
-        self._describe(step)
+        step.features = self._features(prefills)
         return step
 
     def finish(self, step: Step, steps: int = 1, emitted: Emitted | None = None) -> list[Request]:
@@ -183,16 +210,18 @@ class Scheduler:
         A request whose computed tokens have reached its length emits one token. `steps` may not
         exceed `repeats(step)`.
         """
-        self._account(step, steps)
-        finished = []
-        self.tick += steps
+        if steps > 1:
+            self._grow_for(steps - 1)
+        self.tick = self.kv.pool.tick = tick = self.tick + steps
+        finished: list[Request] = []
         for request, tokens in step.prefills:
+            self.counters.prefill_tokens += tokens
             request.computed += tokens
-            if request.computed == request.num_tokens:
+            if request.computed == request.prompt_tokens + request.generated:
                 del self._prefilling[request]
                 if self._emit_after_prefill(request):
                     finished.append(request)
-        if self._finish_ticks and self._finish_ticks[0] <= self.tick:
+        if self._finish_ticks and self._finish_ticks[0] <= tick:
             finished += self._due()
         if emitted is not None:
             finished += self._apply(emitted)
@@ -206,49 +235,45 @@ class Scheduler:
         """How many steps, this one included, are alike if nobody arrives or gives up.
 
         For that many steps the same requests decode one token each, nobody finishes before the
-        last of them, every block allocation succeeds, and the waiting queue stays as it is.
+        last of them, every block allocation succeeds, and whoever waits goes on waiting: free
+        blocks only become fewer, so a head of the queue that does not fit now will not fit then.
         """
-        if step.prefills or not step.settled:
+        if step.prefills or step.preempted:
             return 1
         steps = self._next_finish_tick() - self.tick
         free = self.kv.pool.num_free
-        if self._decodes * -(-steps // self.config.block_size) > free:
+        if self._decodes * -(-steps // self._block_size) > free:
             steps = self._steps_within(free, steps)
         return steps
 
-    def next_change_ns(self, now_ns: int) -> int | None:
-        """Earliest time after which a step boundary may bring a change that depends on time alone."""
+    def next_change_ns(self, now_ns: int) -> int:
+        """Earliest time at which a step boundary may bring a change that depends on time alone."""
         change = self.waiting.next_change_ns(now_ns) if self.waiting else None
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].status is Status.FINISHED:
-            heappop(deadlines)
-        if deadlines and (change is None or deadlines[0][0] < change):
-            change = deadlines[0][0]
-        return change
+        return self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
 
     # -- what the driver may look at -------------------------------------------------------------
 
     @property
     def decoding(self) -> Iterator[Request]:
         """The requests that decode in the current step, in running order."""
-        return (request for request in self.running if request.status is Status.DECODING)
+        return (request for request in self.running if request.status is _DECODING)
 
     @property
-    def kv_blocks_in_use(self) -> int:
-        """Blocks held by running requests."""
-        return self.kv.pool.total - self.kv.pool.num_free
+    def decode_tokens(self) -> int:
+        """Tokens computed by decoding requests so far."""
+        return self._decode_tokens + self._base_sum + self._decodes * self.tick
 
-    def blocks_in_use_at(self, step: Step, steps: int) -> int:
+    def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
         more = self._growth(self.tick + 1, steps - 1)[0] if steps > 1 else 0
-        return self.kv_blocks_in_use + more
+        return self.kv.pool.in_use + more
 
     def settle(self, request: Request) -> None:
         """Brings `computed`, `generated` and the block table of a decoding request up to date.
 
         Between steps: what it has. During a step: the table has room for the step's token too.
         """
-        if request.status is Status.DECODING:
+        if request.status is _DECODING:
             request.computed = request.base + self.tick
             request.generated = request.computed + 1 - request.prompt_tokens
             request.last_tick = self.tick - 1
@@ -270,33 +295,37 @@ class Scheduler:
         held = [block for request in self.running for block in request.block_table]
         assert not self.kv.unassigned, "blocks were taken for nobody"
         for request in self.running:
-            expected = -(-request.computed // self.config.block_size)
+            expected = -(-request.computed // self._block_size)
             assert len(request.block_table) == expected, f"{request!r} holds a wrong number of blocks"
         self.kv.pool.check(held)
 
     # -- planning --------------------------------------------------------------------------------
 
-    def _plan_running(self, step: Step, budget: int) -> int:
+    def _plan_running(self, step: Step, prefills: Prefills, budget: int) -> int:
         """Every running request that has no tokens in the step yet; returns the budget left."""
-        decodes, free = self._decodes, self.kv.pool.num_free
-        blocks = self._crossings[self.tick % self.config.block_size] if decodes else 0
-        if decodes <= budget and blocks <= free and not self._stalled:
-            chunks = self._plan_chunks(step, budget - decodes, free - blocks)
-            if chunks is not None:
-                if blocks:
-                    self.kv.grow(blocks)
-                for request, tokens in chunks:
-                    self.kv.extend(request, tokens)
-                    budget -= tokens
-                step.prefills += chunks
-                return budget - decodes
-        return self._walk_running(step, budget)
+        decodes = self._decodes
+        if decodes <= budget and not self._stalled:
+            free = self.kv.pool.num_free
+            blocks = self._crossings[self.tick % self._block_size]
+            if blocks <= free:
+                chunks = ()
+                if self._prefilling:
+                    chunks = self._plan_chunks(prefills, budget - decodes, free - blocks)
+                if chunks is not None:
+                    if blocks:
+                        self.kv.grow(blocks)
+                    for request, tokens in chunks:
+                        self.kv.extend(request, tokens)
+                        budget -= tokens
+                    prefills += chunks
+                    return budget - decodes
+        return self._walk_running(step, prefills, budget)
 
-    def _plan_chunks(self, step: Step, budget: int, free: int) -> list[tuple[Request, int]] | None:
+    def _plan_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
         """The next chunk of each unfinished prefill, all decodes being served; None if order matters."""
-        chunks: list[tuple[Request, int]] = []
+        chunks: Prefills = []
         if not self._running_first:
-            return chunks if len(step.prefills) == len(self._prefilling) else None
+            return chunks if len(prefills) == len(self._prefilling) else None
         for request in self._prefilling:
             wanted = min(request.num_tokens - request.computed, self._chunk)
             if wanted > budget and next(iter(self._prefilling)).seq < self._last_decode_seq:
@@ -310,9 +339,10 @@ class Scheduler:
                 chunks.append((request, tokens))
         return chunks
 
-    def _walk_running(self, step: Step, budget: int) -> int:
+    def _walk_running(self, step: Step, prefills: Prefills, budget: int) -> int:
         """The general case, in running order: too little budget for all, or too few blocks."""
-        granted = dict(step.prefills)
+        granted = dict(prefills)
+        preempted: list[Request] = []
         order = list(self.running)
         i = 0
         while i < len(order) and budget > 0:
@@ -329,7 +359,7 @@ class Scheduler:
                     i -= v < i
                     budget += granted.get(victim, 0)
                     self._preempt(victim, in_step=granted.pop(victim, 0) > 0)
-                step.preempted += victims
+                preempted += victims
                 if request in victims:
                     break
             else:
@@ -339,16 +369,16 @@ class Scheduler:
                 continue
             if granted:
                 break  # it gave up its own place; those behind it wait for the next step
-        step.prefills = [(r, n) for r, n in granted.items() if r.status is Status.PREFILLING]
+        prefills[:] = [(r, n) for r, n in granted.items() if r.status is _PREFILLING]
         step.admitted = [r for r in step.admitted if r in granted]
-        step.settled = not step.preempted
+        step.preempted = preempted
         self._stall_all_but(granted, order)
         return budget
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
         """Whom to preempt so that an allocation may succeed."""
         victim = order[self._pick_victim(order)]
-        if victim.status is not Status.PREFILLING or victim not in granted:
+        if victim.status is not _PREFILLING or victim not in granted:
             return [victim]
         # Whoever was admitted after it in this very step may share blocks it will now not compute.
         return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
@@ -356,68 +386,67 @@ class Scheduler:
     def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request]) -> None:
         """Keeps the decode aggregates to those that really compute a token in this step."""
         for request in order:
-            if request.status is Status.DECODING and request not in granted:
+            if request.status is _DECODING and request not in granted:
                 self._stop_decoding(request)
-                self.kv.settle(request, request.computed)
-                request.status = Status.STALLED
+                request.status = _STALLED
                 self._stalled[request] = None
-            elif request.status is Status.STALLED and request in granted:
+            elif request.status is _STALLED and request in granted:
                 del self._stalled[request]
                 self._start_decoding(request)
 
     def _wanted(self, request: Request, budget: int) -> int:
         """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
-        if request.status is not Status.PREFILLING:
+        if request.status is not _PREFILLING:
             return 1
         return min(request.num_tokens - request.computed, self._chunk, budget)
 
     def _allocate(self, request: Request, tokens: int) -> bool:
-        if request.status is Status.PREFILLING:
+        if request.status is _PREFILLING:
             return self.kv.extend(request, tokens)
-        context = request.computed if request.status is Status.STALLED else request.base + self.tick
-        if context % self.config.block_size:
+        context = request.computed if request.status is _STALLED else request.base + self.tick
+        if context % self._block_size:
             return True
         if not self.kv.pool.num_free:
             return False
         self.kv.grow(1)
         return True
 
-    def _continue_prefills(self, step: Step, budget: int) -> int:
+    def _continue_prefills(self, prefills: Prefills, budget: int) -> int:
         """Prefill-first: prompts longer than the budget go on before anything else."""
         for request in list(self._prefilling):
             tokens = self._wanted(request, budget)
             if tokens and self.kv.extend(request, tokens):
-                step.prefills.append((request, tokens))
+                prefills.append((request, tokens))
                 budget -= tokens
         return budget
 
-    def _admit_waiting(self, step: Step, budget: int, now_ns: int) -> int:
+    def _admit_waiting(self, step: Step, prefills: Prefills, budget: int, now_ns: int) -> int:
         """Waiting requests from the head, until one does not fit; returns the budget left."""
-        if step.preempted:
-            step.settled = False
-            return budget
-        waiting, max_num_seqs = self.waiting, self.config.max_num_seqs
-        while waiting and budget > 0 and len(self.running) < max_num_seqs:
+        waiting, running = self.waiting, self.running
+        max_num_seqs = self.config.max_num_seqs
+        admitted: list[Request] = []
+        while waiting and budget > 0 and len(running) < max_num_seqs:
             request = waiting.head(now_ns)
             tokens = self._admit(request, budget)
             if tokens == 0:
                 break
-            waiting.pop(now_ns)
+            waiting.pop_head(now_ns)
             self._enter_running(request, now_ns)
-            step.admitted.append(request)
-            step.prefills.append((request, tokens))
+            admitted.append(request)
+            prefills.append((request, tokens))
             budget -= tokens
+        step.admitted = admitted
         return budget
 
     def _admit(self, request: Request, budget: int) -> int:
         """Tokens the request at the head of the queue computes in this step; 0 if it must wait."""
-        kv, size = self.kv, self.config.block_size
+        kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
-        start = (len(shared) + own) * size
-        tokens = min(request.num_tokens - start, self._chunk, budget)
-        whole = self._running_first or tokens == request.num_tokens - start
-        if not whole and budget < self.config.max_num_batched_tokens:
+        start = (len(shared) + own) * self._block_size
+        wanted = request.prompt_tokens + request.generated - start
+        tokens = min(wanted, self._chunk, budget)
+        if tokens < wanted and not self._running_first and budget < self._budget:
             return 0  # prefill-first takes whole prompts; one longer than any step begins a step
         if not kv.admit(request, shared, own, tokens):
             if not request.blocked_at_head and len(self.waiting) > 1:
@@ -431,50 +460,59 @@ class Scheduler:
             self.counters.prefix_hit_tokens += start
         return tokens
 
-    def _describe(self, step: Step) -> None:
-        """Fills in the step's features."""
-        f = step.features
-        f.decode_seqs = f.emitted_rows = step.decodes = decodes = self._decodes
-        f.decode_kv_tokens = self._base_sum + decodes * self.tick
-        if decodes:
-            f.max_context = self._longest_base() + self.tick
-        for request, tokens in step.prefills:
-            past = request.computed
-            f.prefill_seqs += 1
-            f.prefill_tokens += tokens
-            f.prefill_pairs += tokens * past + tokens * (tokens + 1) // 2
-            f.prefill_kv_tokens += past
-            f.prefill_prompt_pairs += tokens * (request.num_tokens + tokens / 2)
-            if past > f.max_context:
-                f.max_context = past
-            if past + tokens == request.num_tokens:
-                f.emitted_rows += 1
+    def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
+        """What the planned step consists of."""
+        decodes, tick = self._decodes, self.tick
+        kv_tokens = self._base_sum + decodes * tick
+        longest = -1
+        if self._track_longest:
+            longest = self._longest_base() + tick if decodes else 0
+        if not prefills:
+            return StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes)
+        tokens = pairs = past_tokens = emitted = 0
+        prompt_pairs = 0.0
+        for request, new in prefills:
+            past, length = request.computed, request.prompt_tokens + request.generated
+            tokens += new
+            pairs += new * past + new * (new + 1) // 2
+            past_tokens += past
+            prompt_pairs += new * (length + new / 2)
+            if past > longest >= 0:
+                longest = past
+            if past + new == length:
+                emitted += 1
+        return StepFeatures(
+            len(prefills), tokens, pairs, past_tokens, prompt_pairs, decodes, kv_tokens, longest, decodes + emitted
+        )
 
     # -- transitions -----------------------------------------------------------------------------
 
     def _enter_running(self, request: Request, now_ns: int) -> None:
-        self._count_waiting(request, -1)
-        if self._waiting_priorities and min(self._waiting_priorities) < request.priority:
-            self.counters.priority_inversions += 1
-        request.status = Status.PREFILLING
+        priority, counts = request.priority, self._waiting_priorities
+        counts[priority] -= 1
+        if self.waiting:
+            for other, count in counts.items():
+                if count and other < priority:
+                    self.counters.priority_inversions += 1
+                    break
+        request.status = _PREFILLING
         request.seq = self._admissions
         self._admissions += 1
         if request.scheduled_ns < 0:
             request.scheduled_ns = now_ns
-        self.running[request] = None
-        self._prefilling[request] = None
+        self.running[request] = self._prefilling[request] = None
 
     def _preempt(self, request: Request, in_step: bool) -> None:
         """Back to the queue; what it had computed is computed again, what it had emitted stays."""
         self._leave_running(request)
         self.kv.settle(request, request.computed + in_step)  # a granted token may have brought a block
         self.kv.release(request, keep=True)
-        request.status = Status.WAITING
+        request.status = _WAITING
         request.computed = 0
         request.preemptions += 1
         self.counters.preemptions += 1
+        self._waiting_priorities[request.priority] += 1
         self.waiting.push_front(request)
-        self._count_waiting(request, 1)
 
     def _emit_after_prefill(self, request: Request) -> bool:
         """The prefill is complete: one token is emitted. Returns whether it was the last."""
@@ -491,11 +529,12 @@ class Scheduler:
         return False
 
     def _start_decoding(self, request: Request) -> None:
-        request.status = Status.DECODING
+        request.status = _DECODING
         request.base = base = request.computed - self.tick
+        self._decode_tokens -= request.computed
         self._decodes += 1
         self._base_sum += base
-        self._crossings[-base % self.config.block_size] += 1
+        self._crossings[-base % self._block_size] += 1
         if request.seq > self._last_decode_seq:
             self._last_decode_seq = request.seq
         request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
@@ -504,38 +543,41 @@ class Scheduler:
         else:
             self._finishing[due] = [request]
             heappush(self._finish_ticks, due)
-        heappush(self._longest, (-base, request.seq, request))
+        if self._track_longest:
+            heappush(self._longest, (-base, request.seq, request))
         if request.last_tick < self.tick - 1:
             self._note_gap(request, self.tick)
 
     def _stop_decoding(self, request: Request) -> None:
-        """Takes it out of the aggregates; the step being planned, if any, does not count."""
-        base = request.base
-        request.computed = base + self.tick
-        request.generated = request.computed + 1 - request.prompt_tokens
-        request.last_tick = self.tick - 1
-        request.finish_tick = -1
+        """Takes it out of the aggregates and settles it; a step being planned does not count."""
+        base, tick = request.base, self.tick
+        request.computed = computed = base + tick
+        self._decode_tokens += computed
+        request.generated = computed + 1 - request.prompt_tokens
+        request.last_tick = tick - 1
+        request.base = request.finish_tick = _NOWHERE
         self._decodes -= 1
         self._base_sum -= base
-        self._crossings[-base % self.config.block_size] -= 1
+        self._crossings[-base % self._block_size] -= 1
+        self.kv.settle(request, computed)
 
     def _leave_running(self, request: Request) -> None:
-        if request.status is Status.DECODING:
+        if request.status is _DECODING:
             self._stop_decoding(request)
-            self.kv.settle(request, request.computed)
-        self._prefilling.pop(request, None)
-        self._stalled.pop(request, None)
+        elif request.status is _PREFILLING:
+            self._prefilling.pop(request, None)
+        else:
+            del self._stalled[request]
         del self.running[request]
 
     def _complete(self, request: Request) -> None:
         self._leave_running(request)
         self.kv.release(request)
-        request.status = Status.FINISHED
+        request.status = _FINISHED
         if request.finish_reason is None:
             request.finish_reason = FinishReason.STOP
             if request.generated == self._max_len - request.prompt_tokens:
-                wanted = (request.max_tokens, request.output_tokens)
-                if request.generated not in wanted:
+                if request.generated not in (request.max_tokens, request.output_tokens):
                     request.finish_reason = FinishReason.LENGTH
 
     def _due(self) -> list[Request]:
@@ -554,6 +596,7 @@ class Scheduler:
             request.output_ids.append(token)
         stopped = []
         for request in emitted.stopped:
+            request.finish_reason = FinishReason.STOP
             self.settle(request)
             if request.generated < request.target:
                 stopped.append(request)
@@ -565,31 +608,15 @@ class Scheduler:
                 request.gaps = []
             request.gaps.append((request.last_tick, step))
 
-    def _count_waiting(self, request: Request, change: int) -> None:
-        counts = self._waiting_priorities
-        count = counts.get(request.priority, 0) + change
-        if count:
-            counts[request.priority] = count
-        else:
-            del counts[request.priority]
-
     # -- arithmetic over decode steps --------------------------------------------------------------
 
-    def _account(self, step: Step, steps: int) -> None:
-        """Counters and blocks of the steps that have passed."""
-        counters = self.counters
-        in_use = self.kv_blocks_in_use
-        counters.kv_block_steps += in_use * steps
-        counters.decode_tokens += step.decodes * steps
-        if steps > 1:
-            blocks, weighted = self._growth(self.tick + 1, steps - 1)
+    def _grow_for(self, steps: int) -> None:
+        """Takes the blocks of `steps` more decode steps after the planned one."""
+        blocks, block_ticks = self._growth(self.tick + 1, steps)
+        if blocks:
             self.kv.grow(blocks)
-            counters.kv_block_steps += weighted
-            in_use += blocks
-        else:
-            counters.prefill_tokens += step.features.prefill_tokens
-        if in_use > counters.peak_kv_blocks:
-            counters.peak_kv_blocks = in_use
+            # The pool has booked them from this tick on; they are in use from their own.
+            self.kv.pool.taken_later(blocks * (steps + 1) - block_ticks)
 
     def _growth(self, tick: int, steps: int) -> tuple[int, int]:
         """Blocks that decoding takes in `steps` steps from `tick` on.
@@ -597,7 +624,7 @@ class Scheduler:
         Returns:
             Their number, and the sum over them of the steps (of these) they are in use for.
         """
-        size = self.config.block_size
+        size = self._block_size
         first = tick % size
         cycle = self._crossings[first:] + self._crossings[:first]
         if steps <= size:
@@ -612,7 +639,7 @@ class Scheduler:
 
         The step being planned has its blocks already and counts as the first.
         """
-        size, first = self.config.block_size, (self.tick + 1) % self.config.block_size
+        size, first = self._block_size, (self.tick + 1) % self._block_size
         cycles = min(free // self._decodes, (steps - 1) // size)
         free -= cycles * self._decodes
         cycle = self._crossings[first:] + self._crossings[:first]
@@ -625,17 +652,18 @@ class Scheduler:
 
     def _next_finish_tick(self) -> int:
         ticks, finishing = self._finish_ticks, self._finishing
-        while all(request.finish_tick != ticks[0] for request in finishing[ticks[0]]):
+        while True:
+            tick = ticks[0]
+            for request in finishing[tick]:
+                if request.finish_tick == tick:
+                    return tick
             del finishing[heappop(ticks)]
-        return ticks[0]
 
     def _longest_base(self) -> int:
         heap = self._longest
-        while True:
-            negative_base, _, request = heap[0]
-            if request.status is Status.DECODING and request.base == -negative_base:
-                return -negative_base
+        while heap[0][2].base != -heap[0][0]:
             heappop(heap)
+        return -heap[0][0]
 
 
 def _running_order(request: Request) -> int:

@@ -1,6 +1,6 @@
 """How many KV blocks fit beside the model: the one formula, per tensor-parallel rank.
 
-    blocks = floor((memory*utilisation - weights/tp - activations/tp - overhead) / (KV bytes of a block, per rank))
+    blocks = floor((memory*utilisation - weights/tp - activations/tp - overhead) / KV bytes of a block)
 
 Constants and weight count are those BLIS publishes: 5.5 GiB of activations for a dense model and 8 GiB
 for a sparse one, shared by the ranks; 0.15 GiB outside the allocator on one GPU, 0.6 GiB per rank with
@@ -63,7 +63,8 @@ class KvCapacity:
         return (
             f"KV capacity: {self.blocks:,} blocks of {self.block_size} = {self.tokens:,} tokens "
             f"({self.model} on {self.gpu} TP{self.tp}, per GPU {gib[0]} GiB usable - {gib[1]} weights "
-            f"- {gib[2]} activations - {self.overhead_bytes / GIB:.2f} overhead = {self.kv_bytes / GIB:.1f} GiB)"
+            f"- {gib[2]} activations - {self.overhead_bytes / GIB:.2f} overhead "
+            f"= {self.kv_bytes / GIB:.1f} GiB)"
         )
 
 
@@ -161,8 +162,8 @@ def _budget(shape: ModelShape, gpu: GpuSpec, tp: int, block_size: int, utilizati
 def _does_not_fit(shape: ModelShape, gpu: GpuSpec, found: KvCapacity) -> InputError:
     needed = found.weight_bytes + found.activation_bytes + found.overhead_bytes
     problem = (
-        f"{shape.name} does not fit on {gpu.name} at TP{found.tp}: each GPU needs {needed / GIB:.1f} GiB before "
-        f"any KV, {found.usable_bytes / GIB:.1f} GiB are usable"
+        f"{shape.name} does not fit on {gpu.name} at TP{found.tp}: each GPU needs {needed / GIB:.1f} GiB "
+        f"before any KV, {found.usable_bytes / GIB:.1f} GiB are usable"
     )
     ways = _ways_to_fit(shape, gpu, found)
     return InputError(

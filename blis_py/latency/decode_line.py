@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,10 @@ class DecodeLine(NamedTuple):
 
     def at(self, kv_tokens: int) -> float:
         """Untruncated price at S = `kv_tokens`, in units."""
-        x = self.x0 + self.x1 * kv_tokens
-        y = self.y0 + self.y1 * kv_tokens
-        return self.base + (x if x > y else y)
+        base, x0, x1, y0, y1 = self
+        x = x0 + x1 * kv_tokens
+        y = y0 + y1 * kv_tokens
+        return base + (x if x > y else y)
 
 
 def run_ns(
@@ -36,20 +38,18 @@ def run_ns(
     """Cumulative end times of `steps` decode steps, S growing by `growth` tokens from step to step.
 
     Both paths do the same IEEE operations in the same order and truncate every step on its own, so
-    they agree to the bit with each other and with single steps.
+    they agree to the bit with each other and with single steps. No coefficient being negative, a
+    step is never shorter than the first: if that lasts a unit, all do.
     """
-    if steps > SCALAR_STEPS:
+    if steps > SCALAR_STEPS or line.at(kv_tokens) < 1.0 or not growth:
         return _vector(line, kv_tokens, growth, steps, unit_ns, fixed_ns)
     base, x0, x1, y0, y1 = line
-    ends = []
-    end = 0
-    for s in range(kv_tokens, kv_tokens + steps * growth, growth) if growth else (kv_tokens,) * steps:
-        x = x0 + x1 * s
-        y = y0 + y1 * s
-        units = int(base + (x if x > y else y))
-        end += (units if units > 1 else 1) * unit_ns + fixed_ns
-        ends.append(end)
-    return ends
+    contexts = range(kv_tokens, kv_tokens + steps * growth, growth)
+    if x0 == y0 and x1 == y1:
+        units = [int(base + (x0 + x1 * s)) for s in contexts]
+    else:
+        units = [int(base + (x if (x := x0 + x1 * s) > (y := y0 + y1 * s) else y)) for s in contexts]
+    return list(accumulate([unit * unit_ns + fixed_ns for unit in units]))
 
 
 def _vector(

@@ -31,7 +31,9 @@ class GpuSpec:
     source: str
     """Where the figures above come from."""
     gemm_efficiency: float
-    """Share of the peak that large matrix products reach."""
+    """Share of the 16-bit peak that large matrix products reach."""
+    fp8_gemm_efficiency: float
+    """The same of the FP8 peak."""
     attention_efficiency: float
     """Share of the 16-bit peak that prefill attention reaches."""
     hbm_efficiency: float
@@ -54,7 +56,13 @@ class GpuSpec:
 
 _TOP = ("name", "source", "memory_gib", "hbm_gb_per_s", "link_gb_per_s", "dense_tflops", "roofline")
 _TFLOPS = ("fp16", "fp8", "int8", "fp4")
-_SHARES = ("gemm_efficiency", "attention_efficiency", "hbm_efficiency", "link_efficiency")
+_SHARES = (
+    "gemm_efficiency",
+    "fp8_gemm_efficiency",
+    "attention_efficiency",
+    "hbm_efficiency",
+    "link_efficiency",
+)
 _OVERHEADS = (
     "all_reduce_overhead_us",
     "layer_overhead_us",
@@ -100,6 +108,7 @@ def _read(path: Path) -> GpuSpec:
         link_bytes_per_s=_number(top, "link_gb_per_s", path, "") * 1e9,
         source=_text(top, "source", path, ""),
         gemm_efficiency=shares["gemm_efficiency"],
+        fp8_gemm_efficiency=shares["fp8_gemm_efficiency"],
         attention_efficiency=shares["attention_efficiency"],
         hbm_efficiency=shares["hbm_efficiency"],
         link_efficiency=shares["link_efficiency"],

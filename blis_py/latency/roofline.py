@@ -14,9 +14,10 @@ R emitted rows; F and BW are peaks times efficiency:
                   E = N*(1 - (1 - k/N)^T) distinct experts under uniform routing
     prefill attn  L * max(4*H*h*pairs/F_a, 2*K*h*b*(cached + 2*new)/BW)
     decode attn   L * max(4*H*h*(S + D)/F_a, 2*K*h*b*(S + 2*D)/BW)
-    elementwise   L * b*T*8*d/BW                                                 two norms with residual
+    elementwise   (L*8*d + 3*I of every layer, k-fold in sparse ones)*b*T/BW     norms, activation function
     all-reduce    2*L * (latency + b*T*d*2*(tp-1)/tp / link)                     ring, tp > 1
-    LM head       max(2*R*W_v/F16, (b*W_v + b*R*(d + V))/BW)                     W_v = V*d, 16 bit
+    LM head       max(2*R*W_v/F, (b*W_v + b*R*(d + V))/BW)                       W_v = V*d, 16 bit
+    sampling      6*R*V/BW                                                       logits to 32 bits, top-1
     overheads     L*per layer + per step                                         GPU
                   per step + per sequence                                        host
 
@@ -51,10 +52,11 @@ class Roofline:
         self._shape, self._gpu, self._tp = shape, gpu, tp
         self._bytes_per_ns = gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9
         self._flops16_per_ns = gpu.fp16_flops * gpu.gemm_efficiency / 1e9
+        self._active_width = shape.experts_per_token * shape.moe_intermediate + shape.shared_intermediate
         self._set_attention()
         self._token_cache: dict[int, float] = {}
         self._row_cache: dict[int, float] = {}
-        self._lines: dict[tuple[int, int], DecodeLine] = {}
+        self._decodes: dict[tuple[int, int], tuple[DecodeLine, int]] = {}
 
     def _set_attention(self) -> None:
         """ns per query-key pair and per KV token moved, all layers."""
@@ -71,9 +73,8 @@ class Roofline:
         ns = self._token_cache.get(tokens)
         if ns is None:
             shape, gpu = self._shape, self._gpu
-            ns = shape.layers * (
-                self._projections_ns(tokens) + self._elementwise_ns(tokens) + self._all_reduce_ns(tokens)
-            )
+            ns = shape.layers * (self._projections_ns(tokens) + self._all_reduce_ns(tokens))
+            ns += self._elementwise_ns(tokens)
             ns += (shape.layers - shape.moe_layers) * self._dense_ffn_ns(tokens)
             ns += shape.moe_layers * self._sparse_ffn_ns(tokens) if shape.moe_layers else 0.0
             ns += shape.layers * gpu.layer_overhead_ns + gpu.step_overhead_ns + 0.5
@@ -86,7 +87,7 @@ class Roofline:
     def _gemm_peak(self, weight_bytes: float) -> float:
         """FLOPs per ns of a matrix product with weights of this size."""
         fp8 = weight_bytes == 1.0 and self._gpu.fp8_flops
-        return self._gpu.fp8_flops * self._gpu.gemm_efficiency / 1e9 if fp8 else self._flops16_per_ns
+        return self._gpu.fp8_flops * self._gpu.fp8_gemm_efficiency / 1e9 if fp8 else self._flops16_per_ns
 
     def _projections_ns(self, tokens: int) -> float:
         shape, tp = self._shape, self._tp
@@ -97,7 +98,11 @@ class Roofline:
         return self._larger(2 * tokens * weights, self._gemm_peak(shape.weight_bytes), moved)
 
     def _elementwise_ns(self, tokens: int) -> float:
-        return tokens * 8 * self._shape.hidden * self._shape.dtype_bytes / self._bytes_per_ns
+        shape = self._shape
+        dense = (shape.layers - shape.moe_layers) * shape.intermediate
+        sparse = shape.moe_layers * self._active_width
+        width = shape.layers * 8 * shape.hidden + 3 * (dense + sparse) / self._tp
+        return tokens * width * shape.dtype_bytes / self._bytes_per_ns
 
     def _all_reduce_ns(self, tokens: int) -> float:
         tp, gpu = self._tp, self._gpu
@@ -119,8 +124,9 @@ class Roofline:
         distinct = distinct_experts(shape.experts, used, tokens)
         expert, shared = shape.expert_parameters / tp, shape.shared_parameters / tp
         router = shape.router_parameters
-        width = (used * shape.moe_intermediate + shape.shared_intermediate) / tp
-        activations = tokens * (2 * (used + (1 if shared else 0)) * shape.hidden + 3 * width)
+        activations = tokens * (
+            2 * (used + (1 if shared else 0)) * shape.hidden + 3 * self._active_width / tp
+        )
         moved = distinct * expert * shape.expert_weight_bytes + shared * shape.weight_bytes
         moved += (router + activations) * shape.dtype_bytes
         flops = 2 * tokens * (used * expert + shared + router)
@@ -136,44 +142,49 @@ class Roofline:
             weights = shape.embedding_parameters / self._tp
             moved = (weights + rows * (shape.hidden + shape.vocab / self._tp)) * shape.dtype_bytes
             ns = self._larger(2 * rows * weights, self._flops16_per_ns, moved) if rows else 0.0
+            ns += 6 * rows * shape.vocab / self._bytes_per_ns
             self._row_cache[rows] = ns
         return ns
 
     def _host_ns(self, seqs: int) -> int:
         return int(self._gpu.host_step_ns + self._gpu.host_seq_ns * seqs + 0.5)
 
-    def _line(self, decode_seqs: int, rows: int) -> DecodeLine:
-        line = self._lines.get((decode_seqs, rows))
-        if line is None:
-            base = self._tokens_ns(decode_seqs) + self._rows_ns(rows)
-            line = self._decode_line(base, decode_seqs)
-            self._lines[decode_seqs, rows] = line
-        return line
-
     def _decode_line(self, base: float, seqs: int) -> DecodeLine:
         return DecodeLine(base, self._pair_ns * seqs, self._pair_ns, self._kv_ns * 2 * seqs, self._kv_ns)
 
-    def _gpu_ns(self, f: StepFeatures) -> int:
+    def _decode(self, seqs: int, rows: int) -> tuple[DecodeLine, int]:
+        """GPU and host part of a pure decode step."""
+        found = self._decodes.get((seqs, rows))
+        if found is None:
+            base = self._tokens_ns(seqs) + self._rows_ns(rows)
+            found = self._decodes[seqs, rows] = self._decode_line(base, seqs), self._host_ns(seqs)
+        return found
+
+    def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
         if not f.prefill_seqs:
-            return max(1, int(self._line(f.decode_seqs, f.emitted_rows).at(f.decode_kv_tokens)))
-        base = self._tokens_ns(f.prefill_tokens + f.decode_seqs) + self._rows_ns(f.emitted_rows)
+            line, host_ns = self._decode(f.decode_seqs, f.emitted_rows)
+            return int(line.at(f.decode_kv_tokens)) or 1, host_ns
+        tokens = f.prefill_tokens
+        base = self._tokens_ns(tokens + f.decode_seqs) + self._rows_ns(f.emitted_rows)
         ns = self._decode_line(base, f.decode_seqs).at(f.decode_kv_tokens)
         compute = self._pair_ns * f.prefill_pairs
-        moved = self._kv_ns * (f.prefill_kv_tokens + 2 * f.prefill_tokens)
-        return max(1, int(ns + (compute if compute > moved else moved)))
+        moved = self._kv_ns * (f.prefill_kv_tokens + 2 * tokens)
+        ns += compute if compute > moved else moved
+        return int(ns) or 1, self._host_ns(f.prefill_seqs + f.decode_seqs)
 
     # --- the interface -------------------------------------------------------------------------------
 
     def step_ns(self, features: StepFeatures) -> int:
-        return self._gpu_ns(features) + self._host_ns(features.seqs)
+        gpu_ns, host_ns = self._parts_ns(features)
+        return gpu_ns + host_ns
 
     def step(self, features: StepFeatures) -> StepTime:
-        return StepTime(self._gpu_ns(features), self._host_ns(features.seqs))
+        return StepTime(*self._parts_ns(features))
 
     def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
         seqs = features.decode_seqs
-        line = self._line(seqs, features.emitted_rows)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, 1, self._host_ns(seqs))
+        line, host_ns = self._decode(seqs, features.emitted_rows)
+        return run_ns(line, features.decode_kv_tokens, seqs, steps, 1, host_ns)
 
 
 def distinct_experts(experts: int, per_token: int, tokens: int) -> float:

@@ -74,6 +74,12 @@ class Distribution:
         named = {"min": 0.0, "median": 50.0, "max": 100.0}
         return self.percentile(named[name] if name in named else float(name.removeprefix("p")))
 
+    def curve(self, points: int = 1000) -> tuple[Numbers, NDArray[np.float64]]:
+        """The cumulative distribution: at most `points` values, and the share of samples up to each."""
+        ranks = np.unique(np.linspace(0, self.count - 1, min(points, self.count)).astype(np.int64))
+        values = self.values[np.searchsorted(self.upto, ranks, side="right")]
+        return values, (ranks + 1) / max(self.count, 1)
+
     def _at(self, rank: int) -> float:
         return float(self.values[np.searchsorted(self.upto, rank, side="right")])
 

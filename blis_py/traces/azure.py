@@ -11,9 +11,10 @@ import re
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.traces.files import BadCell, Column, csv_header, integers, read_columns, seconds
+from blis_py.traces.files import SECONDS, BadCell, Kind, csv_header, integers, read_columns
 from blis_py.workload.lengths import MOST_TOKENS
 from blis_py.workload.table import Ints, RequestTable
 
@@ -37,24 +38,15 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
     """
     if header is not None:
         raise InputError("an Azure trace has no header file", file=header, fix="leave it out")
-    with_clock = _has_clock(path)
+    with_clock = WALL_CLOCK[0] in csv_header(path)
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
-    columns = read_columns(
-        path,
-        {
-            when: _Timestamps() if with_clock else seconds,
-            prompt: integers(1, MOST_TOKENS),
-            output: integers(1, MOST_TOKENS),
-        },
-    )
+    clock = Kind("O", str, "not text", _Timestamps()) if with_clock else SECONDS
+    tokens = integers(1, MOST_TOKENS)
+    columns = read_columns(path, {when: clock, prompt: tokens, output: tokens})
     arrival_ns = np.concatenate(columns[when])
     if with_clock:
         arrival_ns = arrival_ns - arrival_ns.min()
     return RequestTable.build(arrival_ns, np.concatenate(columns[prompt]), np.concatenate(columns[output]))
-
-
-def _has_clock(path: Path) -> bool:
-    return WALL_CLOCK[0] in csv_header(path)
 
 
 class _Timestamps:
@@ -63,23 +55,23 @@ class _Timestamps:
     def __init__(self) -> None:
         self.offset: str | None = None
 
-    def __call__(self, cells: Column) -> Ints:
-        matches = [_TIMESTAMP.fullmatch(cell.strip()) for cell in cells]
+    def __call__(self, cells: NDArray[np.object_]) -> Ints:
         bare: list[str] = []
-        for index, match in enumerate(matches):
+        for index, cell in enumerate(cells):
+            match = _TIMESTAMP.fullmatch(cell.strip())
             if match is None:
-                raise BadCell("not a timestamp", index, cells[index], "write 2023-11-16 18:15:46.6805900")
+                raise BadCell("not a timestamp", index, "write 2023-11-16 18:15:46.6805900")
             offset = match[2] or ""
             if self.offset is None:
                 self.offset = offset
             if offset != self.offset:
-                raise BadCell("another UTC offset than the rows before", index, cells[index], "use one")
+                raise BadCell("another UTC offset than the rows before", index, "use one offset")
             bare.append(match[1])
         try:
             return np.array(bare, dtype="datetime64[ns]").astype(np.int64)
         except ValueError:
             index = next(at for at, cell in enumerate(bare) if not _is_date(cell))
-            raise BadCell("not a date that exists", index, cells[index]) from None
+            raise BadCell("not a date that exists", index) from None
 
 
 def _is_date(cell: str) -> bool:

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.traces.files import (
     BadCell,
-    Column,
-    as_labels,
+    Kind,
     csv_header,
     integers,
     labels,
@@ -68,6 +67,26 @@ REQUIRED = ("request_id", "input_tokens", "output_tokens", "arrival_time_us")
 KNOWN = {*TEXT, *NUMBERS, *WITHOUT_EFFECT, "content", "streaming", "adapter"}
 
 
+SPELLINGS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False, "": False}
+
+
+def _to_bool(cells: NDArray[np.object_]) -> NDArray[np.bool_]:
+    meaning = {cell: SPELLINGS.get(cell.lower()) for cell in set(cells.tolist())}
+    if None in meaning.values():
+        bad = next(index for index, cell in enumerate(cells) if meaning[cell] is None)
+        raise BadCell("not true or false", bad)
+    return np.fromiter(map(meaning.__getitem__, cells.tolist()), dtype=np.bool_, count=len(cells))
+
+
+def _empty(cells: NDArray[np.object_]) -> None:
+    if np.any(cells != ""):
+        raise BadCell("LoRA adapters are not supported yet", int(np.argmax(cells != "")), "empty the column")
+
+
+BOOLEAN = Kind("O", str, "not text", _to_bool)
+NO_ADAPTER = Kind("O", str, "not text", _empty)
+
+
 def recognises(first_line: str) -> bool:
     return {"request_id", "arrival_time_us"} <= {name.strip() for name in first_line.split(",")}
 
@@ -106,10 +125,11 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
     """
     read_header(header if header is not None else header_beside(path))
     _check_names(path)
-    texts = {name: labels() for name in (*TEXT, "content")}
+    kinds, joins = zip(*(labels() for _ in (*TEXT, "content")), strict=True)
+    joined = dict(zip((*TEXT, "content"), joins, strict=True))
     columns = read_columns(
         path,
-        {**texts, **NUMBERS, "streaming": _booleans, "adapter": _no_adapter},
+        {**dict(zip(joined, kinds, strict=True)), **NUMBERS, "streaming": BOOLEAN, "adapter": NO_ADAPTER},
         optional=KNOWN - set(REQUIRED),
     )
     rows = sum(map(len, columns["request_id"]))
@@ -118,7 +138,7 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
         return np.concatenate(columns[name]) if name in columns else np.zeros(rows, dtype=np.int64)
 
     def text(name: str) -> Labels:
-        return as_labels(columns[name], texts[name]) if name in columns else Labels.constant("", rows)
+        return joined[name](columns[name]) if name in columns else Labels.constant("", rows)
 
     groups, output = text("prefix_group"), whole("output_tokens")
     prefix = _prefix_tokens(groups, whole("prefix_length"))
@@ -154,21 +174,6 @@ def _check_names(path: Path) -> None:
             raise InputError("column given twice", file=f"{path}:1", key=name, fix="keep one")
 
 
-def _booleans(cells: Column) -> NDArray[np.bool_]:
-    spellings = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False, "": False}
-    try:
-        return np.fromiter((spellings[cell.lower()] for cell in cells), dtype=np.bool_, count=len(cells))
-    except KeyError:
-        index = next(at for at, cell in enumerate(cells) if cell.lower() not in spellings)
-        raise BadCell("not true or false", index, cells[index]) from None
-
-
-def _no_adapter(cells: Column) -> None:
-    for index, cell in enumerate(cells):
-        if cell:
-            raise BadCell("LoRA adapters are not supported yet", index, cell, "empty the column")
-
-
 def _prefix_tokens(groups: Labels, prefix_length: Ints) -> Ints:
     """Length of each row's shared prefix: that of the first row of its group which gives one."""
     per_group = np.zeros(len(groups.names), dtype=np.int64)
@@ -176,12 +181,13 @@ def _prefix_tokens(groups: Labels, prefix_length: Ints) -> Ints:
     per_group[groups.codes[given]] = prefix_length[given]
     if "" in groups.names:
         per_group[groups.names.index("")] = 0
-    return per_group[groups.codes]
+    tokens: Ints = per_group[groups.codes]
+    return tokens
 
 
 def _prompt_tokens(path: Path, groups: Labels, prefix: Ints, suffix: Ints, served: Ints) -> Ints:
     grouped = np.array([name != "" for name in groups.names], dtype=np.bool_)[groups.codes]
-    prompt = prefix + np.where((served > 0) & ~grouped, served, suffix)
+    prompt: Ints = prefix + np.where((served > 0) & ~grouped, served, suffix)
     if prompt.min() < 1:
         raise _row_error(path, int(np.argmax(prompt < 1)), "an empty prompt", "input_tokens", 0)
     return prompt
@@ -203,7 +209,7 @@ def _arrival_ns(path: Path, columns: dict[str, list[Any]]) -> Ints:
     if arrival_us.min() < 0:
         row = int(np.argmax(arrival_us < 0))
         raise _row_error(path, row, "must not be negative", "arrival_time_us", int(arrival_us[row]))
-    return arrival_us * 1000
+    return np.asarray(arrival_us * 1000, dtype=np.int64)
 
 
 def _deadline_ns(columns: dict[str, list[Any]], rows: int) -> Ints:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.workload.arrivals import LAST_NS, Arrivals, arrivals_until
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
+MOST_REQUESTS = 100_000_000
+"""At about 150 bytes per request this is the memory of a large machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def merge(
     Raises:
         InputError: neither `num_requests` nor `horizon_ns`, or one that is not positive.
     """
-    _check_extent(num_requests, horizon_ns)
+    _check_extent(clients, num_requests, horizon_ns)
     arrivals = _arrivals(clients, seed, num_requests, horizon_ns)
     which = np.repeat(np.arange(len(clients), dtype=np.int32), [len(times) for times in arrivals])
     arrival_ns = np.concatenate(arrivals)
@@ -96,7 +99,7 @@ def merge(
     return _table(clients, which, arrival_ns, prompt, output)
 
 
-def _check_extent(num_requests: int | None, horizon_ns: int | None) -> None:
+def _check_extent(clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None) -> None:
     if num_requests is None and horizon_ns is None:
         raise InputError(
             "nothing says where the workload ends", key="num_requests", fix="give num_requests or horizon"
@@ -105,6 +108,12 @@ def _check_extent(num_requests: int | None, horizon_ns: int | None) -> None:
         raise InputError("must be at least 1", key="num_requests", value=num_requests)
     if horizon_ns is not None and horizon_ns < 1:
         raise InputError("must be positive", key="horizon", value=horizon_ns)
+    rate = sum(1e6 / client.arrivals.mean_gap_us for client in clients)
+    expected = min(num_requests or math.inf, math.inf if horizon_ns is None else rate * horizon_ns / 1e9)
+    if expected > MOST_REQUESTS:
+        key = "num_requests" if horizon_ns is None else "horizon"
+        fix = f"stay below {MOST_REQUESTS:,} requests"
+        raise InputError(f"about {expected:.2g} requests do not fit in memory", key=key, fix=fix)
 
 
 def _arrivals(
@@ -140,7 +149,7 @@ def _arrivals(
 
 
 def _table(
-    clients: Sequence[Client], which: Ints, arrival_ns: Ints, prompt: Ints, output: Ints
+    clients: Sequence[Client], which: NDArray[np.int32], arrival_ns: Ints, prompt: Ints, output: Ints
 ) -> RequestTable:
     groups: dict[Content, int] = {}
     content = [
@@ -151,7 +160,7 @@ def _table(
     ]
 
     def column(values: Sequence[int]) -> Ints:
-        return np.array(values, dtype=np.int64)[which]
+        return np.take(np.array(values, dtype=np.int64), which)
 
     def labels(values: Sequence[str]) -> Labels:
         return Labels.of(values).take(which.astype(np.intp))

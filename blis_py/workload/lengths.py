@@ -35,7 +35,7 @@ class Lengths:
 
 def gaussian(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """Normal(mean, std_dev)."""
-    return params["mean"] + params["std_dev"] * rng.standard_normal(count)
+    return rng.normal(float(params["mean"]), float(params["std_dev"]), count)
 
 
 def exponential(params: Params, rng: np.random.Generator, count: int) -> Floats:
@@ -45,7 +45,7 @@ def exponential(params: Params, rng: np.random.Generator, count: int) -> Floats:
 
 def lognormal(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """exp(Normal(mu, sigma)); the median is exp(mu)."""
-    return np.exp(np.minimum(params["mu"] + params["sigma"] * rng.standard_normal(count), 700.0))
+    return rng.lognormal(float(params["mu"]), float(params["sigma"]), count)
 
 
 def pareto_lognormal(params: Params, rng: np.random.Generator, count: int) -> Floats:
@@ -66,8 +66,8 @@ def empirical(params: Params, rng: np.random.Generator, count: int) -> Floats:
     values = np.array(sorted(int(key) for key in params), dtype=np.float64)
     weights = np.array([params[str(int(value))] for value in values])
     cumulated = np.cumsum(weights)
-    positions = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
-    return values[positions]
+    drawn: Floats = values[np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")]
+    return drawn
 
 
 SAMPLERS: dict[str, Callable[[Params, np.random.Generator, int], Floats]] = {
@@ -110,7 +110,7 @@ def sample(lengths: Lengths, rng: np.random.Generator, count: int) -> Ints:
     if lengths.type != "empirical":
         low, high = lengths.params.get("min", 1.0), lengths.params.get("max", float(MOST_TOKENS))
         drawn = np.clip(drawn, low, min(high, MOST_TOKENS))
-    return np.maximum(np.floor(drawn + 0.5), 1.0).astype(np.int64)
+    return np.asarray(np.maximum(np.floor(drawn + 0.5), 1.0), dtype=np.int64)
 
 
 def check(lengths: Lengths, *, key: str, file: str | Path | None = None) -> None:

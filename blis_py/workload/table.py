@@ -35,7 +35,7 @@ class Labels:
         return len(self.codes)
 
     def __getitem__(self, row: int) -> str:
-        return self.names[self.codes[row]]
+        return self.names[int(self.codes[row])]
 
     def take(self, rows: NDArray[np.intp] | slice) -> Labels:
         return Labels(self.codes[rows], self.names)

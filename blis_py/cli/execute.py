@@ -1,0 +1,41 @@
+"""What `run` and `replay` share: configure, simulate, show, save."""
+
+from __future__ import annotations
+
+import sys
+
+from blis_py.cli import blis_flags
+from blis_py.cli.configure import configure
+from blis_py.cli.options import Flags
+from blis_py.cli.progress import Progress
+from blis_py.cli.show import check_format, check_writable, show, write_files
+from blis_py.errors import InputError
+
+
+def execute(flags: Flags, *, needs_trace: bool = False) -> None:
+    """One simulation, from flags to output.
+
+    Everything that can be refused is refused before the simulation starts.
+    """
+    blis_flags.refuse(flags)
+    style = check_format(flags.get("--format"))
+    check_writable(flags)
+    config = configure(flags)
+    if needs_trace and config.workload.trace is None:
+        raise InputError("no trace given", key="--trace", fix="name the trace to replay, or use `blis run`")
+    from blis_py.api import resolve
+
+    simulation = resolve(config)
+    say(simulation.capacity)
+    say(simulation.models)
+    for note in simulation.notes:
+        say(f"note: {note}")
+    with Progress(sys.stderr) as progress:
+        result = simulation.run(record_steps="--out" in flags, progress=progress)
+    write_files(result, flags)
+    show(result, style)
+
+
+def say(line: str) -> None:
+    """A line of talk."""
+    print(line, file=sys.stderr, flush=True)

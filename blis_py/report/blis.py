@@ -1,0 +1,173 @@
+"""The output files of BLIS (inference-sim): `--metrics-path` and, for replays, `--results-path`.
+
+Names and units are its own: no percentile below p90, and 0 for a latency that was not reached.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.metrics.distribution import NS_PER_MS, Distribution
+from blis_py.metrics.groups import rows_by_name, slo_classes
+from blis_py.metrics.invariants import check
+from blis_py.metrics.itl import Rows, TokenGaps
+from blis_py.metrics.latencies import Latencies, latencies
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.slo import Goodput, GoodputTargets, assess
+from blis_py.workload.table import Ints
+
+_STATS = ("mean", "p90", "p95", "p99")
+
+
+def blis_metrics(
+    record: RunRecord, *, requests: bool = False, goodput: GoodputTargets | None = None
+) -> dict[str, Any]:
+    """A run as BLIS's `MetricsOutput` of the whole cluster.
+
+    Rates are over `vllm_estimated_duration_s`, the time at which the last instance ended its last step,
+    from 0. Latencies and outcomes follow our definitions (docs/metrics.md).
+
+    Args:
+        record: the run.
+        requests: add what only its file has and not its stdout: the cache hit rate and every request.
+        goodput: limits every request should meet; without any, no goodput is reported.
+    """
+    check(record)
+    columns = latencies(record)
+    done: Rows = np.flatnonzero(columns.completed)
+    count = np.bincount(record.outcome, minlength=len(Outcome)).tolist()
+    served = (record.instance >= 0) & (record.outcome != Outcome.UNSERVABLE)
+    outputs = int(record.emitted_tokens[done].sum())
+    duration_s = _duration_s(record)
+    queried = sum(instance.prefix_queried_tokens for instance in record.instances)
+    hits = sum(instance.prefix_hit_tokens for instance in record.instances)
+    held = assess(record, columns, goodput)
+    return {
+        "instance_id": "cluster",
+        "completed_requests": len(done),
+        "still_queued": count[Outcome.QUEUED],
+        "still_running": count[Outcome.RUNNING],
+        "injected_requests": len(record.table) - count[Outcome.REJECTED],
+        "total_input_tokens": int(record.table.prompt_tokens[served].sum()),
+        "total_output_tokens": outputs,
+        "vllm_estimated_duration_s": duration_s,
+        "responses_per_sec": len(done) / duration_s if duration_s else 0.0,
+        "tokens_per_sec": outputs / duration_s if duration_s else 0.0,
+        **_stats("e2e", _samples(columns.e2e_ns)),
+        **_stats("ttft", _samples(columns.ttft_ns)),
+        **_stats("itl", TokenGaps(record).distribution(done)),
+        "scheduling_delay_p99_ms": _ms(_samples(columns.scheduling_delay_ns).percentile(99)),
+        "preemption_count": int(record.preemptions.sum()),
+        **({"cache_hit_rate": hits / queried if queried else 0.0} if requests else {}),
+        "dropped_unservable": count[Outcome.UNSERVABLE],
+        "length_capped_requests": count[Outcome.LENGTH_CAPPED],
+        "timed_out_requests": count[Outcome.TIMED_OUT],
+        **({"requests": _requests(record, columns)} if requests else {}),
+        **({} if held is None else _goodput(record, columns, held, duration_s)),
+    }
+
+
+def blis_results(record: RunRecord) -> list[dict[str, Any]]:
+    """What `replay --results-path` writes: completed requests with a numeric id, latencies in µs.
+
+    The id is the number at the end of `request_<number>`, or the id itself where it is a number. Latencies
+    are not rounded.
+    """
+    check(record)
+    columns = latencies(record)
+    ttft_us, e2e_us, itl_us = (
+        (np.nan_to_num(column) / 1e3).tolist()
+        for column in (columns.ttft_ns, columns.e2e_ns, columns.itl_mean_ns)
+    )
+    table = record.table
+    results = []
+    for row in np.flatnonzero(columns.completed).tolist():
+        number = table.id_of(row).removeprefix("request_")
+        if not number.isdecimal():
+            continue
+        results.append(
+            {
+                "request_id": int(number),
+                "ttft_us": ttft_us[row],
+                "e2e_us": e2e_us[row],
+                "input_tokens": int(table.prompt_tokens[row]),
+                "output_tokens": int(record.emitted_tokens[row]),
+                "slo_class": table.slo_class[row],
+                "model": table.model[row],
+                "itl_mean_us": itl_us[row],
+            }
+        )
+    return results
+
+
+def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
+    table = record.table
+    latency_ms = {
+        "ttft_ms": columns.ttft_ns,
+        "itl_ms": columns.itl_mean_ns,
+        "e2e_ms": columns.e2e_ns,
+        "scheduling_delay_ms": columns.scheduling_delay_ns,
+    }
+    fields = {
+        "arrived_at": (table.arrival_ns / 1e9).tolist(),
+        "requestID": [table.id_of(row) for row in range(len(table))],
+        "num_prefill_tokens": table.prompt_tokens.tolist(),
+        "num_decode_tokens": np.where(columns.completed, record.emitted_tokens, _asked(record)).tolist(),
+        **{name: (np.nan_to_num(column) / NS_PER_MS).tolist() for name, column in latency_ms.items()},
+        "slo_class": table.slo_class.to_list(),
+        "tenant_id": table.tenant.to_list(),
+        "handled_by": [f"instance_{i}" if i >= 0 else "" for i in record.instance.tolist()],
+        "model": table.model.to_list(),
+        "length_capped": (record.outcome == Outcome.LENGTH_CAPPED).tolist(),
+    }
+    return [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
+
+
+def _asked(record: RunRecord) -> Ints:
+    """Output tokens a request would have got: its own length, or its budget where that is shorter."""
+    output, limit = record.table.output_tokens, record.table.max_tokens
+    return np.where(limit > 0, np.minimum(output, limit), output)
+
+
+def _goodput(record: RunRecord, columns: Latencies, held: Goodput, duration_s: float) -> dict[str, Any]:
+    """Overall and by class; classes without targets do not count and do not appear."""
+    everyone: Rows = np.arange(len(record.table))
+    overall = held.report(everyone, duration_s)
+    per_class = {}
+    for name, rows in rows_by_name(slo_classes(record)).items():
+        report = held.report(rows, duration_s)
+        if report["covered"]:
+            per_class[name] = {
+                "slo_attainment": report["attainment"],
+                "count": report["covered"],
+                "goodput_rps": report["requests_per_s"],
+                "slo_attainment_by_dim": report["attainment_by_target"],
+                "ttft_p99_ms": _ms(_samples(columns.ttft_ns[rows]).percentile(99)),
+                "itl_mean_ms": _ms(_samples(columns.itl_mean_ns[rows]).mean()),
+                "e2e_p99_ms": _ms(_samples(columns.e2e_ns[rows]).percentile(99)),
+            }
+    return {
+        "goodput_rps": overall["requests_per_s"],
+        "slo_attainment": overall["attainment"],
+        "per_class": per_class,
+    }
+
+
+def _duration_s(record: RunRecord) -> float:
+    ends = [int(one.step_end_ns[-1]) for one in record.instances if len(one.step_end_ns)]
+    return max(ends, default=0) / 1e9
+
+
+def _stats(name: str, samples: Distribution) -> dict[str, float]:
+    return {f"{name}_{stat}_ms": _ms(samples.stat(stat)) for stat in _STATS}
+
+
+def _samples(column: NDArray[np.float64]) -> Distribution:
+    return Distribution.of(column[~np.isnan(column)])
+
+
+def _ms(value_ns: float) -> float:
+    return 0.0 if np.isnan(value_ns) else value_ns / NS_PER_MS

@@ -1,0 +1,250 @@
+"""Pictures of a run: latency distributions, and the state of the cluster over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_py.metrics.distribution import NS_PER_MS, Distribution
+from blis_py.metrics.groups import Rows, rows_by_name, slo_classes
+from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.latencies import latencies
+from blis_py.metrics.record import RunRecord
+from blis_py.report.timeline import Floats, Timeline, timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 120
+_WIDTH = 10.0  # inches: 1200 pixels
+
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+}
+_INK = "#222222"
+_CLASS_COLOURS = {
+    "critical": "#d62728",
+    "standard": "#1f77b4",
+    "batch": "#2ca02c",
+    "sheddable": "#ff7f0e",
+    "background": "#8c8c8c",
+}
+_OTHER_COLOURS = ("#9467bd", "#17becf", "#bcbd22", "#e377c2", "#8c564b")
+_METRICS = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token, by request",
+    "itl": "Inter-token latency, all tokens",
+    "e2e": "End-to-end latency",
+}
+_MOST_CLASSES = 8
+
+Samples = Callable[[str, Rows], Distribution]
+
+
+def save_plots(record: RunRecord, folder: str | Path) -> list[Path]:
+    """Write every picture that this run has data for, as PNG, 1200 pixels wide.
+
+    Returns:
+        The files, named after their content: `overview.png`, `latency_cdf.png`, and `timeline.png` if the
+        run recorded its steps.
+    """
+    pictures = {"overview": overview, "latency_cdf": latency_cdf, "timeline": state_over_time}
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in pictures.items():
+        figure = draw(record)
+        if figure is not None:
+            written.append(target / f"{name}.png")
+            # No metadata: the same run gives the same bytes.
+            figure.savefig(written[-1], dpi=DPI, metadata={"Software": None})
+    return written
+
+
+def latency_cdf(record: RunRecord) -> Figure:
+    """Cumulative distributions of TTFT, TPOT, ITL and E2E, by SLO class where there are several."""
+    with _figure(7.0) as figure:
+        axes = figure.subplots(2, 2, sharey=True)
+        samples = _samples(record)
+        for metric, ax in zip(_METRICS, axes.flat, strict=True):
+            _draw_cdf(ax, record, metric, samples)
+        _legend_below(figure, axes[0, 0])
+        return figure
+
+
+def state_over_time(record: RunRecord) -> Figure | None:
+    """Running and waiting requests and KV use; `None` if the run did not record its steps."""
+    state = timeline(record)
+    if state is None:
+        return None
+    with _figure(7.5) as figure:
+        axes = figure.subplots(3, 1, sharex=True)
+        _draw_state(axes[0], state, state.running, "Running requests")
+        _draw_state(axes[1], state, state.waiting, "Waiting requests")
+        _draw_state(axes[2], state, state.kv_pct, "KV cache in use, %", mean=True)
+        axes[2].set_ylim(top=101)
+        _time_axis(axes[2], state)
+        _legend_below(figure, axes[0])
+        return figure
+
+
+def overview(record: RunRecord) -> Figure:
+    """The run at a glance: how long users wait, and how full the cluster is."""
+    state = timeline(record)
+    with _figure(6.6 if state else 3.6) as figure:
+        axes = figure.subplots(2 if state else 1, 2, squeeze=False)
+        samples = _samples(record)
+        for metric, ax in zip(("ttft", "itl"), axes[0], strict=True):
+            _draw_cdf(ax, record, metric, samples)
+        if state is not None:
+            several = len(state.running) > 1
+            left = axes[1, 0]
+            _draw_total(left, state, state.waiting, "#e08214", "waiting")
+            _draw_total(left, state, state.running, _CLASS_COLOURS["standard"], "running")
+            left.set_title(f"Requests in the {'cluster' if several else 'instance'}")
+            left.legend(loc="best")
+            _draw_state(axes[1, 1], state, state.kv_pct, "KV cache in use, %", mean=True)
+            axes[1, 1].set_ylim(top=101)
+            if several:
+                axes[1, 1].legend(labels=["each instance", "mean"], loc="best")
+            for ax in axes[1]:
+                _time_axis(ax, state)
+        figure.suptitle(_headline(record), x=0.01, ha="left", fontsize=12, color=_INK)
+        if _several_classes(record):
+            axes[0, 1].legend(loc="lower right")
+        return figure
+
+
+@contextmanager
+def _figure(height: float) -> Iterator[Figure]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+        yield figure
+
+
+def _headline(record: RunRecord) -> str:
+    columns = latencies(record)
+    done = int(columns.completed.sum())
+    instances = len(record.instances)
+    text = f"{done:,} of {len(record.table):,} requests completed on {instances} instance"
+    return text + ("s" if instances > 1 else "")
+
+
+def _samples(record: RunRecord) -> Samples:
+    columns, gaps = latencies(record), TokenGaps(record)
+
+    def of(metric: str, rows: Rows) -> Distribution:
+        if metric == "itl":
+            return gaps.distribution(rows[columns.completed[rows]])
+        values = columns.column(metric)[rows]
+        return Distribution.of(values[~np.isnan(values)])
+
+    return of
+
+
+def _several_classes(record: RunRecord) -> bool:
+    return len(rows_by_name(slo_classes(record))) > 1
+
+
+def _draw_cdf(ax: Axes, record: RunRecord, metric: str, samples: Samples) -> None:
+    classes = rows_by_name(slo_classes(record))
+    everyone: Rows = np.arange(len(record.table))
+    lines: list[tuple[str, Rows, dict[str, Any]]] = [("all requests", everyone, {"color": _INK})]
+    if len(classes) > 1:
+        others = cycle(_OTHER_COLOURS)
+        lines[0][2].update(linestyle=(0, (4, 2)), linewidth=1.4)
+        for name, rows in list(classes.items())[:_MOST_CLASSES]:
+            lines.append((name, rows, {"color": _CLASS_COLOURS.get(name) or next(others)}))
+    extent = []
+    for name, rows, style in lines:
+        distribution = samples(metric, rows)
+        if distribution.count:
+            values, share = distribution.curve()
+            ax.step(values / NS_PER_MS, 100 * share, where="post", label=name, **style)
+            extent += [values[0] / NS_PER_MS, values[-1] / NS_PER_MS]
+    _latency_axis(ax, extent)
+    ax.set_title(_METRICS[metric])
+    ax.set_ylabel("% of tokens" if metric == "itl" else "% of requests")
+    ax.set_ylim(0, 101)
+    ax.set_yticks([0, 25, 50, 75, 90, 99])
+
+
+def _latency_axis(ax: Axes, extent: Sequence[float]) -> None:
+    """Logarithmic where values span more than a decade and a half, labelled in the unit that reads best."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    if extent and min(extent) > 0 and max(extent) / min(extent) > 30:
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.set_xlim(left=0)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _in_words(ms)))
+    ax.set_xlabel("latency")
+
+
+def _in_words(ms: float) -> str:
+    for unit, size in (("min", 60_000.0), ("s", 1000.0), ("ms", 1.0)):
+        if ms >= size * (3 if unit == "min" else 1):
+            return f"{ms / size:g} {unit}"
+    return f"{ms * 1000:g} µs" if ms > 0 else "0"
+
+
+def _draw_state(ax: Axes, state: Timeline, rows: Floats, title: str, mean: bool = False) -> None:
+    """The whole cluster as a bold line, single instances as faint ones."""
+    scale = _time_unit(state)[1]
+    if len(rows) > 1:
+        for index, row in enumerate(rows):
+            label = "each instance" if index == 0 else None
+            ax.plot(state.time_s / scale, row, color="#9ecae1", linewidth=0.8, label=label)
+    whole = rows.mean(axis=0) if mean else rows.sum(axis=0)
+    label = "the one instance" if len(rows) == 1 else "cluster (sum; mean for KV)"
+    ax.plot(state.time_s / scale, whole, color="#08519c", linewidth=1.6, label=label)
+    ax.set_title(title)
+    ax.set_ylim(bottom=0, top=None)
+    ax.margins(x=0)
+
+
+def _draw_total(ax: Axes, state: Timeline, rows: Floats, colour: str, label: str) -> None:
+    moments = state.time_s / _time_unit(state)[1]
+    total = rows.sum(axis=0)
+    ax.plot(moments, total, color=colour, linewidth=1.4, label=label)
+    ax.fill_between(moments, total, color=colour, alpha=0.15, linewidth=0)
+    ax.set_ylim(bottom=0)
+    ax.margins(x=0)
+
+
+def _time_unit(state: Timeline) -> tuple[str, float]:
+    longest = state.time_s[-1]
+    return ("s", 1.0) if longest < 300 else ("min", 60.0) if longest < 3 * 3600 else ("h", 3600.0)
+
+
+def _time_axis(ax: Axes, state: Timeline) -> None:
+    ax.set_xlabel(f"simulated time, {_time_unit(state)[0]}")
+
+
+def _legend_below(figure: Figure, ax: Axes) -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))

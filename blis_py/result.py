@@ -1,0 +1,142 @@
+"""The one result object: it feeds the terminal, the files, the plots and the notebooks alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py.config import RunConfig, dump
+from blis_py.errors import InputError
+from blis_py.metrics.record import RunRecord
+from blis_py.metrics.slo import parse_slos
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from blis_py.api import Simulation
+
+
+class Result:
+    """A run that has ended.
+
+    `summary` is what it comes to, `requests` and `steps` are data frames, `record` the raw columns and
+    `config` everything that decided it.
+    """
+
+    def __init__(self, record: RunRecord, simulation: Simulation) -> None:
+        self.record = record
+        self.simulation = simulation
+
+    @property
+    def config(self) -> RunConfig:
+        return self.simulation.config
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`; see `blis_py.metrics.summarise`."""
+        from blis_py.metrics import summarise
+
+        numbers = summarise(self.record, goodput=self.simulation.targets, slo=parse_slos(self.config.slo))
+        heading = {"capacity": self.simulation.capacity, "models": self.simulation.models}
+        return {**heading, "scheduler": asdict(self.simulation.scheduler), **numbers}
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per request, in order of arrival."""
+        from blis_py.metrics import requests_frame
+
+        return requests_frame(self.record)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per run of alike steps of an instance."""
+        from blis_py.metrics import steps_frame
+
+        return steps_frame(self.record)
+
+    def vllm(self) -> dict[str, Any]:
+        """The result as `vllm bench serve` writes it."""
+        from blis_py.report.vllm import vllm_result
+
+        return vllm_result(
+            self.record, goodput=self.simulation.targets, request_rate=self.config.workload.rate
+        )
+
+    def blis(self, *, requests: bool = False) -> dict[str, Any]:
+        """The result as BLIS writes it; with `requests`, every request as well."""
+        from blis_py.report.blis import blis_metrics
+
+        return blis_metrics(self.record, requests=requests, goodput=self.simulation.targets)
+
+    def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
+        """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
+
+        Args:
+            folder: made if it does not exist.
+            force: write into a folder that already has files.
+            plots: draw as well, which takes a second or two.
+
+        Raises:
+            InputError: the folder is not empty and `force` is off.
+        """
+        from blis_py.metrics import write_requests_csv, write_steps_csv
+
+        target = writable(folder, force=force)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "config.yaml").write_text(dump(self.config), encoding="utf-8")
+        (target / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
+        write_requests_csv(self.record, target / "requests.csv")
+        if any(instance.runs is not None for instance in self.record.instances):
+            write_steps_csv(self.record, target / "steps.csv")
+        self._save_trace(target)
+        return target
+
+    def _save_trace(self, folder: Path) -> None:
+        """The requests and what became of them, for `blis replay --trace FOLDER/trace.csv`."""
+        from blis_py.traces.tracev2_write import write
+
+        config, scheduler = self.config, self.simulation.scheduler
+        write(
+            self.record.table,
+            folder / "trace.yaml",
+            folder / "trace.csv",
+            record=self.record,
+            mode="generated" if config.workload.trace is None else "replayed",
+            seed=config.seed,
+            workload=config.workload.spec or config.workload.preset,
+            server={
+                "type": "blis-py",
+                "model": config.model,
+                "tensor_parallel": config.tp,
+                "max_num_seqs": scheduler.max_num_seqs,
+                "block_size": scheduler.block_size,
+                "gpu_memory_utilization": config.scheduler.gpu_memory_utilization,
+                "max_model_len": scheduler.max_model_len,
+            },
+        )
+
+
+def writable(folder: str | Path, *, force: bool) -> Path:
+    """The folder, if results may be written there."""
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise InputError("is a file", key="--out", value=str(folder), fix="name a folder")
+    if not force and target.is_dir() and any(target.iterdir()):
+        raise InputError(
+            "folder is not empty",
+            key="--out",
+            value=str(folder),
+            fix="name another, or overwrite with --force",
+        )
+    return target
+
+
+def to_json(data: Any, *, indent: int | None = 2) -> str:
+    """JSON text with a final newline; what has no value is null, never NaN.
+
+    Without indentation it is written twenty times as fast, which matters for lists of every request.
+    """
+    return json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"

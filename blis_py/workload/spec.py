@@ -1,0 +1,303 @@
+"""The YAML workload spec (version 2 of BLIS's), for open-loop clients.
+
+The models carry the YAML's keys and types; what the values mean together is checked in `resolved`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+
+from blis_py.errors import InputError
+from blis_py.workload import arrivals, lengths
+from blis_py.workload.arrivals import Arrivals
+from blis_py.workload.generate import Client
+from blis_py.workload.lengths import Lengths
+from blis_py.workload.yamlfile import load_mapping
+
+SLO_CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
+RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}
+DEFAULT_PREFIX_TOKENS = 50
+"""Length of a prefix group's prefix where no client gives one (as in BLIS)."""
+
+NOT_YET: dict[str, frozenset[str]] = {
+    "top": frozenset(
+        {"cohorts", "servegen_data", "inference_perf", "drain_timeout_secs", "goodput_slo_targets"}
+    ),
+    "client": frozenset(
+        [
+            "adapter",
+            "concurrency",
+            "think_time_us",
+            "network",
+            "lifecycle",
+            "multimodal",
+            "reasoning",
+            "closed_loop",
+        ]
+    ),
+}
+"""Keys of the format that this program does not act on yet; refused unless they are null, 0 or false."""
+
+
+def _text(value: Any) -> Any:
+    """YAML reads an unquoted 2 or 007 as a number; where a name is meant, it is one."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ArrivalSpec(Strict):
+    """`shape` and `scale` (us) together replace `cv` and the client's rate."""
+
+    process: Literal["poisson", "gamma", "weibull", "constant"]
+    cv: Positive | None = None
+    shape: Positive | None = None
+    scale: Positive | None = None
+
+
+class DistributionSpec(Strict):
+    """`params` as in `lengths.REQUIRED`; `file` (empirical only) holds `tokens: weight`, YAML or JSON."""
+
+    type: Literal["gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical"]
+    params: dict[Text, float] = Field(default_factory=dict)
+    file: str = ""
+
+
+class ClientSpec(Strict):
+    """One source of requests. Times in us; `timeout` is patience from arrival, 0 or absent: endless."""
+
+    id: Text = ""
+    tenant_id: Text = ""
+    slo_class: str = ""
+    model: str = ""
+    rate_fraction: Positive
+    arrival: ArrivalSpec
+    input_distribution: DistributionSpec
+    output_distribution: DistributionSpec
+    prefix_group: Text = ""
+    prefix_length: Whole = 0
+    streaming: bool = False
+    timeout: Whole | None = None
+    slo_target_us: Whole | None = None
+
+
+class WorkloadSpec(Strict):
+    """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
+
+    `num_requests` and `horizon` (us) bound it; 0 or absent: no bound.
+    """
+
+    version: Annotated[Literal["", "1", "2"], BeforeValidator(_text)] = "2"
+    seed: int | None = None
+    category: Literal["", "language", "multimodal", "reasoning"] = ""
+    aggregate_rate: Positive
+    num_requests: Whole = 0
+    horizon: Whole = 0
+    clients: Annotated[
+        tuple[ClientSpec, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+    ]
+    _file: Path | None = PrivateAttr(default=None)
+
+    def resolved(self, *, rate: float | None = None) -> list[Client]:
+        """The clients with every default, share and file resolved.
+
+        Args:
+            rate: requests per second, instead of `aggregate_rate`.
+
+        Raises:
+            InputError: with file and key of what cannot be.
+        """
+        _check_clients(self.clients, self._file, rate)
+        total = math.fsum(client.rate_fraction for client in self.clients)
+        prefixes = _prefix_lengths(self.clients, self._file)
+        aggregate = self.aggregate_rate if rate is None else rate
+        return [
+            _client(client, index, aggregate * client.rate_fraction / total, prefixes, self._file)
+            for index, client in enumerate(self.clients)
+        ]
+
+
+def load_spec(path: str | Path) -> WorkloadSpec:
+    """Read and check a workload spec.
+
+    Raises:
+        InputError: one, for the first problem: file, dotted key, value and what to do.
+    """
+    path = Path(path)
+    values = load_mapping(path)
+    _refuse_not_yet(values, path)
+    try:
+        spec = WorkloadSpec.model_validate(values)
+    except ValidationError as error:
+        raise _input_error(error, path) from None
+    spec._file = path
+    spec.resolved()
+    return spec
+
+
+def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
+    places = [("", values, NOT_YET["top"])]
+    clients = values.get("clients")
+    for index, client in enumerate(clients if isinstance(clients, list) else []):
+        if isinstance(client, dict):
+            places.append((f"clients[{index}].", client, NOT_YET["client"]))
+    for where, mapping, keys in places:
+        for key in [key for key in mapping if key in keys]:
+            if mapping[key] not in (None, 0, False, "", [], {}):
+                raise InputError("not supported yet", file=path, key=f"{where}{key}", fix="remove the key")
+            del mapping[key]
+
+
+def _input_error(error: ValidationError, path: Path) -> InputError:
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    location = first["loc"]
+    key = _dotted(location)
+    if first["type"] == "extra_forbidden":
+        return InputError("unknown key", file=path, key=key, fix=_nearest(location))
+    if first["type"] == "missing":
+        return InputError("missing key", file=path, key=key, fix="add it")
+    problem = first["msg"].replace("Input should be", "must be").replace("a valid", "a")
+    value = first["input"] if isinstance(first["input"], (str, int, float, bool)) else None
+    return InputError(problem, file=path, key=key, value=value)
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _nearest(location: tuple[int | str, ...]) -> str:
+    """What an unknown key may have meant, from the model that it stands in."""
+    model: type[BaseModel] = WorkloadSpec
+    for part in location[:-1]:
+        if isinstance(part, str):
+            annotation = model.model_fields[part].annotation
+            inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+            model = next((kind for kind in inner if issubclass(kind, BaseModel)), model)
+    near = difflib.get_close_matches(str(location[-1]), model.model_fields, 1)
+    return f"did you mean {near[0]}?" if near else f"use one of {', '.join(model.model_fields)}"
+
+
+def _check_clients(clients: tuple[ClientSpec, ...], path: Path | None, rate: float | None) -> None:
+    if not clients:
+        raise InputError("at least one client is needed", file=path, key="clients")
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise InputError("must be positive", key="--rate", value=rate, fix="give requests per second")
+    names = Counter(client.id for client in clients if client.id)
+    for index, client in enumerate(clients):
+        key = f"clients[{index}]"
+        if names[client.id] > 1:
+            raise InputError(
+                "two clients have this id", file=path, key=f"{key}.id", value=client.id, fix="rename"
+            )
+        _check_class(client.slo_class, f"{key}.slo_class", path)
+        arrival = client.arrival
+        arrivals.check(
+            arrival.process, arrival.cv, arrival.shape, arrival.scale, key=f"{key}.arrival", file=path
+        )
+        if rate is not None and arrival.scale is not None:
+            raise InputError(
+                "fixes the client's rate, so --rate cannot set it",
+                file=path,
+                key=f"{key}.arrival.scale",
+                fix="use cv instead of shape and scale",
+            )
+
+
+def _check_class(name: str, key: str, path: Path | None) -> None:
+    if name in SLO_CLASSES:
+        return
+    known = ", ".join(filter(None, SLO_CLASSES))
+    renamed = RENAMED_CLASSES.get(name)
+    fix = f"it is called {renamed} since version 2" if renamed else f"use one of {known}, or leave it out"
+    raise InputError("unknown SLO class", file=path, key=key, value=name, fix=fix)
+
+
+def _prefix_lengths(clients: tuple[ClientSpec, ...], path: Path | None) -> dict[str, int]:
+    """One length per prefix group: what its clients say, which must be the same where they say it."""
+    lengths_of: dict[str, int] = {}
+    for index, client in enumerate(clients):
+        key, tokens = f"clients[{index}].prefix_length", client.prefix_length
+        if tokens and not client.prefix_group:
+            raise InputError("a prefix is shared in a group", file=path, key=key, fix="give prefix_group too")
+        if tokens and lengths_of.setdefault(client.prefix_group, tokens) != tokens:
+            raise InputError(
+                f"the group's prefix has {lengths_of[client.prefix_group]} tokens already",
+                file=path,
+                key=key,
+                value=tokens,
+                fix="use one length, or another group",
+            )
+    return lengths_of
+
+
+def _client(
+    client: ClientSpec, index: int, rate: float, prefixes: dict[str, int], path: Path | None
+) -> Client:
+    key, arrival = f"clients[{index}]", client.arrival
+    group = client.prefix_group
+    return Client(
+        name=client.id or f"client_{index}",
+        arrivals=Arrivals(
+            arrival.process,
+            rate,
+            cv=1.0 if arrival.cv is None else arrival.cv,
+            shape=arrival.shape,
+            scale_us=arrival.scale,
+        ),
+        input=_lengths(client.input_distribution, f"{key}.input_distribution", path),
+        output=_lengths(client.output_distribution, f"{key}.output_distribution", path),
+        tenant=client.tenant_id,
+        slo_class=client.slo_class,
+        model=client.model,
+        prefix_group=group,
+        prefix_tokens=prefixes.get(group, DEFAULT_PREFIX_TOKENS) if group else 0,
+        streaming=client.streaming,
+        timeout_ns=client.timeout * 1000 if client.timeout else None,
+        slo_target_ns=(client.slo_target_us or 0) * 1000,
+    )
+
+
+def _lengths(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:
+    params = dict(spec.params)
+    if spec.file:
+        if spec.type != "empirical" or params:
+            raise InputError(
+                "a file gives the weights of an empirical distribution without params",
+                file=path,
+                key=f"{key}.file",
+                value=spec.file,
+                fix="remove one of the two",
+            )
+        path = (path.parent if path else Path()) / spec.file
+        params = _weights(path)
+        key = "file"
+    distribution = Lengths(spec.type, params)
+    lengths.check(distribution, key=key, file=path)
+    return distribution
+
+
+def _weights(path: Path) -> dict[str, float]:
+    weights = {}
+    for tokens, weight in load_mapping(path).items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise InputError("a weight must be a number", file=path, key=str(tokens), value=weight)
+        weights[str(tokens)] = float(weight)
+    return weights

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blis_py.cli import spread
+from blis_py.cli.configure import configure
+from blis_py.config import RunConfig
+
+Blis = Callable[..., tuple[int, str, str]]
+
+ALIASES = [
+    (("--hardware", "a100-80"), ("--gpu", "a100-80")),
+    (("--total-kv-blocks", "500"), ("--num-kv-blocks", "500")),
+    (("--block-size-in-tokens", "32"), ("--block-size", "32")),
+    (("--max-num-running-reqs", "7"), ("--max-num-seqs", "7")),
+    (("--max-num-scheduled-tokens", "512"), ("--max-num-batched-tokens", "512")),
+    (("--model-config-folder", "shapes"), ("--model-config", "shapes")),
+    (("--trace-data", "t.csv"), ("--trace", "t.csv")),
+    (("--max-model-len", "0"), ()),
+    (("--enable-prefix-caching",), ()),
+    (("--workload", "distribution"), ()),
+    (("--tp", "1"), ()),
+    (("--set", "tp=2"), ("--tp", "2")),
+    (("--set", "scheduler.max_num_seqs=9"), ("--max-num-seqs", "9")),
+    (("--set", "scheduler={max_num_seqs: 9}"), ("--max-num-seqs", "9")),
+    (("--set", "slo=[ttft.p99=1s]"), ("--slo", "ttft.p99=1s")),
+    (("--slo", "ttft.p99=1s,e2e.mean=2s"), ("--slo", "ttft.p99=1s", "--slo", "e2e.mean=2s")),
+    (("--gpu", "h200", "--hardware", "h200"), ("--gpu", "h200")),
+    (("--workload", "./spec.yaml"), ("--workload-spec", "spec.yaml")),
+]
+
+
+def given(*arguments: str) -> RunConfig:
+    """The configuration of `blis run --model qwen3-14b ARGUMENTS`, which is not run."""
+    from unittest.mock import patch
+
+    from blis_py.cli import main
+
+    seen: list[RunConfig] = []
+    with patch("blis_py.cli.run.execute", lambda flags: seen.append(configure(flags))):
+        assert main(["run", "--model", "qwen3-14b", *arguments]) == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize(("alias", "canonical"), ALIASES, ids=lambda flags: " ".join(flags) or "nothing")
+def test_both_spellings_mean_the_same(alias: tuple[str, ...], canonical: tuple[str, ...]) -> None:
+    assert given(*alias) == given(*canonical)
+
+
+VALUES = [
+    (("--no-enable-prefix-caching",), "scheduler.enable_prefix_caching", False),
+    (("--scheduler", "sjf"), "scheduler.policy", "sjf"),
+    (("--timeout", "-1"), "workload.timeout_s", None),
+    (("--timeout", "12"), "workload.timeout_s", 12.0),
+    (("--alpha-coeffs", "1,2,3", "--beta-coeffs", "1,2,3,4,5,6,7"), "latency.alpha_coeffs", (1.0, 2.0, 3.0)),
+    (
+        ("--set", "latency.model=linear", "--set", "latency.linear.gpu.step=1e6"),
+        "latency.linear",
+        {"gpu": {"step": 1e6}},
+    ),
+    (
+        ("--trace", "t.csv", "--slo-shares", "critical=0.2, standard=0.8"),
+        "workload.slo_shares",
+        {"critical": 0.2, "standard": 0.8},
+    ),
+    (("--slo-ttft", "critical=100ms"), "goodput_by_class", {"ttft": "critical=100ms"}),
+    (("--goodput", "ttft:500", "tpot:50"), "goodput", ("ttft:500", "tpot:50")),
+    (("--goodput", "ttft:500", "--goodput", "tpot:50"), "goodput", ("ttft:500", "tpot:50")),
+    (("--routing-latency", "250"), "routing.latency_us", 250),
+    (("--admission-latency", "50"), "admission.latency_us", 50),
+    (("--horizon", "60s"), "horizon", "60s"),
+    (("--horizon", "5000000"), "horizon", "5000000"),
+    (("--workload", "chatbot"), "workload.preset", "chatbot"),
+]
+
+
+@pytest.mark.parametrize(("flags", "key", "value"), VALUES, ids=[" ".join(flags) for flags, _, _ in VALUES])
+def test_a_flag_sets_its_key(flags: tuple[str, ...], key: str, value: object) -> None:
+    found: object = given(*flags)
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_blis_flags_that_ask_for_nothing_are_accepted(blis: Blis, small: tuple[str, ...]) -> None:
+    plain = blis("run", *small)
+    defaults = "--admission-policy always-admit --dp 1 --kv-cpu-blocks 0 --queue-depth-threshold 5.0"
+    harmless = (
+        "--cache-signal-delay 0 --log debug --lazy-generation --trace-level none --usage-limit-threshold 1"
+    )
+    assert blis("run", *small, *defaults.split(), *harmless.split()) == plain
+    assert plain[0] == 0
+
+
+def test_a_flag_beats_the_policy_bundle_which_beats_the_config_file(tmp_path: Path) -> None:
+    config, bundle = tmp_path / "config.yaml", tmp_path / "bundle.yaml"
+    config.write_text(
+        "scheduler: {policy: fcfs, preemption_policy: fcfs, max_num_seqs: 3}\nnum_instances: 2\n"
+    )
+    bundle.write_text(
+        "scheduler: sjf\npreemption: {policy: priority}\nrouting: {policy: least-loaded}\n"
+        "admission: {policy: always-admit, slo_priorities: {batch: 2}}\n"
+    )
+    resolved = given("--config", str(config), "--policy-config", str(bundle), "--scheduler", "priority-fcfs")
+    assert resolved.scheduler.policy == "priority-fcfs"
+    assert resolved.scheduler.preemption_policy == "priority"
+    assert resolved.scheduler.max_num_seqs == 3
+    assert resolved.routing.policy == "least-loaded"
+    assert resolved.admission.slo_priorities == {"batch": 2}
+    assert resolved.num_instances == 2
+
+
+def test_goodput_takes_several_values_as_in_vllm() -> None:
+    assert spread(["run", "--goodput", "ttft:1", "tpot:2", "--tp", "2"]) == [
+        *("run", "--goodput", "ttft:1", "--goodput", "tpot:2", "--tp", "2")
+    ]

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Blis = Callable[..., tuple[int, str, str]]
+
+
+def test_stdout_is_json_for_a_pipe_and_stderr_is_talk(blis: Blis, small: tuple[str, ...]) -> None:
+    code, out, err = blis("run", *small)
+    assert code == 0
+    summary = json.loads(out)
+    assert summary["cluster"]["requests"]["completed"] == 12
+    assert err.splitlines() == [summary["capacity"], summary["models"]]
+    assert err.startswith("KV capacity: 15,909 blocks of 16")
+    assert "trained-physics formula" in summary["models"]
+
+
+def test_the_table_begins_with_the_kv_capacity(blis: Blis, small: tuple[str, ...]) -> None:
+    code, out, _ = blis("run", *small, "--format", "table")
+    assert code == 0
+    assert out.startswith("KV capacity: ")
+    assert "TTFT" in out
+
+
+def test_format_vllm_has_the_keys_of_bench_serve(blis: Blis, small: tuple[str, ...]) -> None:
+    code, out, _ = blis("run", *small, "--format", "vllm", "--goodput", "ttft:500", "e2el:5000")
+    result = json.loads(out)
+    assert code == 0
+    assert result["completed"] == 12
+    assert {
+        "duration",
+        "mean_ttft_ms",
+        "p99_tpot_ms",
+        "median_itl_ms",
+        "std_e2el_ms",
+        "output_throughput",
+    } <= set(result)
+    assert result["request_goodput"] > 0
+    assert len(result["ttfts"]) == len(result["itls"]) == 12
+
+
+def test_format_blis_has_the_keys_of_its_stdout_and_the_files_those_of_its_files(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    metrics, results = tmp_path / "m.json", tmp_path / "r.json"
+    code, out, _ = blis(
+        "run", *small, "--format", "blis", "--metrics-path", metrics, "--results-path", results
+    )
+    assert code == 0
+    assert {"instance_id", "completed_requests", "ttft_p99_ms", "responses_per_sec"} <= set(json.loads(out))
+    assert "requests" not in json.loads(out)
+    assert {"requestID", "ttft_ms", "e2e_ms"} <= set(json.loads(metrics.read_text())["requests"][0])
+    assert [row["request_id"] for row in json.loads(results.read_text())] == list(range(12))
+
+
+def files(folder: Path) -> Mapping[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_the_saved_configuration_reproduces_the_run_byte_for_byte(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    flags = ("--scheduler", "sjf", "--num-instances", "2", "--slo", "ttft.p99=1s", "--prefix-tokens", "64")
+    code, out, _ = blis("run", *small, *flags, "--out", first, "--no-plots")
+    assert code == 0
+    assert {"config.yaml", "summary.json", "requests.csv", "steps.csv", "trace.csv", "trace.yaml"} <= set(
+        files(first)
+    )
+    assert (first / "summary.json").read_text() == out
+    again = blis("run", "--config", first / "config.yaml", "--out", second, "--no-plots")
+    assert again[:2] == (0, out)
+    assert files(first) == files(second)
+
+
+def test_replaying_a_run_s_own_trace_gives_the_same_summary(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    _, out, _ = blis("run", *small, "--out", tmp_path / "out", "--no-plots")
+    replayed = blis("replay", "--model", "qwen3-14b", "--trace", tmp_path / "out" / "trace.csv")
+    assert replayed[:2] == (0, out)
+
+
+def test_results_are_never_overwritten_unasked(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    code, out, err = blis("run", *small, "--out", tmp_path, "--no-plots")
+    assert (code, out) == (2, "")
+    assert (
+        err
+        == f"error: --out: folder is not empty (found {str(tmp_path)!r}); name another, or overwrite with --force\n"
+    )
+    assert blis("run", *small, "--out", tmp_path, "--no-plots", "--force")[0] == 0
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_a_trace_runs_the_same_under_run_and_replay(blis: Blis, tmp_path: Path) -> None:
+    trace = tmp_path / "azure.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0.5,100,10\n1.0,200,20\n9.0,50,5\n")
+    model = ("--model", "llama-3.1-8b", "--time-scale", "0.5", "--limit", "2")
+    as_run, as_replay = blis("run", *model, "--trace", trace), blis("replay", *model, "--trace", trace)
+    assert as_run == as_replay
+    assert as_run[0] == 0
+    summary = json.loads(as_run[1])
+    assert summary["cluster"]["requests"]["injected"] == 2
+    assert summary["window"]["first_arrival_s"] == 0.25
+
+
+def test_a_horizon_without_a_number_of_requests_takes_all_that_arrive_before_it(blis: Blis) -> None:
+    flags = ("--rate", "20", "--output-tokens", "5", "--output-tokens-stdev", "0", "--horizon", "10s")
+    code, out, _ = blis("run", "--model", "qwen3-14b", *flags)
+    assert code == 0
+    assert 150 < json.loads(out)["cluster"]["requests"]["injected"] < 250
+
+
+def test_kv_blocks_can_be_given_and_the_first_line_says_so(blis: Blis, small: tuple[str, ...]) -> None:
+    _, out, err = blis("run", *small, "--num-kv-blocks", "600")
+    assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,909: ")
+    scheduler: Any = json.loads(out)["scheduler"]
+    assert (scheduler["num_kv_blocks"], scheduler["max_model_len"]) == (600, 9600)
+
+
+def test_a_beyond_native_max_model_len_is_noted(blis: Blis, small: tuple[str, ...]) -> None:
+    code, _, err = blis("run", *small, "--max-model-len", "60000")
+    assert code == 0
+    assert "note: max_model_len 60,000 is beyond the model's own 40,960" in err
+
+
+def test_an_interrupt_exits_with_130(
+    blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blis_py.cluster.simulation.simulate", interrupted)
+    code, out, err = blis("run", *small)
+    assert (code, out, err.splitlines()[-1]) == (130, "", "interrupted")
+
+
+def test_a_failure_to_write_exits_with_1(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
+    code, out, err = blis("run", *small, "--metrics-path", tmp_path)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == f"error: {tmp_path}: Is a directory"
+
+
+def test_help_and_version(blis: Blis) -> None:
+    from blis_py import __version__
+
+    assert blis("--version") == (0, f"{__version__}\n", "")
+    assert "replay" in blis()[1]
+    code, out, _ = blis("run", "--help")
+    assert code == 0
+    assert "--max-num-batched-tokens" in out
+    assert "--flow-control" not in out
+
+
+def test_a_small_run_imports_nothing_heavy() -> None:
+    heavy = ["pandas", "matplotlib", "scipy", "pydantic", "rich", "torch"]
+    program = (
+        "import sys; from blis_py.cli import main\n"
+        "assert main('run --model qwen3-14b --num-requests 3'.split()) == 0\n"
+        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_module_runs_as_a_program_with_its_exit_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blis_py", "plan"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: `blis plan` is not available yet")

@@ -1,0 +1,88 @@
+"""Features and models the latency tests share."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from blis_py.core.features import StepFeatures
+from blis_py.latency import build
+from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.linear import LinearCoefficients, LinearCosts
+from blis_py.latency.model_shape import load_model
+
+LINEAR = LinearCoefficients(
+    gpu=LinearCosts(
+        step=5e6, prefill_tokens=1e4, prefill_pairs=3.3, decode_seqs=1234.5, decode_kv_tokens=39.7
+    ),
+    host=LinearCosts(step=1e5, prefill_seqs=10.5, max_context=0.31, emitted_rows=77.7),
+    frontend=FrontendDelays(before_enqueue_ns=5, per_token_ns=6, at_end_ns=7),
+)
+
+
+def models() -> list[LatencyModel]:
+    """One of each kind, and the branches of `trained-physics` and `roofline`."""
+    h100 = load_gpu("H100")
+    dense, sparse = load_model("qwen3-14b"), load_model("mixtral-8x7b")
+    alpha = (1000.0, 200.0, 50.0)
+    return [
+        build("trained-physics", shape=dense, gpu=h100, tp=1),
+        build("trained-physics", shape=sparse, gpu=h100, tp=2),
+        build(
+            "trained-physics",
+            shape=dense,
+            gpu=h100,
+            tp=1,
+            alpha=alpha,
+            beta=(0.2, 0.9, 1.3, 0.7, 30.0, 4.0, 100.0),
+        ),
+        build(
+            "trained-physics",
+            shape=dense,
+            gpu=h100,
+            tp=1,
+            alpha=alpha,
+            beta=(0.0, 0.0, 0.0, 0.0, 0.0, 40.0, 6000.0, 0.0, 1000.0, 1.0),
+        ),
+        build("roofline", shape=dense, gpu=load_gpu("L4"), tp=1),
+        build("roofline", shape=sparse, gpu=h100, tp=4),
+        build("roofline", shape=load_model("gpt-oss-120b"), gpu=load_gpu("B200"), tp=1),
+        build("linear", shape=dense, gpu=h100, tp=1, linear=LINEAR),
+    ]
+
+
+def decode(seqs: int, kv_tokens: int, max_context: int = 0) -> StepFeatures:
+    return StepFeatures(
+        decode_seqs=seqs, decode_kv_tokens=kv_tokens, max_context=max_context, emitted_rows=seqs
+    )
+
+
+def prefill(tokens: int, cached: int = 0) -> StepFeatures:
+    """One whole prompt (or what the prefix cache has left of it), which emits a token."""
+    return StepFeatures(
+        prefill_seqs=1,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * cached + tokens * (tokens + 1) // 2,
+        prefill_kv_tokens=cached,
+        prefill_prompt_pairs=tokens * (cached + tokens + tokens / 2),
+        max_context=cached,
+        emitted_rows=1,
+    )
+
+
+decode_steps = st.builds(
+    lambda seqs, context: decode(seqs, seqs * context, context), st.integers(1, 512), st.integers(1, 130_000)
+)
+mixed_steps = st.builds(
+    lambda step, tokens, cached: StepFeatures(
+        **{
+            **{name: getattr(prefill(tokens, cached), name) for name in StepFeatures.__slots__},
+            "decode_seqs": step.decode_seqs,
+            "decode_kv_tokens": step.decode_kv_tokens,
+            "emitted_rows": step.decode_seqs + 1,
+        }
+    ),
+    decode_steps,
+    st.integers(1, 8192),
+    st.integers(0, 8192),
+)

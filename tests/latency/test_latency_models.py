@@ -1,0 +1,111 @@
+"""What every latency model must do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latency_cases import decode, decode_steps, mixed_steps, models, prefill
+
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.errors import InputError
+from blis_py.latency import LATENCY_MODELS, build, decode_line, linear
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.model_shape import load_model
+
+MODELS = models()
+every_model = pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=decode_steps, length=st.integers(1, 80))
+def test_a_run_of_decode_steps_ends_where_single_steps_end(
+    model: LatencyModel, step: StepFeatures, length: int
+) -> None:
+    ends, now = [], 0
+    for done in range(length):
+        now += model.step(step.after(done)).synchronous_ns
+        ends.append(now)
+    assert list(model.decode_run_ns(step, length)) == ends
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=decode_steps, length=st.integers(1, 200))
+def test_scalar_and_vector_path_agree_to_the_nanosecond(
+    model: LatencyModel, step: StepFeatures, length: int
+) -> None:
+    ends = []
+    for limit in (0, 10_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decode_line, "SCALAR_STEPS", limit)
+            patch.setattr(linear, "SCALAR_STEPS", limit)
+            ends.append([int(end) for end in model.decode_run_ns(step, length)])
+    assert ends[0] == ends[1]
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=mixed_steps)
+def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: StepFeatures) -> None:
+    assert model.step_ns(step) == model.step(step).synchronous_ns >= 1
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
+def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
+    assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= model.step_ns(step)
+
+
+@every_model
+def test_an_empty_step_still_takes_time(model: LatencyModel) -> None:
+    assert model.step_ns(StepFeatures()) >= 1
+
+
+@every_model
+def test_pricing_leaves_no_trace(model: LatencyModel) -> None:
+    first = model.step_ns(decode(7, 7000))
+    model.step_ns(prefill(2000))
+    model.decode_run_ns(decode(9, 100), 50)
+    assert model.step_ns(decode(7, 7000)) == first
+
+
+def test_each_model_is_built_under_its_own_name() -> None:
+    assert {model.name for model in MODELS} == set(LATENCY_MODELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vidur", {}, "unknown latency model"),
+        ("roofline", {"alpha": [1, 2, 3], "beta": [1] * 7}, "--alpha-coeffs: roofline takes no such"),
+        ("roofline", {"linear": {}}, "roofline takes no such"),
+        ("trained-physics", {"alpha": [1, 2, 3]}, "--beta-coeffs: coefficients come as a pair"),
+        ("trained-physics", {"beta": [1] * 7}, "--alpha-coeffs: coefficients come as a pair"),
+        ("trained-physics", {"alpha": [1, 2], "beta": [1] * 7}, "--alpha-coeffs: wrong number"),
+        ("trained-physics", {"alpha": [1, 2, 3], "beta": [1] * 6}, "give 7 to 11"),
+        ("trained-physics", {"alpha": [1, 2, 3], "beta": [1] * 12}, "give 7 to 11"),
+        ("trained-physics", {"alpha": [1, 2, 3], "beta": [-1] * 7}, "not negative"),
+        ("trained-physics", {"alpha": [1, 2, float("nan")], "beta": [1] * 7}, "finite"),
+        ("linear", {}, "needs its coefficients"),
+        ("linear", {"linear": {"cpu": {}}}, "linear.cpu: unknown key"),
+        ("linear", {"linear": {"gpu": {"tokens": 1}}}, "linear.gpu.tokens: unknown key"),
+        ("linear", {"linear": {"host": {"step": -1}}}, "linear.host.step: must be"),
+        ("linear", {"linear": {"gpu": {"step": "fast"}}}, "linear.gpu.step: must be"),
+        ("linear", {"linear": {"gpu": 3}}, "linear.gpu: must be a mapping"),
+    ],
+)
+def test_bad_coefficients_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        build(name, shape=load_model("qwen3-14b"), gpu=load_gpu("H100"), tp=1, **options)  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+def test_a_tp_degree_that_splits_a_head_is_refused() -> None:
+    with pytest.raises(InputError, match="does not divide the 40 heads"):
+        build("roofline", shape=load_model("qwen3-14b"), gpu=load_gpu("H100"), tp=3)

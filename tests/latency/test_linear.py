@@ -1,0 +1,46 @@
+"""Explicit coefficients, to the nanosecond."""
+
+from __future__ import annotations
+
+from latency_cases import decode, prefill
+
+from blis_py.latency import build
+from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.latency.model_shape import load_model
+
+
+def test_gpu_and_host_part_are_priced_apart() -> None:
+    model = Linear(
+        LinearCoefficients(
+            gpu=LinearCosts(step=1000, prefill_tokens=10, prefill_pairs=0.5), host=LinearCosts(step=300)
+        )
+    )
+    assert model.step(prefill(4)) == StepTime(gpu_ns=1000 + 40 + 5, host_ns=300)
+    assert model.step_ns(prefill(4)) == 1345
+
+
+def test_a_constant_step_time_is_constant() -> None:
+    model = Linear(LinearCoefficients(gpu=LinearCosts(step=7_000_000)))
+    assert list(model.decode_run_ns(decode(1, 500), 4)) == [7_000_000, 14_000_000, 21_000_000, 28_000_000]
+
+
+def test_each_step_is_rounded_to_the_nearest_nanosecond() -> None:
+    model = Linear(LinearCoefficients(gpu=LinearCosts(decode_kv_tokens=0.3)))
+    assert list(model.decode_run_ns(decode(1, 5), 4)) == [2, 4, 6, 8]  # 1.5 1.8 2.1 2.4
+
+
+def test_a_step_that_costs_nothing_takes_a_nanosecond() -> None:
+    assert Linear(LinearCoefficients()).step_ns(decode(1, 1)) == 1
+
+
+def test_coefficients_come_as_a_mapping_too() -> None:
+    mapping = {
+        "gpu": {"step": 5, "decode_seqs": 2},
+        "host": {"emitted_rows": 1},
+        "frontend": {"at_end_ns": 9},
+    }
+    model = build("linear", shape=load_model("qwen3-14b"), gpu=load_gpu("H100"), tp=1, linear=mapping)
+    assert model.step(decode(3, 10)) == StepTime(gpu_ns=11, host_ns=3)
+    assert model.frontend == FrontendDelays(at_end_ns=9)

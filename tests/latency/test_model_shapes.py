@@ -1,0 +1,193 @@
+"""Model profiles against what their makers publish, and strict reading of HuggingFace configs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_py import data
+from blis_py.errors import InputError
+from blis_py.latency.model_shape import known_models, load_model
+
+PUBLISHED_BILLIONS = {
+    "codellama-34b": (33.74, 33.74),
+    "gpt-oss-120b": (116.83, 5.71),  # 5.13 active without the embedding, as its card counts
+    "llada2.0-mini": (16.26, 1.43),
+    "llama-2-7b": (6.74, 6.74),
+    "llama-2-70b": (68.98, 68.98),
+    "llama-3.1-8b": (8.03, 8.03),
+    "llama-3.1-70b": (70.55, 70.55),
+    "mistral-nemo-12b": (12.25, 12.25),
+    "mixtral-8x7b": (46.70, 12.88),
+    "qwen2.5-7b": (7.62, 7.62),
+    "qwen2.5-7b-instruct": (7.62, 7.62),
+    "qwen3-0.6b": (0.596, 0.596),
+    "qwen3-1.7b": (1.72, 1.72),
+    "qwen3-8b": (8.19, 8.19),
+    "qwen3-14b": (14.77, 14.77),
+    "qwen3-32b": (32.76, 32.76),
+    "qwen3-30b-a3b": (30.53, 3.35),
+}
+
+
+def test_every_profile_has_a_published_size_to_check_against() -> None:
+    assert set(PUBLISHED_BILLIONS) == set(known_models())
+
+
+@pytest.mark.parametrize(("name", "sizes"), PUBLISHED_BILLIONS.items())
+def test_parameter_counts_are_the_published_ones(name: str, sizes: tuple[float, float]) -> None:
+    shape = load_model(name)
+    assert shape.parameters / 1e9 == pytest.approx(sizes[0], rel=0.02)
+    assert shape.active_parameters / 1e9 == pytest.approx(sizes[1], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "layers", "hidden"),
+    [
+        ("qwen/qwen3-14b", 40, 5120),
+        ("Qwen/Qwen3-14B", 40, 5120),
+        ("qwen3_14b", 40, 5120),
+        ("meta-llama/Llama-3.1-8B-Instruct", 32, 4096),
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", 80, 8192),
+        ("llama-3.1-8b", 32, 4096),
+        ("meta-llama/Llama-2-7b-hf", 32, 4096),
+        ("codellama/CodeLlama-34b-Instruct-hf", 48, 8192),
+        ("mistralai/Mixtral-8x7B-v0.1", 32, 4096),
+        ("mistralai/Mistral-Nemo-Instruct-2407", 40, 5120),
+        ("openai/gpt-oss-120b", 36, 2880),
+        ("inclusionAI/LLaDA2.0-mini", 20, 2048),
+    ],
+)
+def test_a_model_is_found_by_its_usual_spellings(spelling: str, layers: int, hidden: int) -> None:
+    shape = load_model(spelling)
+    assert (shape.layers, shape.hidden, shape.name) == (layers, hidden, spelling)
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"--model: unknown model.*gpt-5.*qwen3-14b.*--model-config"):
+        load_model("gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes"), [("qwen3-14b", 163_840), ("llama-3.1-8b", 131_072), ("llada2.0-mini", 40_960)]
+)
+def test_kv_bytes_per_token_count_keys_and_values_of_all_layers(name: str, kv_bytes: int) -> None:
+    assert load_model(name).kv_bytes_per_token == kv_bytes
+
+
+def test_the_first_layer_of_llada_is_dense() -> None:
+    shape = load_model("llada2.0-mini")
+    assert (shape.moe_layers, shape.dense_layers, shape.shared_intermediate) == (19, 1, 512)
+
+
+def test_a_switched_off_sliding_window_is_none() -> None:
+    assert load_model("qwen2.5-7b").sliding_window == 0
+    assert load_model("gpt-oss-120b").sliding_window == 128
+
+
+def config(tmp_path: Path, base: str = "qwen3-14b", **changes: Any) -> Path:
+    """A bundled config with some keys replaced; `...` removes the key."""
+    values = json.loads((data.root("profiles") / "models" / f"{base}.json").read_text())
+    values.update(changes)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+    return path
+
+
+def test_a_config_of_ones_own_is_read_from_file_or_folder(tmp_path: Path) -> None:
+    path = config(tmp_path, num_hidden_layers=12)
+    assert load_model("mine", path) == load_model("mine", tmp_path)
+    assert load_model("mine", path).layers == 12
+
+
+def test_the_language_part_of_a_multimodal_config_is_used(tmp_path: Path) -> None:
+    values = json.loads(config(tmp_path).read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": values, "vision_config": {}}))
+    assert load_model("mine", tmp_path) == load_model("mine", config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rope", "limit"),
+    [
+        (None, 40_960),
+        ({"rope_type": "llama3", "factor": 8.0}, 40_960),
+        ({"type": "linear", "factor": 2.0}, 81_920),
+        ({"rope_type": "dynamic", "factor": 2}, 81_920),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
+        ({"rope_type": "yarn", "factor": 4.0}, 163_840),
+    ],
+)
+def test_rope_scaling_stretches_the_length_limit(
+    tmp_path: Path, rope: dict[str, Any] | None, limit: int
+) -> None:
+    assert load_model("mine", config(tmp_path, rope_scaling=rope)).max_position_embeddings == limit
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "size"),
+    [
+        ({"quant_method": "fp8"}, 1.0),
+        ({"quant_method": "gptq", "bits": 4}, 0.5),
+        ({"quant_method": "awq", "bits": 8}, 1.0),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0.5),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 0.5625),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8}}},
+            },
+            1.0,
+        ),
+    ],
+)
+def test_quantised_weights_are_smaller(tmp_path: Path, quantisation: dict[str, Any], size: float) -> None:
+    shape = load_model("mine", config(tmp_path, quantization_config=quantisation))
+    assert (shape.weight_bytes, shape.expert_weight_bytes, shape.dtype_bytes) == (size, size, 2)
+
+
+def test_mxfp4_quantises_the_experts_only() -> None:
+    shape = load_model("gpt-oss-120b")
+    assert (shape.weight_bytes, shape.expert_weight_bytes) == (2.0, 0.53125)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": ...}, "config.json: hidden_size: missing"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number of at least 1 (found 0)"),
+        ({"num_hidden_layers": 1.5}, "num_hidden_layers: must be a whole number"),
+        ({"vocab_size": "many"}, "vocab_size: must be a whole number"),
+        ({"num_key_value_heads": 7}, "num_key_value_heads: must divide num_attention_heads (40)"),
+        ({"head_dim": ..., "num_attention_heads": 48}, "num_attention_heads: must divide hidden_size (5120)"),
+        ({"torch_dtype": "int3"}, "torch_dtype: unknown dtype"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: must be true or false"),
+        ({"quantization_config": {"quant_method": "magic"}}, "quantization_config.quant_method: unknown"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config.quant_method: missing"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 5}}, "quantization_config.bits: unusual"),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, "rope_scaling.factor: must be positive"),
+        ({"rope_scaling": 8}, "rope_scaling: must be an object"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok: more than the 8 experts"),
+        ({"num_experts": 8}, "num_experts_per_tok: missing"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank: multi-head latent attention is not modelled"),
+    ],
+)
+def test_a_bad_config_is_refused_by_file_and_key(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        load_model("mine", config(tmp_path, **changes))
+    assert message in str(error.value)
+
+
+def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_model("mine", tmp_path / "absent.json")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        load_model("mine", tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(InputError, match="must be a JSON object"):
+        load_model("mine", tmp_path)
