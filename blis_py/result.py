@@ -92,6 +92,10 @@ class Result:
         if any(instance.runs is not None for instance in self.record.instances):
             write_steps_csv(self.record, target / "steps.csv")
         self._save_trace(target)
+        if plots:
+            from blis_py.report.plots import save_plots
+
+            save_plots(self.record, target / "plots")
         return target
 
     def _save_trace(self, folder: Path) -> None:

@@ -48,11 +48,12 @@ def _dispatch(arguments: list[str]) -> int:
     if verb in _NOT_YET:
         raise InputError(f"`blis {verb}` is not available yet", fix="there are `run` and `replay`")
     if verb in _VERBS:
-        return _app([verb])(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK
+        app = _app([verb], arguments[1:])
+        return app(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK
     return _everything()(args=arguments, prog_name="blis", standalone_mode=False) or OK
 
 
-def _app(verbs: Sequence[str]) -> typer.Typer:
+def _app(verbs: Sequence[str], arguments: Sequence[str] = ()) -> typer.Typer:
     """Some of the verbs. One alone is the whole application: the others need not be imported."""
     app = typer.Typer(
         help="Simulate clusters that serve large language models.",
@@ -61,7 +62,7 @@ def _app(verbs: Sequence[str]) -> typer.Typer:
     )
     for verb in verbs:
         module = import_module(f"blis_py.cli.{verb}")
-        add(app, getattr(module, verb), module.GROUPS)
+        add(app, getattr(module, verb), module.GROUPS, arguments)
     return app
 
 

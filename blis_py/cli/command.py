@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,13 +18,18 @@ _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
 
-def add(app: typer.Typer, verb: Verb, groups: tuple[Group, ...]) -> None:
-    """Makes `verb` a command of `app`, with the flags of all groups."""
+def add(app: typer.Typer, verb: Verb, groups: tuple[Group, ...], arguments: Sequence[str]) -> None:
+    """Makes `verb` a command of `app`, with the flags of all groups.
+
+    Of the hidden flags, which are many, only those among the `arguments`: each costs half a millisecond.
+    """
+    named = {argument.partition("=")[0] for argument in arguments}
     spellings = {
         _parameter_name(spelling): (spelling, flag, panel)
         for panel, flags in groups
         for flag in flags
         for spelling in (flag.name, *flag.aliases)
+        if spelling in named or not (flag.hidden or spelling != flag.name)
     }
 
     def call(**values: Any) -> None:

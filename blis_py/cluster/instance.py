@@ -7,14 +7,25 @@ from collections import deque
 from collections.abc import Generator, Sequence
 
 from simpy import Environment, Event
+from simpy.events import EventPriority
 
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.latency.base import LatencyModel
 
-AFTER_ARRIVALS = 2
+AFTER_ARRIVALS = EventPriority(2)
 """SimPy priority of the end of a step: what arrives at the same instant is seen by the next one."""
+
+
+class Alarm(Event):
+    """Wakes a sleeping loop. Unlike a timeout's, its sleeper can be moved to another alarm."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.callbacks = []
+        self._ok = True
+        self._value = None
 
 
 class Instance:
@@ -50,16 +61,17 @@ class Instance:
         self._steps = 0
         self._reach = 4
         """Steps to price at once. Most runs are cut short by an arrival, so it adapts to how far they get."""
-        self._alarm = Event(env)
+        self._alarm = Alarm(env)
         env.process(self.run())
 
     def run(self) -> Generator[Event, None, None]:
         """The main loop."""
-        env, schedule = self.env, self.scheduler.schedule
+        env, scheduler, inbox = self.env, self.scheduler, self._inbox
         while True:
-            now_ns = env.now
-            self._receive(now_ns)
-            step = schedule(now_ns)
+            now_ns = int(env.now)
+            if inbox or scheduler.first_deadline_ns <= now_ns:
+                self._receive(now_ns)
+            step = scheduler.schedule(now_ns)
             if step is None:
                 yield self._until_work(now_ns)
             else:
@@ -77,9 +89,8 @@ class Instance:
             if self._steps > 1:
                 self._cut(ready_ns)
         elif len(self._inbox) == 1:
-            alarm = self._alarm  # the loop is idle and sleeps on an alarm that has no time yet
-            alarm._ok, alarm._value = True, None
-            self.env.schedule(alarm, AFTER_ARRIVALS, self._front_end_ns)
+            # The loop is idle; its alarm has had no time to ring at.
+            self.env.schedule(self._alarm, AFTER_ARRIVALS, self._front_end_ns)
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
@@ -148,18 +159,17 @@ class Instance:
             waiting = self._alarm.callbacks
             self._alarm.callbacks = []
             end_ns = self._start_ns + int(self._ends[self._steps - 1])
-            self._ring_in(end_ns - self.env.now).callbacks = waiting
+            self._ring_in(end_ns - int(self.env.now)).callbacks = waiting
 
     def _until_work(self, now_ns: int) -> Event:
         if self._inbox:
             return self._ring_in(self._inbox[0][0] - now_ns)
-        self._alarm = Event(self.env)
+        self._alarm = Alarm(self.env)
         return self._alarm
 
-    def _ring_in(self, delay_ns: int) -> Event:
+    def _ring_in(self, delay_ns: int) -> Alarm:
         """The event the loop sleeps on. An arrival may replace it by an earlier one."""
-        self._alarm = alarm = Event(self.env)
-        alarm._ok, alarm._value = True, None
+        self._alarm = alarm = Alarm(self.env)
         self.env.schedule(alarm, AFTER_ARRIVALS, delay_ns)
         return alarm
 

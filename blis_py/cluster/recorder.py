@@ -16,9 +16,6 @@ from blis_py.workload.table import Ints, RequestTable
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", *FEATURE_NAMES)
 
-_FEW = 8
-"""Up to here plain Python beats numpy."""
-
 _OUTCOME_OF = {
     FinishReason.STOP: Outcome.COMPLETED,
     FinishReason.LENGTH: Outcome.LENGTH_CAPPED,
@@ -80,9 +77,10 @@ class InstanceLog:
     def steps(self, step: Step, start_ns: int, ends: Sequence[int], steps: int) -> None:
         """`steps` alike steps are over; `ends` are relative to their start."""
         log = self.step_end_ns
-        if steps <= _FEW:
-            for i in range(steps):
-                log.append(start_ns + int(ends[i]))
+        if steps == 1:
+            log.append(start_ns + int(ends[0]))
+        elif isinstance(ends, list):
+            log.extend([start_ns + end for end in ends[:steps]])
         else:
             log.frombytes((np.asarray(ends[:steps], dtype=np.int64) + start_ns).tobytes())
         self._busy_ns += log[-1] - start_ns

@@ -69,7 +69,9 @@ class KVCache:
     def own_blocks(self, request: Request, shared: int) -> int:
         """How many of its own blocks a preempted request can still continue a full match with."""
         kept = request.kept_blocks
-        if kept is None or shared != min(len(request.block_keys), (request.num_tokens - 1) // self.block_size):
+        if kept is None or shared != min(
+            len(request.block_keys), (request.num_tokens - 1) // self.block_size
+        ):
             return 0
         return min(len(kept), request.kept_full, (request.num_tokens - 1) // self.block_size - shared)
 
@@ -134,24 +136,20 @@ class KVCache:
             keep: remember the private blocks, so that the request may find them again.
         """
         table, request.block_table = request.block_table, []
-        if not self.prefix_caching:
-            self.pool.give_back(table)
-            return
-        if request.block_keys:
+        named: list[int] = []
+        if request.block_keys and self.prefix_caching:
             named = table[: len(request.block_keys)]
             table = table[len(named) :]
-            self._release_named(named, request.computed // self.block_size, table)
-        else:
-            named = []
-            self.pool.give_back(table)
-        if keep:
+        self.pool.give_back(table)
+        if named:
+            self._release_named(named, request.computed // self.block_size)
+        if keep and self.prefix_caching:
             request.kept_blocks = table
             request.kept_full = max(request.computed // self.block_size - len(named), 0)
 
-    def _release_named(self, blocks: list[int], full: int, private: list[int]) -> None:
-        """Blocks that may be shared come after the private ones, as they do in the sequence reversed."""
+    def _release_named(self, blocks: list[int], full: int) -> None:
+        """The blocks that may be shared; `full` of them have been computed."""
         pool = self.pool
-        pool.give_back(private)
         for i in reversed(range(len(blocks))):
             if i >= full:
                 pool.forget(blocks[i])  # it was planned, but will not be computed

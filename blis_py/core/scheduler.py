@@ -16,7 +16,7 @@ also ask how many steps would look alike (`repeats`) and finish them all at once
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -308,7 +308,7 @@ class Scheduler:
             free = self.kv.pool.num_free
             blocks = self._crossings[self.tick % self._block_size]
             if blocks <= free:
-                chunks = ()
+                chunks: Prefills | None = []
                 if self._prefilling:
                     chunks = self._plan_chunks(prefills, budget - decodes, free - blocks)
                 if chunks is not None:
@@ -482,7 +482,15 @@ class Scheduler:
             if past + new == length:
                 emitted += 1
         return StepFeatures(
-            len(prefills), tokens, pairs, past_tokens, prompt_pairs, decodes, kv_tokens, longest, decodes + emitted
+            len(prefills),
+            tokens,
+            pairs,
+            past_tokens,
+            prompt_pairs,
+            decodes,
+            kv_tokens,
+            longest,
+            decodes + emitted,
         )
 
     # -- transitions -----------------------------------------------------------------------------
@@ -571,14 +579,18 @@ class Scheduler:
         del self.running[request]
 
     def _complete(self, request: Request) -> None:
-        self._leave_running(request)
+        if request.status is _DECODING:
+            self._stop_decoding(request)
+        del self.running[request]
         self.kv.release(request)
         request.status = _FINISHED
         if request.finish_reason is None:
-            request.finish_reason = FinishReason.STOP
-            if request.generated == self._max_len - request.prompt_tokens:
-                if request.generated not in (request.max_tokens, request.output_tokens):
-                    request.finish_reason = FinishReason.LENGTH
+            # At the cap, and neither the client nor the model wanted to stop there.
+            capped = request.generated == self._max_len - request.prompt_tokens
+            if capped and request.generated not in (request.max_tokens, request.output_tokens):
+                request.finish_reason = FinishReason.LENGTH
+            else:
+                request.finish_reason = FinishReason.STOP
 
     def _due(self) -> list[Request]:
         """Requests whose last token by length has been emitted."""
@@ -672,7 +684,7 @@ def _running_order(request: Request) -> int:
 
 def _check(config: SchedulerConfig) -> None:
     """Refuses settings that cannot work, one clear error each."""
-    choices = {
+    choices: dict[str, Collection[str]] = {
         "scheduler": SCHEDULERS,
         "preemption_policy": PREEMPTION_POLICIES,
         "batch_former": ("running-first", "prefill-first"),
@@ -693,6 +705,6 @@ def _check(config: SchedulerConfig) -> None:
         )
     if config.sjf_aging_ms is not None:
         if config.scheduler != "sjf":
-            raise InputError("applies to the sjf scheduler only", key="sjf_aging_ms", fix="use --scheduler sjf")
+            raise InputError("applies to sjf only", key="sjf_aging_ms", fix="use --scheduler sjf")
         if config.sjf_aging_ms < 0:
             raise InputError("must not be negative", key="sjf_aging_ms", value=config.sjf_aging_ms)

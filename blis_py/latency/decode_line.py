@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCALAR_STEPS = 24
-"""Runs up to this long are summed in plain Python; longer ones in numpy (where the two cost the same)."""
+SCALAR_STEPS = 48
+"""Runs up to this long are summed in plain Python; longer ones in numpy (where the two cost about the same)."""
 
 
 class DecodeLine(NamedTuple):
@@ -38,30 +38,38 @@ def run_ns(
     """Cumulative end times of `steps` decode steps, S growing by `growth` tokens from step to step.
 
     Both paths do the same IEEE operations in the same order and truncate every step on its own, so
-    they agree to the bit with each other and with single steps. No coefficient being negative, a
-    step is never shorter than the first: if that lasts a unit, all do.
+    they agree to the bit with each other and with single steps.
     """
-    if steps > SCALAR_STEPS or line.at(kv_tokens) < 1.0 or not growth:
+    if steps > SCALAR_STEPS or not growth:
         return _vector(line, kv_tokens, growth, steps, unit_ns, fixed_ns)
     base, x0, x1, y0, y1 = line
     contexts = range(kv_tokens, kv_tokens + steps * growth, growth)
     if x0 == y0 and x1 == y1:
-        units = [int(base + (x0 + x1 * s)) for s in contexts]
+        ns = [int(base + (x0 + x1 * s)) * unit_ns + fixed_ns for s in contexts]
     else:
-        units = [int(base + (x if (x := x0 + x1 * s) > (y := y0 + y1 * s) else y)) for s in contexts]
-    return list(accumulate([unit * unit_ns + fixed_ns for unit in units]))
+        ns = [
+            int(base + (x if (x := x0 + x1 * s) > (y := y0 + y1 * s) else y)) * unit_ns + fixed_ns
+            for s in contexts
+        ]
+    # Coefficients are not negative, so if the first step lasts a unit, all do.
+    if ns[0] < unit_ns + fixed_ns:
+        return _vector(line, kv_tokens, growth, steps, unit_ns, fixed_ns)
+    return list(accumulate(ns))
 
 
 def _vector(
     line: DecodeLine, kv_tokens: int, growth: int, steps: int, unit_ns: int, fixed_ns: int
 ) -> Sequence[int]:
+    base, x0, x1, y0, y1 = line
     s = np.arange(steps, dtype=np.float64)
     s *= growth
     s += kv_tokens
-    price = np.maximum(line.x0 + line.x1 * s, line.y0 + line.y1 * s)
-    price += line.base
-    units = np.maximum(price.astype(np.int64), 1)
-    units *= unit_ns
-    units += fixed_ns
-    ends: Sequence[int] = np.cumsum(units)  # type: ignore[assignment]
+    price = x0 + x1 * s
+    if x0 != y0 or x1 != y1:
+        price = np.maximum(price, y0 + y1 * s)
+    price += base
+    ns = np.maximum(price.astype(np.int64), 1)
+    ns *= unit_ns
+    ns += fixed_ns
+    ends: Sequence[int] = ns.cumsum()  # type: ignore[assignment]
     return ends

@@ -99,7 +99,7 @@ def state_over_time(record: RunRecord) -> Figure | None:
         axes = figure.subplots(3, 1, sharex=True)
         _draw_state(axes[0], state, state.running, "Running requests")
         _draw_state(axes[1], state, state.waiting, "Waiting requests")
-        _draw_state(axes[2], state, state.kv_pct, "KV cache in use, %", mean=True)
+        _draw_state(axes[2], state, state.kv_pct, "KV cache in use, %" + (" (bold: mean)" if len(state.running) > 1 else ""), mean=True)
         axes[2].set_ylim(top=101)
         _time_axis(axes[2], state)
         _legend_below(figure, axes[0])
@@ -116,15 +116,11 @@ def overview(record: RunRecord) -> Figure:
             _draw_cdf(ax, record, metric, samples)
         if state is not None:
             several = len(state.running) > 1
-            left = axes[1, 0]
-            _draw_total(left, state, state.waiting, "#e08214", "waiting")
-            _draw_total(left, state, state.running, _CLASS_COLOURS["standard"], "running")
-            left.set_title(f"Requests in the {'cluster' if several else 'instance'}")
-            left.legend(loc="best")
+            _draw_requests(axes[1, 0], state)
             _draw_state(axes[1, 1], state, state.kv_pct, "KV cache in use, %", mean=True)
             axes[1, 1].set_ylim(top=101)
             if several:
-                axes[1, 1].legend(labels=["each instance", "mean"], loc="best")
+                axes[1, 1].legend(loc="best")
             for ax in axes[1]:
                 _time_axis(ax, state)
         figure.suptitle(_headline(record), x=0.01, ha="left", fontsize=12, color=_INK)
@@ -145,11 +141,20 @@ def _figure(height: float) -> Iterator[Figure]:
 
 
 def _headline(record: RunRecord) -> str:
+    """What ran on what, and what came of it."""
     columns = latencies(record)
     done = int(columns.completed.sum())
-    instances = len(record.instances)
-    text = f"{done:,} of {len(record.table):,} requests completed on {instances} instance"
-    return text + ("s" if instances > 1 else "")
+    instances, config = len(record.instances), record.config
+    where = f"{instances} instance{'' if instances == 1 else 's'}"
+    if config.get("model") and config.get("gpu"):
+        gpu = Path(config["gpu"]).stem.upper()
+        where = f"{where} of {Path(config['model']).name} on {gpu} TP{config.get('tp', 1)}"
+    text = f"{done:,} of {len(record.table):,} requests completed on {where}"
+    if done:
+        window_ns = record.finish_ns[columns.completed].max() - record.table.arrival_ns[0]
+        tokens = record.emitted_tokens[columns.completed].sum()
+        text += f"\n{done / window_ns * 1e9:,.1f} requests/s, {tokens / window_ns * 1e9:,.0f} output tokens/s"
+    return text
 
 
 def _samples(record: RunRecord) -> Samples:
@@ -219,20 +224,24 @@ def _draw_state(ax: Axes, state: Timeline, rows: Floats, title: str, mean: bool 
             label = "each instance" if index == 0 else None
             ax.plot(state.time_s / scale, row, color="#9ecae1", linewidth=0.8, label=label)
     whole = rows.mean(axis=0) if mean else rows.sum(axis=0)
-    label = "the one instance" if len(rows) == 1 else "cluster (sum; mean for KV)"
+    label = "one instance" if len(rows) == 1 else "mean of instances" if mean else "cluster"
     ax.plot(state.time_s / scale, whole, color="#08519c", linewidth=1.6, label=label)
     ax.set_title(title)
-    ax.set_ylim(bottom=0, top=None)
-    ax.margins(x=0)
-
-
-def _draw_total(ax: Axes, state: Timeline, rows: Floats, colour: str, label: str) -> None:
-    moments = state.time_s / _time_unit(state)[1]
-    total = rows.sum(axis=0)
-    ax.plot(moments, total, color=colour, linewidth=1.4, label=label)
-    ax.fill_between(moments, total, color=colour, alpha=0.15, linewidth=0)
     ax.set_ylim(bottom=0)
     ax.margins(x=0)
+
+
+def _draw_requests(ax: Axes, state: Timeline) -> None:
+    """Running and waiting requests of the whole cluster."""
+    moments = state.time_s / _time_unit(state)[1]
+    shown = (("running", state.running, "#1f77b4"), ("waiting", state.waiting, "#e08214"))
+    for label, rows, colour in shown:
+        ax.plot(moments, rows.sum(axis=0), color=colour, linewidth=1.6, label=label)
+        ax.fill_between(moments, rows.sum(axis=0), color=colour, alpha=0.12, linewidth=0)
+    ax.set_title("Requests in the cluster" if len(state.running) > 1 else "Requests at the instance")
+    ax.set_ylim(bottom=0)
+    ax.margins(x=0)
+    ax.legend(loc="best")
 
 
 def _time_unit(state: Timeline) -> tuple[str, float]:

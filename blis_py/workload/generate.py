@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,11 +71,17 @@ def generate(
         num_requests = spec.num_requests
     if seed is None:
         seed = DEFAULT_SEED if spec.seed is None else spec.seed
-    return merge(spec.resolved(rate=rate), seed=seed, num_requests=num_requests, horizon_ns=horizon_ns)
+    clients = spec.resolved(rate=rate)
+    return merge(clients, seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, file=spec.file)
 
 
 def merge(
-    clients: Sequence[Client], *, seed: int, num_requests: int | None = None, horizon_ns: int | None = None
+    clients: Sequence[Client],
+    *,
+    seed: int,
+    num_requests: int | None = None,
+    horizon_ns: int | None = None,
+    file: Path | None = None,
 ) -> RequestTable:
     """The requests of all clients, merged by arrival (ties: order of the clients).
 
@@ -82,10 +89,11 @@ def merge(
     asking for more requests continues the same sequence.
 
     Raises:
-        InputError: neither `num_requests` nor `horizon_ns`, or one that is not positive.
+        InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
     """
-    _check_extent(clients, num_requests, horizon_ns)
+    _check_extent(clients, num_requests, horizon_ns, file)
     arrivals = _arrivals(clients, seed, num_requests, horizon_ns)
+    _check_found(sum(map(len, arrivals)), num_requests, horizon_ns, file)
     which = np.repeat(np.arange(len(clients), dtype=np.int32), [len(times) for times in arrivals])
     arrival_ns = np.concatenate(arrivals)
     order = np.argsort(arrival_ns, kind="stable")[:num_requests]
@@ -99,21 +107,36 @@ def merge(
     return _table(clients, which, arrival_ns, prompt, output)
 
 
-def _check_extent(clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None) -> None:
+def _check_extent(
+    clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None, file: Path | None
+) -> None:
     if num_requests is None and horizon_ns is None:
-        raise InputError(
-            "nothing says where the workload ends", key="num_requests", fix="give num_requests or horizon"
-        )
+        problem, fix = "nothing says where the workload ends", "give num_requests or horizon"
+        raise InputError(problem, file=file, key="num_requests", fix=fix)
     if num_requests is not None and num_requests < 1:
         raise InputError("must be at least 1", key="num_requests", value=num_requests)
     if horizon_ns is not None and horizon_ns < 1:
         raise InputError("must be positive", key="horizon", value=horizon_ns)
-    rate = sum(1e6 / client.arrivals.mean_gap_us for client in clients)
-    expected = min(num_requests or math.inf, math.inf if horizon_ns is None else rate * horizon_ns / 1e9)
+    by_time = math.inf if horizon_ns is None else _total_rate(clients) * horizon_ns / 1e9
+    expected = min(num_requests or math.inf, by_time)
     if expected > MOST_REQUESTS:
+        problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MOST_REQUESTS:,}"
         key = "num_requests" if horizon_ns is None else "horizon"
-        fix = f"stay below {MOST_REQUESTS:,} requests"
-        raise InputError(f"about {expected:.2g} requests do not fit in memory", key=key, fix=fix)
+        raise InputError(problem, file=file, key=key, fix=fix)
+
+
+def _check_found(found: int, num_requests: int | None, horizon_ns: int | None, file: Path | None) -> None:
+    if found == 0:
+        problem, fix = "no request comes before the horizon", "lengthen it or raise the rate"
+        raise InputError(problem, file=file, key="horizon", fix=fix)
+    if horizon_ns is None and num_requests is not None and found < num_requests:
+        problem, fix = "so slow that the requests take more than a century", "raise it"
+        raise InputError(problem, file=file, key="aggregate_rate", fix=fix)
+
+
+def _total_rate(clients: Sequence[Client]) -> float:
+    """Requests per second of all clients together."""
+    return sum(1e6 / client.arrivals.mean_gap_us for client in clients)
 
 
 def _arrivals(
@@ -123,8 +146,8 @@ def _arrivals(
     end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
     until_ns = end_ns
     if num_requests is not None:
-        rate = sum(1e6 / client.arrivals.mean_gap_us for client in clients)
-        until_ns = math.ceil(min(end_ns, 1.05e9 * (num_requests + 4 * math.sqrt(num_requests)) / rate + 1e6))
+        expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _total_rate(clients)
+        until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
     while True:
         times = [
             arrivals_until(
@@ -136,16 +159,8 @@ def _arrivals(
             for client in clients
         ]
         if until_ns >= end_ns or sum(map(len, times)) >= (num_requests or 0):
-            break
+            return times
         until_ns = min(2 * until_ns, end_ns)
-    found = sum(map(len, times))
-    if found == 0 or (horizon_ns is None and found < (num_requests or 0)):
-        raise InputError(
-            "too few requests before the end",
-            key="aggregate_rate",
-            fix="raise the rate or lengthen the horizon",
-        )
-    return times
 
 
 def _table(

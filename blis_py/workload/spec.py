@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -115,6 +114,11 @@ class WorkloadSpec(Strict):
     ]
     _file: Path | None = PrivateAttr(default=None)
 
+    @property
+    def file(self) -> Path | None:
+        """Where the spec was read from."""
+        return self._file
+
     def resolved(self, *, rate: float | None = None) -> list[Client]:
         """The clients with every default, share and file resolved.
 
@@ -200,13 +204,14 @@ def _check_clients(clients: tuple[ClientSpec, ...], path: Path | None, rate: flo
         raise InputError("at least one client is needed", file=path, key="clients")
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError("must be positive", key="--rate", value=rate, fix="give requests per second")
-    names = Counter(client.id for client in clients if client.id)
+    seen: set[str] = set()
     for index, client in enumerate(clients):
         key = f"clients[{index}]"
-        if names[client.id] > 1:
+        if client.id and client.id in seen:
             raise InputError(
-                "two clients have this id", file=path, key=f"{key}.id", value=client.id, fix="rename"
+                "two clients have this id", file=path, key=f"{key}.id", value=client.id, fix="rename one"
             )
+        seen.add(client.id)
         _check_class(client.slo_class, f"{key}.slo_class", path)
         arrival = client.arrival
         arrivals.check(
