@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blis_py.api import Simulation, build, replay, run
-    from blis_py.config import RunConfig, load_config
+    from blis_py.config import load_config
+    from blis_py.config_models import RunConfig
     from blis_py.errors import InputError
     from blis_py.result import Result
 
@@ -40,7 +41,7 @@ _HOMES = {
     "run": "blis_py.api",
     "Simulation": "blis_py.api",
     "Result": "blis_py.result",
-    "RunConfig": "blis_py.config",
+    "RunConfig": "blis_py.config_models",
     "load_config": "blis_py.config",
     "InputError": "blis_py.errors",
 }

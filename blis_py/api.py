@@ -11,30 +11,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py import data
-from blis_py.config import (
-    NAMES,
-    RunConfig,
-    SchedulerSection,
-    WorkloadSection,
-    as_dict,
-    duration_ns,
-    load_config,
-    looks_like_file,
-)
-from blis_py.config_load import did_you_mean
+from blis_py.config import as_dict, load_config
+from blis_py.config_layers import did_you_mean
+from blis_py.config_models import NAMES, RunConfig, SchedulerSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.slo import DIMENSIONS, GoodputTargets, parse_class_targets, parse_goodput, parse_slos
 from blis_py.result import Result
+from blis_py.sources import DEFAULT_SEED, horizon_ns_of, requests
 from blis_py.workload.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.latency.hardware import GpuSpec
     from blis_py.latency.model_shape import ModelShape
-
-DEFAULT_SEED = 42
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
@@ -85,7 +75,7 @@ class Simulation:
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
             seed=DEFAULT_SEED if config.seed is None else config.seed,
-            horizon_ns=_horizon_ns(config),
+            horizon_ns=horizon_ns_of(config),
             slo_priorities=config.admission.slo_priorities or None,
             record_steps=record_steps,
             progress=progress,
@@ -241,62 +231,3 @@ def _targets(config: RunConfig) -> GoodputTargets:
 def _other_models(table: RequestTable, config: RunConfig) -> list[str]:
     others = sorted(set(table.model.names) - {"", config.model})
     return [f"requests for {', '.join(others)} are served by {config.model} too"] if others else []
-
-
-def requests(config: RunConfig) -> RequestTable:
-    """The requests of a configuration, in order of arrival."""
-    load = config.workload
-    seed = DEFAULT_SEED if config.seed is None else config.seed
-    horizon_ns = _horizon_ns(config)
-    if load.trace is not None:
-        from blis_py.traces import read_trace
-
-        return read_trace(
-            load.trace,
-            header=load.trace_header,
-            time_scale=load.time_scale,
-            limit=load.limit,
-            slo_shares=load.slo_shares or None,
-            seed=seed,
-        )
-    if load.spec is not None:
-        from blis_py.workload import generate
-        from blis_py.workload.spec import load_spec
-
-        spec = load_spec(spec_path(load.spec))
-        return generate(
-            spec, seed=config.seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns
-        )
-    return _synthesised(load, seed, horizon_ns)
-
-
-def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> RequestTable:
-    from blis_py.workload.presets import preset, synthesise
-
-    num_requests = 100 if load.num_requests is None and horizon_ns is None else load.num_requests
-    common: dict[str, Any] = {
-        "rate": 1.0 if load.rate is None else load.rate,
-        "num_requests": num_requests,
-        "horizon_ns": horizon_ns,
-        "arrival": load.arrival,
-        "cv": load.cv,
-        "seed": seed,
-        "timeout_s": load.timeout_s,
-    }
-    if load.preset is not None:
-        return preset(load.preset, **common)
-    lengths = {
-        f"{side}_tokens{part}": getattr(load, f"{side}_tokens{part}")
-        for side in ("prompt", "output")
-        for part in ("", "_stdev", "_min", "_max")
-    }
-    return synthesise(**common, **lengths, prefix_tokens=load.prefix_tokens)
-
-
-def spec_path(name: str) -> Path:
-    """The file of a workload spec: itself, or the bundled one of that name."""
-    return Path(name) if looks_like_file(name) else data.root("workloads") / f"{name}.yaml"
-
-
-def _horizon_ns(config: RunConfig) -> int | None:
-    return None if config.horizon is None else duration_ns(config.horizon)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_py.config_load import did_you_mean
+from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.workload.yamlfile import load_mapping
 
@@ -18,6 +18,9 @@ _SETS: dict[str, str] = {
     "admission.slo_priorities": "admission.slo_priorities",
 }
 """Key of the bundle -> key of the configuration."""
+
+KEYS = {own: theirs for theirs, own in _SETS.items()}
+"""What a key of the configuration is called in a bundle."""
 
 _NOT_YET: dict[str, tuple[str, ...]] = {
     "": ("tenant_budgets", "node_pools", "autoscaler", "instance_lifecycle", "priority"),

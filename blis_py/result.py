@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config import RunConfig, dump
+from blis_py.config import dump
+from blis_py.config_models import RunConfig
 from blis_py.errors import InputError
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos

@@ -24,6 +24,7 @@ _COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns the exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts sooner; no linear algebra to share
     try:
         code = _dispatch(spread(list(sys.argv[1:] if argv is None else argv)) or ["--help"])
     except InputError as error:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
-from blis_py.config import RunConfig, load_config
+from blis_py.config import load_config
+from blis_py.config_models import RunConfig
 from blis_py.errors import InputError
 
 _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags), *WORKLOAD)
@@ -70,6 +71,11 @@ def _zero_is_automatic(name: str, value: int) -> int | None:
     return None if value == 0 else value
 
 
+def _largest_is_never(name: str, value: str) -> str | None:
+    """BLIS's default horizon, the largest 64-bit number, is its way to say none."""
+    return None if value == str(2**63 - 1) else value
+
+
 def _negative_is_endless(name: str, value: float) -> float | None:
     if value == 0:
         raise InputError(
@@ -86,5 +92,6 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--slo": _words,
     "--goodput": _words,
     "--max-model-len": _zero_is_automatic,
+    "--horizon": _largest_is_never,
     "--timeout": _negative_is_endless,
 }

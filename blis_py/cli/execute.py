@@ -15,7 +15,8 @@ from blis_py.errors import InputError
 def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     """One simulation, from flags to output.
 
-    Everything that can be refused is refused before the simulation starts.
+    Everything that can be refused is refused before the simulation starts. A missed `--slo` is a result and
+    no failure: the exit code stays 0.
     """
     blis_flags.refuse(flags)
     style = check_format(flags.get("--format"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.cli.options import Flags
-from blis_py.config_load import did_you_mean
+from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.result import Result, to_json, writable
 

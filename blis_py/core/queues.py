@@ -62,79 +62,60 @@ class FifoQueue(deque[Request]):
         return None
 
 
-class SortedQueue:
-    """Smallest key first. A heap; a removed request's entry stays behind until it surfaces."""
+class SortedQueue(dict[Request, int]):
+    """Smallest key first. A heap; a removed request's entry stays behind until it surfaces.
+
+    As a mapping: the waiting requests, each with the number of its valid entry in the heap.
+    """
 
     def __init__(self, key: Key) -> None:
         self._key = key
         self._heap: list[tuple[tuple[Any, ...], int, Request]] = []
-        self._ticket_of: dict[Request, int] = {}
-        self._tickets = 0
-
-    def __len__(self) -> int:
-        return len(self._ticket_of)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._ticket_of)
+        self._entries = 0
 
     def push(self, request: Request) -> None:
-        self._tickets += 1
-        self._ticket_of[request] = self._tickets
-        heappush(self._heap, (self._key(request), self._tickets, request))
+        self._entries += 1
+        self[request] = self._entries
+        heappush(self._heap, (self._key(request), self._entries, request))
 
     push_front = push
+    remove = dict.__delitem__
 
     def head(self, now_ns: int) -> Request:
-        heap, ticket_of = self._heap, self._ticket_of
-        while True:
-            _, ticket, request = heap[0]
-            if ticket_of.get(request) == ticket:
-                return request
+        heap = self._heap
+        while self.get(heap[0][2]) != heap[0][1]:
             heappop(heap)
-
-    def pop_head(self, now_ns: int) -> Request:
-        request = self.head(now_ns)
-        del self._ticket_of[request]
-        return request
-
-    def remove(self, request: Request) -> None:
-        del self._ticket_of[request]
-
-    def next_change_ns(self, now_ns: int) -> int | None:
-        return None
-
-
-class AgingQueue:
-    """Smallest key first, but requests that have waited for a bound go before them, by arrival."""
-
-    def __init__(self, key: Key, aging_ns: int) -> None:
-        self._by_key = SortedQueue(key)
-        self._by_arrival = SortedQueue(lambda request: (request.arrival_ns, request.id))
-        self._aging_ns = aging_ns
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._by_key)
-
-    def push(self, request: Request) -> None:
-        self._by_key.push(request)
-        self._by_arrival.push(request)
-
-    push_front = push
-
-    def head(self, now_ns: int) -> Request:
-        oldest = self._by_arrival.head(now_ns)
-        return oldest if now_ns - oldest.arrival_ns >= self._aging_ns else self._by_key.head(now_ns)
+        return heap[0][2]
 
     def pop_head(self, now_ns: int) -> Request:
         request = self.head(now_ns)
         self.remove(request)
         return request
 
+    def next_change_ns(self, now_ns: int) -> int | None:
+        return None
+
+
+class AgingQueue(SortedQueue):
+    """Smallest key first, but requests that have waited for a bound go before them, by arrival."""
+
+    def __init__(self, key: Key, aging_ns: int) -> None:
+        super().__init__(key)
+        self._by_arrival = SortedQueue(lambda request: (request.arrival_ns, request.id))
+        self._aging_ns = aging_ns
+
+    def push(self, request: Request) -> None:
+        super().push(request)
+        self._by_arrival.push(request)
+
+    push_front = push
+
+    def head(self, now_ns: int) -> Request:
+        oldest = self._by_arrival.head(now_ns)
+        return oldest if now_ns - oldest.arrival_ns >= self._aging_ns else super().head(now_ns)
+
     def remove(self, request: Request) -> None:
-        self._by_key.remove(request)
+        del self[request]
         self._by_arrival.remove(request)
 
     def next_change_ns(self, now_ns: int) -> int | None:

@@ -7,36 +7,31 @@ except for the `now_ns` it is given. The simulator and the engine run this very 
     ...                                        # the engine computes it, the simulator prices it
     finished = scheduler.finish(step)           # what came of it
 
-The cost of a step is that of its changes. Decoding requests are not walked: the scheduler keeps
-their number, the sum of their contexts, how many cross a block boundary at each step (a request
-does so every `block_size` steps, hence at a fixed phase), and who finishes when. The simulator may
-also ask how many steps would look alike (`repeats`) and finish them all at once.
+The cost of a step is that of its changes: decoding requests are kept as aggregates (`DecodeSet`) and
+touched when something happens to them. The simulator may also ask how many steps would look alike
+(`repeats`) and finish them all at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import accumulate
-from operator import mul
 
+from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
 from blis_py.core.kv import KVCache
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
 from blis_py.core.request import FinishReason, Request, Status
-from blis_py.errors import InputError
-
 
 NEVER_NS = 1 << 62
 """Later than any time that occurs."""
 
 _WAITING, _PREFILLING, _DECODING = Status.WAITING, Status.PREFILLING, Status.DECODING
 _STALLED, _FINISHED = Status.STALLED, Status.FINISHED
-_NOWHERE = -(1 << 62)
-"""Base and finish tick of a request that does not decode."""
 _NO_FEATURES = StepFeatures()
 
 Prefills = list[tuple[Request, int]]
@@ -86,9 +81,8 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, track_longest: bool = False) -> None:
-        _check(config)
+        check_scheduler_config(config)
         self.config = config
-        self._track_longest = track_longest
         self._budget = config.max_num_batched_tokens
         self.waiting = SCHEDULERS[config.scheduler](config)
         self.running: dict[Request, None] = {}
@@ -109,18 +103,10 @@ class Scheduler:
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._prefilling: dict[Request, None] = {}
         self._stalled: dict[Request, None] = {}
-        self._decodes = 0
-        self._base_sum = 0
-        """Sum of the decoding requests' `base`; with `tick` for each, of their contexts."""
-        self._decode_tokens = 0
-        """Tokens computed by decoding, less the present contexts of those who decode."""
-        self._crossings = [0] * config.block_size
-        """Decoding requests by the phase of `tick` at which they need a new block."""
-        self._last_decode_seq = -1
+        self._decoding = DecodeSet(config.block_size, track_longest)
+        self._owed_blocks = 0
+        """Blocks the decodes of the planned step need, not yet taken from the pool."""
         self._admissions = 0
-        self._finish_ticks: list[int] = []
-        self._finishing: dict[int, list[Request]] = {}
-        self._longest: list[tuple[int, int, Request]] = []
         self._deadlines: list[tuple[int, int, Request]] = []
         self._submitted = 0
         self._waiting_priorities: defaultdict[int, int] = defaultdict(int)
@@ -180,14 +166,16 @@ class Scheduler:
         Allocates the blocks the step needs and, if there are too few, preempts.
         """
         if not (self.waiting or self._prefilling or self._stalled):
-            decodes = self._decodes
+            decoding, tick = self._decoding, self.tick
+            decodes = decoding.count
             if decodes == 0:
                 return None
-            blocks = self._crossings[self.tick % self._block_size]
+            blocks = decoding.crossings[tick % self._block_size]
             if decodes <= self._budget and blocks <= self.kv.pool.num_free:
-                if blocks:
-                    self.kv.grow(blocks)
-                return Step(self._features(()))
+                self._owed_blocks = blocks
+                kv_tokens = decoding.base_sum + decodes * tick
+                longest = decoding.longest(tick)
+                return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes))
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
         if self._running_first:
@@ -199,7 +187,7 @@ class Scheduler:
             if self.waiting:
                 budget = self._admit_waiting(step, prefills, budget, now_ns)
             self._plan_running(step, prefills, budget)
-        if not prefills and not self._decodes:
+        if not prefills and not self._decoding.count:
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         step.features = self._features(prefills)
         return step
@@ -210,8 +198,8 @@ class Scheduler:
         A request whose computed tokens have reached its length emits one token. `steps` may not
         exceed `repeats(step)`.
         """
-        if steps > 1:
-            self._grow_for(steps - 1)
+        if steps > 1 or self._owed_blocks:
+            self._grow(steps)
         self.tick = self.kv.pool.tick = tick = self.tick + steps
         finished: list[Request] = []
         for request, tokens in step.prefills:
@@ -221,8 +209,7 @@ class Scheduler:
                 del self._prefilling[request]
                 if self._emit_after_prefill(request):
                     finished.append(request)
-        if self._finish_ticks and self._finish_ticks[0] <= tick:
-            finished += self._due()
+        finished += self._decoding.due(tick)
         if emitted is not None:
             finished += self._apply(emitted)
         if len(finished) > 1:
@@ -240,11 +227,10 @@ class Scheduler:
         """
         if step.prefills or step.preempted:
             return 1
-        steps = self._next_finish_tick() - self.tick
-        free = self.kv.pool.num_free
-        if self._decodes * -(-steps // self._block_size) > free:
-            steps = self._steps_within(free, steps)
-        return steps
+        decoding, tick = self._decoding, self.tick
+        steps = decoding.next_finish_tick() - tick
+        free = self.kv.pool.num_free - self._owed_blocks
+        return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which a step boundary may bring a change that depends on time alone."""
@@ -261,23 +247,32 @@ class Scheduler:
     @property
     def decode_tokens(self) -> int:
         """Tokens computed by decoding requests so far."""
-        return self._decode_tokens + self._base_sum + self._decodes * self.tick
+        return self._decoding.computed_tokens(self.tick)
 
     def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
-        more = self._growth(self.tick + 1, steps - 1)[0] if steps > 1 else 0
-        return self.kv.pool.in_use + more
+        more = self._decoding.growth(self.tick + 1, steps - 1)[0] if steps > 1 else 0
+        return self.kv.pool.in_use + self._owed_blocks + more
 
     def settle(self, request: Request) -> None:
         """Brings `computed`, `generated` and the block table of a decoding request up to date.
 
-        Between steps: what it has. During a step: the table has room for the step's token too.
+        During a step, too, it gets what it had when the step began.
         """
         if request.status is _DECODING:
             request.computed = request.base + self.tick
             request.generated = request.computed + 1 - request.prompt_tokens
             request.last_tick = self.tick - 1
             self.kv.settle(request, request.computed)
+
+    def block_table(self, request: Request) -> list[int]:
+        """The blocks of a request that computes tokens in the planned step, these tokens included."""
+        if self._owed_blocks:
+            self.kv.grow(self._owed_blocks)
+            self._owed_blocks = 0
+        if request.status is _DECODING:
+            self.kv.settle(request, request.base + self.tick + 1)
+        return request.block_table
 
     def __repr__(self) -> str:
         return (
@@ -303,10 +298,10 @@ class Scheduler:
 
     def _plan_running(self, step: Step, prefills: Prefills, budget: int) -> int:
         """Every running request that has no tokens in the step yet; returns the budget left."""
-        decodes = self._decodes
+        decodes = self._decoding.count
         if decodes <= budget and not self._stalled:
             free = self.kv.pool.num_free
-            blocks = self._crossings[self.tick % self._block_size]
+            blocks = self._decoding.crossings[self.tick % self._block_size]
             if blocks <= free:
                 chunks: Prefills | None = []
                 if self._prefilling:
@@ -328,7 +323,7 @@ class Scheduler:
             return chunks if len(prefills) == len(self._prefilling) else None
         for request in self._prefilling:
             wanted = min(request.num_tokens - request.computed, self._chunk)
-            if wanted > budget and next(iter(self._prefilling)).seq < self._last_decode_seq:
+            if wanted > budget and next(iter(self._prefilling)).seq < self._decoding.last_seq:
                 return None  # a decode behind this prefill would find the budget spent
             tokens = min(wanted, budget)
             free -= self.kv.shortfall(request, tokens)
@@ -392,7 +387,8 @@ class Scheduler:
                 self._stalled[request] = None
             elif request.status is _STALLED and request in granted:
                 del self._stalled[request]
-                self._start_decoding(request)
+                self._decoding.start(request, self.tick)
+                self._note_gap(request, self.tick)
 
     def _wanted(self, request: Request, budget: int) -> int:
         """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
@@ -462,13 +458,10 @@ class Scheduler:
 
     def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
         """What the planned step consists of."""
-        decodes, tick = self._decodes, self.tick
-        kv_tokens = self._base_sum + decodes * tick
-        longest = -1
-        if self._track_longest:
-            longest = self._longest_base() + tick if decodes else 0
-        if not prefills:
-            return StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes)
+        decoding, tick = self._decoding, self.tick
+        decodes = decoding.count
+        kv_tokens = decoding.base_sum + decodes * tick
+        longest = decoding.longest(tick)
         tokens = pairs = past_tokens = emitted = 0
         prompt_pairs = 0.0
         for request, new in prefills:
@@ -533,41 +526,12 @@ class Scheduler:
         request.last_tick = step
         if request.generated >= request.target:
             return True
-        self._start_decoding(request)
+        self._decoding.start(request, self.tick)
         return False
 
-    def _start_decoding(self, request: Request) -> None:
-        request.status = _DECODING
-        request.base = base = request.computed - self.tick
-        self._decode_tokens -= request.computed
-        self._decodes += 1
-        self._base_sum += base
-        self._crossings[-base % self._block_size] += 1
-        if request.seq > self._last_decode_seq:
-            self._last_decode_seq = request.seq
-        request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
-        if due in self._finishing:
-            self._finishing[due].append(request)
-        else:
-            self._finishing[due] = [request]
-            heappush(self._finish_ticks, due)
-        if self._track_longest:
-            heappush(self._longest, (-base, request.seq, request))
-        if request.last_tick < self.tick - 1:
-            self._note_gap(request, self.tick)
-
     def _stop_decoding(self, request: Request) -> None:
-        """Takes it out of the aggregates and settles it; a step being planned does not count."""
-        base, tick = request.base, self.tick
-        request.computed = computed = base + tick
-        self._decode_tokens += computed
-        request.generated = computed + 1 - request.prompt_tokens
-        request.last_tick = tick - 1
-        request.base = request.finish_tick = _NOWHERE
-        self._decodes -= 1
-        self._base_sum -= base
-        self._crossings[-base % self._block_size] -= 1
-        self.kv.settle(request, computed)
+        self._decoding.stop(request, self.tick)
+        self.kv.settle(request, request.computed)
 
     def _leave_running(self, request: Request) -> None:
         if request.status is _DECODING:
@@ -592,14 +556,6 @@ class Scheduler:
             else:
                 request.finish_reason = FinishReason.STOP
 
-    def _due(self) -> list[Request]:
-        """Requests whose last token by length has been emitted."""
-        due = []
-        while self._finish_ticks and self._finish_ticks[0] <= self.tick:
-            tick = heappop(self._finish_ticks)
-            due += [r for r in self._finishing.pop(tick) if r.finish_tick == tick]
-        return due
-
     def _apply(self, emitted: Emitted) -> list[Request]:
         """Stores real token ids; returns the requests the model itself stopped."""
         for request, token in emitted.token_ids.items():
@@ -620,91 +576,17 @@ class Scheduler:
                 request.gaps = []
             request.gaps.append((request.last_tick, step))
 
-    # -- arithmetic over decode steps --------------------------------------------------------------
-
-    def _grow_for(self, steps: int) -> None:
-        """Takes the blocks of `steps` more decode steps after the planned one."""
-        blocks, block_ticks = self._growth(self.tick + 1, steps)
-        if blocks:
-            self.kv.grow(blocks)
-            # The pool has booked them from this tick on; they are in use from their own.
-            self.kv.pool.taken_later(blocks * (steps + 1) - block_ticks)
-
-    def _growth(self, tick: int, steps: int) -> tuple[int, int]:
-        """Blocks that decoding takes in `steps` steps from `tick` on.
-
-        Returns:
-            Their number, and the sum over them of the steps (of these) they are in use for.
-        """
-        size = self._block_size
-        first = tick % size
-        cycle = self._crossings[first:] + self._crossings[:first]
-        if steps <= size:
-            return sum(cycle[:steps]), sum(map(mul, cycle, range(steps, 0, -1)))
-        times = [(steps - i + size - 1) // size for i in range(size)]
-        total = sum(map(mul, cycle, times))
-        weights = [n * (steps - i) - size * n * (n - 1) // 2 for i, n in enumerate(times)]
-        return total, sum(map(mul, cycle, weights))
-
-    def _steps_within(self, free: int, steps: int) -> int:
-        """Largest number of steps, at most `steps`, that `free` blocks suffice for.
-
-        The step being planned has its blocks already and counts as the first.
-        """
-        size, first = self._block_size, (self.tick + 1) % self._block_size
-        cycles = min(free // self._decodes, (steps - 1) // size)
-        free -= cycles * self._decodes
-        cycle = self._crossings[first:] + self._crossings[:first]
-        more = 0
-        for taken in accumulate(cycle):
-            if taken > free:
-                break
-            more += 1
-        return min(1 + cycles * size + more, steps)
-
-    def _next_finish_tick(self) -> int:
-        ticks, finishing = self._finish_ticks, self._finishing
-        while True:
-            tick = ticks[0]
-            for request in finishing[tick]:
-                if request.finish_tick == tick:
-                    return tick
-            del finishing[heappop(ticks)]
-
-    def _longest_base(self) -> int:
-        heap = self._longest
-        while heap[0][2].base != -heap[0][0]:
-            heappop(heap)
-        return -heap[0][0]
+    def _grow(self, steps: int) -> None:
+        """Takes the blocks that decoding needed in the `steps` steps that have passed."""
+        blocks = block_steps = 0
+        if steps > 1:
+            blocks, block_steps = self._decoding.growth(self.tick + 1, steps - 1)
+        if self._owed_blocks + blocks:
+            self.kv.grow(self._owed_blocks + blocks)
+            # The pool books them from this tick on; each has been in use only from its own.
+            self.kv.pool.taken_later(blocks * steps - block_steps)
+        self._owed_blocks = 0
 
 
 def _running_order(request: Request) -> int:
     return request.seq
-
-
-def _check(config: SchedulerConfig) -> None:
-    """Refuses settings that cannot work, one clear error each."""
-    choices: dict[str, Collection[str]] = {
-        "scheduler": SCHEDULERS,
-        "preemption_policy": PREEMPTION_POLICIES,
-        "batch_former": ("running-first", "prefill-first"),
-    }
-    for key, allowed in choices.items():
-        value = getattr(config, key)
-        if value not in allowed:
-            raise InputError("unknown choice", key=key, value=value, fix=f"use one of {', '.join(allowed)}")
-    for key in ("num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
-        if getattr(config, key) < 1:
-            raise InputError("must be at least 1", key=key, value=getattr(config, key))
-    if config.long_prefill_token_threshold < 0:
-        raise InputError(
-            "must not be negative",
-            key="long_prefill_token_threshold",
-            value=config.long_prefill_token_threshold,
-            fix="use 0 to switch it off",
-        )
-    if config.sjf_aging_ms is not None:
-        if config.scheduler != "sjf":
-            raise InputError("applies to sjf only", key="sjf_aging_ms", fix="use --scheduler sjf")
-        if config.sjf_aging_ms < 0:
-            raise InputError("must not be negative", key="sjf_aging_ms", value=config.sjf_aging_ms)

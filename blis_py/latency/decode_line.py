@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCALAR_STEPS = 48
-"""Runs up to this long are summed in plain Python; longer ones in numpy (where the two cost about the same)."""
+SCALAR_STEPS = 40
+"""Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
 
 
 class DecodeLine(NamedTuple):

@@ -16,7 +16,7 @@ NVFP4_BYTES = 0.5625
 """4 bits and one 8-bit scale per 16 weights."""
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
-_UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope", "linear-none"})
+_UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_topk")
 _SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")

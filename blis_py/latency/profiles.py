@@ -22,8 +22,8 @@ def find_profile(kind: str, name: str) -> Path:
     Raises:
         InputError: nothing of that name; lists what there is.
     """
-    stems = _spellings(kind)
-    stem = stems.get(_squeeze(name)) or stems.get(_squeeze(name.rsplit("/", 1)[-1]))
+    short = _squeeze(name.rsplit("/", 1)[-1])
+    stem = _stems(kind).get(short) or _further_names(kind).get(short)
     if stem is None:
         fix = f"use one of {', '.join(known_names(kind))}, or {_OWN_FILE[kind]}"
         raise InputError(f"unknown {kind[:-1]}", key=_FLAGS[kind], value=name, fix=fix)
@@ -36,21 +36,18 @@ def known_names(kind: str) -> list[str]:
 
 
 @cache
-def _spellings(kind: str) -> dict[str, str]:
-    """Squeezed spelling -> file stem."""
-    stems = {_squeeze(stem): stem for stem in known_names(kind)}
-    for stem, others in _further_names(kind).items():
-        for other in others:
-            stems[_squeeze(other)] = stem
-            stems[_squeeze(other.rsplit("/", 1)[-1])] = stem
-    return stems
+def _stems(kind: str) -> dict[str, str]:
+    """Squeezed file name -> file name."""
+    return {_squeeze(stem): stem for stem in known_names(kind)}
 
 
-def _further_names(kind: str) -> dict[str, list[str]]:
+@cache
+def _further_names(kind: str) -> dict[str, str]:
+    """Squeezed spelling, without the organisation -> file name."""
     import yaml
 
     names: dict[str, list[str]] = yaml.safe_load((_folder(kind) / "names.yaml").read_text(encoding="utf-8"))
-    return names
+    return {_squeeze(name.rsplit("/", 1)[-1]): stem for stem, all_of in names.items() for name in all_of}
 
 
 def _folder(kind: str) -> Path:

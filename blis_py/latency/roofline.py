@@ -23,7 +23,8 @@ R emitted rows; F and BW are peaks times efficiency:
 
 pairs counts causal query-key pairs, so a chunk pays for what it attends to and not for the whole prompt.
 Weights of one byte use the FP8 peak where there is one; 4-bit weights are read as such and multiplied
-in 16 bits. Windowed attention layers are priced as full ones.
+in 16 bits. Windowed attention layers are priced as full ones. Efficiencies and overheads stand in the
+`roofline` section of the GPU's profile, which says where they come from.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
@@ -75,72 +76,49 @@ class TrainedPhysics:
         if (alpha is None) != (beta is None):
             missing = "--alpha-coeffs" if alpha is None else "--beta-coeffs"
             raise InputError("coefficients come as a pair", key=missing, fix="give alpha and beta together")
-        custom = alpha is not None
         a = _coefficients("--alpha-coeffs", PUBLISHED_ALPHA if alpha is None else alpha, 3, 3)
         b = _coefficients("--beta-coeffs", PUBLISHED_BETA if beta is None else beta, 7, 11)
+        whose = "its published" if alpha is None else "custom"
         self.provenance = (
-            f"trained-physics formula of BLIS with {'custom' if custom else 'its published'} coefficients, "
-            f"{shape.name} on {gpu.name} TP{tp}"
+            f"trained-physics formula of BLIS with {whose} coefficients, {shape.name} on {gpu.name} TP{tp}"
         )
         self.frontend = FrontendDelays(int(a[0]) * _US, int(a[2]) * _US, int(a[1]) * _US)
         self._lines: dict[int, DecodeLine] = {}
-        self._set_terms(shape, gpu, tp, b)
+        self._fold(_terms(shape, gpu, tp), b, shape.layers)
 
-    def _set_terms(self, shape: ModelShape, gpu: GpuSpec, tp: int, b: list[float]) -> None:
-        """Fold the formula into one coefficient per feature, in us."""
-        d, layers = shape.hidden, shape.layers
-        head = d // shape.heads
-        d_kv = shape.kv_heads * head
-        flops = _peak_flops(shape, gpu) / 1e6
-        bandwidth = gpu.hbm_bytes_per_s / 1e6
-        n_moe, n_dense = _layer_kinds(shape)
-        experts_used = max(1, shape.experts_per_token)
-        i_moe, i_shared = shape.moe_intermediate, shape.shared_intermediate
+    def _fold(self, terms: _Terms, b: list[float], layers: int) -> None:
+        """One coefficient per feature, in us.
 
-        attention_weights = d * (2 * d + 2 * d_kv)
-        ffn = (
-            6 * d * (n_moe * (experts_used * i_moe + i_shared) + n_dense * shape.intermediate) / tp
-        )  # FLOPs per token
-        gemm_us = (layers * 2 * attention_weights / tp + ffn) / flops
-        pair_us = layers * 4 * (shape.heads / tp) * head / flops
-        kv_us = layers * 2 * (d_kv / tp) * 2 / bandwidth
-
-        experts_held = shape.experts * i_moe + i_shared
-        ffn_weights = 3 * d * (n_moe * experts_held + n_dense * shape.intermediate)
-        weights_us = (layers * attention_weights + ffn_weights) * shape.weight_bytes / tp / bandwidth
-        reduced = layers + n_dense + (n_moe if tp > 1 else 0)
-        reduce_us = reduced * d * shape.dtype_bytes * 2 * ((tp - 1) / tp) / bandwidth
-
+        Prefill and decode are each the larger of two lines, (compute, KV). With a KV coefficient of its
+        own the two add up to one line, which then stands on both sides.
+        """
         b1, b2, b3, b4, b5, b6, b7 = b[:7]
-        b8 = b[7] if len(b) > 7 else 0.0
-        constant = b3 * weights_us + b5 * layers + b7 + b8 * (n_moe if shape.interleave_step else 0)
-        token_us = b4 * reduce_us
-        self._base, self._per_seq, self._per_token = constant, b6, token_us
-        self._pair_us = pair_us
-        # Each half is max(x, y) of two lines; with its own KV coefficient the two add up to one line,
-        # which then stands on both sides of the max.
+        gemm, pair, kv = terms.gemm_us, terms.pair_us, terms.kv_us
+        self._base = b3 * terms.weights_us + b5 * layers + b7
+        if len(b) > 7:
+            self._base += b[7] * terms.interleaved_layers
+        self._per_seq, self._per_token = b6, b4 * terms.reduce_us
         if len(b) > 8:
-            per_token = b1 * gemm_us + b[8] * kv_us
-            self._prefill = (per_token, b1 * pair_us, per_token, b1 * pair_us)
+            prefill = (b1 * gemm + b[8] * kv, b1 * pair)
+            self._prefill = (*prefill, *prefill)
         else:
-            self._prefill = (b1 * gemm_us, b1 * pair_us, b1 * kv_us, 0.0)
+            self._prefill = (b1 * gemm, b1 * pair, b1 * kv, 0.0)
         if len(b) > 9:
-            per_seq, per_kv = b2 * gemm_us + b[9] * kv_us, b2 * pair_us + b[9] * kv_us
-            self._decode = (per_seq, per_kv, per_seq, per_kv)
+            decode = (b2 * gemm + b[9] * kv, b2 * pair + b[9] * kv)
+            self._decode = (*decode, *decode)
         else:
-            self._decode = (b2 * gemm_us, b2 * pair_us, b2 * kv_us, b2 * kv_us)
+            self._decode = (b2 * gemm, b2 * pair, b2 * kv, b2 * kv)
 
     def _line(self, decode_seqs: int) -> DecodeLine:
-        line = self._lines.get(decode_seqs)
-        if line is None:
-            compute_seq, compute_kv, kv_seq, kv_kv = self._decode
-            base = self._base + (self._per_seq + self._per_token) * decode_seqs
-            line = DecodeLine(base, compute_seq * decode_seqs, compute_kv, kv_seq * decode_seqs, kv_kv)
-            self._lines[decode_seqs] = line
+        compute_seq, compute_kv, kv_seq, kv_kv = self._decode
+        base = self._base + (self._per_seq + self._per_token) * decode_seqs
+        line = DecodeLine(base, compute_seq * decode_seqs, compute_kv, kv_seq * decode_seqs, kv_kv)
+        self._lines[decode_seqs] = line
         return line
 
     def step_ns(self, features: StepFeatures) -> int:
-        us = self._line(features.decode_seqs).at(features.decode_kv_tokens)
+        line = self._lines.get(features.decode_seqs) or self._line(features.decode_seqs)
+        us = line.at(features.decode_kv_tokens)
         if features.prefill_seqs:
             tokens, pairs = features.prefill_tokens, features.prefill_prompt_pairs
             compute_token, compute_pair, kv_token, kv_pair = self._prefill
@@ -155,7 +133,48 @@ class TrainedPhysics:
 
     def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
         seqs = features.decode_seqs
-        return run_ns(self._line(seqs), features.decode_kv_tokens, seqs, steps, _US)
+        line = self._lines.get(seqs) or self._line(seqs)
+        return run_ns(line, features.decode_kv_tokens, seqs, steps, _US)
+
+
+class _Terms(NamedTuple):
+    """The terms of the formula for one unit of their feature, in us."""
+
+    gemm_us: float
+    """T_pc or T_dc of one token, without attention."""
+    pair_us: float
+    """T_pc of one query-key pair, T_dc of one token of context."""
+    kv_us: float
+    """T_pk or T_dk of one token of KV."""
+    weights_us: float
+    """T_w."""
+    reduce_us: float
+    """T_tp of one token."""
+    interleaved_layers: int
+    """Sparse layers of a model that interleaves them, otherwise 0."""
+
+
+def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
+    d, layers = shape.hidden, shape.layers
+    head = d // shape.heads
+    d_kv = shape.kv_heads * head
+    flops, bandwidth = _peak_flops(shape, gpu) / 1e6, gpu.hbm_bytes_per_s / 1e6
+    n_moe, n_dense = _layer_kinds(shape)
+
+    attention = layers * d * (2 * d + 2 * d_kv)
+    dense = 3 * d * (n_moe * shape.shared_intermediate + n_dense * shape.intermediate)
+    expert = 3 * d * n_moe * shape.moe_intermediate
+    used = max(1, shape.experts_per_token)
+    stored = (attention + dense) * shape.weight_bytes + shape.experts * expert * shape.expert_weight_bytes
+    reduced = layers + n_dense + n_moe
+    return _Terms(
+        gemm_us=2 * (attention + dense + used * expert) / tp / flops,
+        pair_us=layers * 4 * (shape.heads / tp) * head / flops,
+        kv_us=layers * 2 * (d_kv / tp) * 2 / bandwidth,
+        weights_us=stored / tp / bandwidth,
+        reduce_us=reduced * d * shape.dtype_bytes * 2 * ((tp - 1) / tp) / bandwidth,
+        interleaved_layers=n_moe if shape.interleave_step else 0,
+    )
 
 
 def _coefficients(key: str, values: Sequence[float], fewest: int, most: int) -> list[float]:

@@ -81,12 +81,12 @@ def save_plots(record: RunRecord, folder: str | Path) -> list[Path]:
 
 def latency_cdf(record: RunRecord) -> Figure:
     """Cumulative distributions of TTFT, TPOT, ITL and E2E, by SLO class where there are several."""
-    with _figure(7.0) as figure:
-        axes = figure.subplots(2, 2, sharey=True)
+    with _style():
+        figure, axes = _grid(2, 2, height=6.8, below=0.4)
         samples = _samples(record)
-        for metric, ax in zip(_METRICS, axes.flat, strict=True):
+        for metric, ax in zip(_METRICS, axes, strict=True):
             _draw_cdf(ax, record, metric, samples)
-        _legend_below(figure, axes[0, 0])
+        _legend_below(figure, axes[0])
         return figure
 
 
@@ -95,12 +95,15 @@ def state_over_time(record: RunRecord) -> Figure | None:
     state = timeline(record)
     if state is None:
         return None
-    with _figure(7.5) as figure:
-        axes = figure.subplots(3, 1, sharex=True)
+    with _style():
+        figure, axes = _grid(3, 1, height=7.5, below=0.4, gap=0.5)
         _draw_state(axes[0], state, state.running, "Running requests")
         _draw_state(axes[1], state, state.waiting, "Waiting requests")
-        _draw_state(axes[2], state, state.kv_pct, "KV cache in use, %" + (" (bold: mean)" if len(state.running) > 1 else ""), mean=True)
+        bold = " (bold: mean)" if len(state.running) > 1 else ""
+        _draw_state(axes[2], state, state.kv_pct, f"KV cache in use, %{bold}", mean=True)
         axes[2].set_ylim(top=101)
+        for ax in axes[:2]:
+            ax.tick_params(labelbottom=False)
         _time_axis(axes[2], state)
         _legend_below(figure, axes[0])
         return figure
@@ -109,35 +112,55 @@ def state_over_time(record: RunRecord) -> Figure | None:
 def overview(record: RunRecord) -> Figure:
     """The run at a glance: how long users wait, and how full the cluster is."""
     state = timeline(record)
-    with _figure(6.6 if state else 3.6) as figure:
-        axes = figure.subplots(2 if state else 1, 2, squeeze=False)
+    with _style():
+        figure, axes = _grid(2 if state else 1, 2, height=7.0 if state else 3.8, above=0.65)
         samples = _samples(record)
-        for metric, ax in zip(("ttft", "itl"), axes[0], strict=True):
+        for metric, ax in zip(("ttft", "itl"), axes, strict=False):
             _draw_cdf(ax, record, metric, samples)
         if state is not None:
-            several = len(state.running) > 1
-            _draw_requests(axes[1, 0], state)
-            _draw_state(axes[1, 1], state, state.kv_pct, "KV cache in use, %", mean=True)
-            axes[1, 1].set_ylim(top=101)
-            if several:
-                axes[1, 1].legend(loc="best")
-            for ax in axes[1]:
+            _draw_requests(axes[2], state)
+            _draw_state(axes[3], state, state.kv_pct, "KV cache in use, %", mean=True)
+            axes[3].set_ylim(top=101)
+            if len(state.running) > 1:
+                axes[3].legend(loc="best")
+            for ax in axes[2:]:
                 _time_axis(ax, state)
-        figure.suptitle(_headline(record), x=0.01, ha="left", fontsize=12, color=_INK)
-        if _several_classes(record):
-            axes[0, 1].legend(loc="lower right")
+        figure.suptitle(_headline(record), x=0.012, y=0.985, ha="left", va="top", fontsize=12, color=_INK)
+        if len(rows_by_name(slo_classes(record))) > 1:
+            axes[1].legend(loc="lower right")
         return figure
 
 
 @contextmanager
-def _figure(height: float) -> Iterator[Figure]:
+def _style() -> Iterator[None]:
     import matplotlib
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-        yield figure
+        yield
+
+
+def _grid(
+    rows: int, columns: int, *, height: float, above: float = 0.0, below: float = 0.0, gap: float = 0.85
+) -> tuple[Figure, list[Axes]]:
+    """A figure `_WIDTH` by `height` inches with a grid of axes, and room above and below it in inches.
+
+    Margins are fixed: measuring every label, as matplotlib's layout engines do, takes as long as drawing.
+    """
+    from matplotlib.figure import Figure
+
+    left, right, top, bottom, beside = 0.62, 0.15, 0.35 + above, 0.55 + below, 0.75
+    wide = (_WIDTH - left - right - beside * (columns - 1)) / columns
+    high = (height - top - bottom - gap * (rows - 1)) / rows
+    figure = Figure(figsize=(_WIDTH, height))
+    figure.subplots_adjust(
+        left=left / _WIDTH,
+        right=1 - right / _WIDTH,
+        top=1 - top / height,
+        bottom=bottom / height,
+        wspace=beside / wide,
+        hspace=gap / high,
+    )
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def _headline(record: RunRecord) -> str:
@@ -169,10 +192,6 @@ def _samples(record: RunRecord) -> Samples:
     return of
 
 
-def _several_classes(record: RunRecord) -> bool:
-    return len(rows_by_name(slo_classes(record))) > 1
-
-
 def _draw_cdf(ax: Axes, record: RunRecord, metric: str, samples: Samples) -> None:
     classes = rows_by_name(slo_classes(record))
     everyone: Rows = np.arange(len(record.table))
@@ -198,11 +217,14 @@ def _draw_cdf(ax: Axes, record: RunRecord, metric: str, samples: Samples) -> Non
 
 def _latency_axis(ax: Axes, extent: Sequence[float]) -> None:
     """Logarithmic where values span more than a decade and a half, labelled in the unit that reads best."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    if extent and min(extent) > 0 and max(extent) / min(extent) > 30:
+    span = max(extent) / min(extent) if extent and min(extent) > 0 else 1.0
+    if span > 30:
         ax.set_xscale("log")
-        ax.xaxis.set_minor_formatter(NullFormatter())
+        steps = (1.0, 2.0, 5.0) if span < 200 else (1.0, 3.0) if span < 5000 else (1.0,)
+        ax.xaxis.set_major_locator(LogLocator(subs=steps))
+        ax.xaxis.set_minor_locator(NullLocator())
     else:
         ax.set_xlim(left=0)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _in_words(ms)))
@@ -256,4 +278,4 @@ def _time_axis(ax: Axes, state: Timeline) -> None:
 def _legend_below(figure: Figure, ax: Axes) -> None:
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
+        figure.legend(handles, labels, loc="lower center", ncols=min(len(labels), 6))

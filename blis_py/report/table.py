@@ -142,14 +142,14 @@ def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table
 
 _INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str]]] = {
     "requests": (lambda one: one["requests"]["injected"], lambda value: f"{value:,.0f}"),
-    "tokens/s": (lambda one: one["throughput"]["output_tokens_per_s"], lambda value: _short(value)),
+    "tokens /s": (lambda one: one["throughput"]["output_tokens_per_s"], lambda value: _short(value)),
     "busy %": (lambda one: one["busy_pct"], lambda value: _tenths(value)),
     "TTFT p99": (lambda one: one["ttft_ms"]["p99"], lambda value: _ms(value)),
     "ITL p99": (lambda one: one["itl_ms"]["p99"], lambda value: _ms(value)),
     "KV mean %": (lambda one: one["kv_mean_pct"], lambda value: _tenths(value)),
     "KV peak %": (lambda one: one["kv_peak_pct"], lambda value: _tenths(value)),
     "prefix hits %": (lambda one: _times(100, one["prefix_hit_rate"]), lambda value: _tenths(value)),
-    "preempted": (lambda one: one["preemptions"], lambda value: f"{value:,.0f}"),
+    "pre- empted": (lambda one: one["preemptions"], lambda value: f"{value:,.0f}"),
 }
 
 
@@ -196,7 +196,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wi
 
     headings = [_heading(name) for name in columns]
     cells = [[Text.from_markup(text) for text in row] for row in rows]
-    fitting, used = 0, max(len(title), *(row[0].cell_len for row in cells)) + 2
+    fitting, used = 0, max(len(title), *(row[0].cell_len for row in cells)) + 1
     for index, heading in enumerate(headings):
         used += max(*map(len, heading.split("\n")), *(row[index + 1].cell_len for row in cells)) + 2
         fitting += used <= width
@@ -207,14 +207,14 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wi
     for row in cells:
         table.add_row(*row[: fitting + 1])
     if fitting < len(columns):
-        table.caption = f"no room for {', '.join(columns[fitting:])}"
+        table.caption = f"no room for {', '.join(columns[fitting:]).replace('- ', '')}"
         table.caption_justify = "left"
     return table
 
 
 def _heading(name: str) -> str:
-    """On two lines where it is a metric and a statistic, or has a unit."""
-    return name.replace(" ", "\n", 1) if name.endswith("%") or name[-1].isdigit() else name
+    """On two lines where that saves room: a metric and its statistic, a long word."""
+    return name.replace(" ", "\n", 1) if name.endswith(("%", "/s", "empted")) or name[-1].isdigit() else name
 
 
 def _ms(value: float | None) -> str:

@@ -106,7 +106,7 @@ def _check_number(row: dict[str, Any], key: str, low: int, where: str, *, whole:
     if isinstance(value, bool) or not isinstance(value, kind):
         raise InputError(f"not a {'whole ' if whole else ''}number", file=where, key=key, value=value)
     if not low <= value < 2**42:
-        problem = f"must be at least {low}" if value < low else "is too large"
+        problem = "is too large" if value > low else f"must be at least {low}"
         raise InputError(problem, file=where, key=key, value=value)
 
 

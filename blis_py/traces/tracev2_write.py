@@ -53,10 +53,11 @@ def write(
         seed, workload, server: provenance for the header (see `tracev2_header.write_header`).
 
     Raises:
-        InputError: the table cannot be expressed: a prefix without a group, or a group whose rows have
-            prefixes of different lengths.
+        InputError: the table cannot be expressed: a prefix without a group, a group whose rows have
+            prefixes of different lengths, a name with a carriage return.
     """
     header_path, csv_path = Path(header_path), Path(csv_path)
+    _check_names(table, csv_path)
     _check_prefixes(table, csv_path)
     columns = _standard(table, record) | _ours(table)
     write_header(header_path, mode=mode, seed=seed, workload=workload, server=server)
@@ -66,6 +67,13 @@ def write(
         for start in range(0, len(table), ROWS_AT_ONCE):
             piece = slice(start, min(start + ROWS_AT_ONCE, len(table)))
             rows.writerows(zip(*(cells(piece) for cells in columns.values()), strict=False))
+
+
+def _check_names(table: RequestTable, path: Path) -> None:
+    for column in (table.client, table.tenant, table.slo_class, table.prefix_group, table.model):
+        for name in column.names:
+            if "\r" in name:
+                raise InputError("a name with a carriage return cannot be written", file=path, value=name)
 
 
 def _check_prefixes(table: RequestTable, path: Path) -> None:

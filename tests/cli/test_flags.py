@@ -7,7 +7,7 @@ import pytest
 
 from blis_py.cli import spread
 from blis_py.cli.configure import configure
-from blis_py.config import RunConfig
+from blis_py.config_models import RunConfig
 
 Blis = Callable[..., tuple[int, str, str]]
 
@@ -20,6 +20,7 @@ ALIASES = [
     (("--model-config-folder", "shapes"), ("--model-config", "shapes")),
     (("--trace-data", "t.csv"), ("--trace", "t.csv")),
     (("--max-model-len", "0"), ()),
+    (("--horizon", "9223372036854775807"), ()),
     (("--enable-prefix-caching",), ()),
     (("--workload", "distribution"), ()),
     (("--tp", "1"), ()),

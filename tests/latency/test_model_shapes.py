@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from blis_py import data
 from blis_py.errors import InputError
 from blis_py.latency.model_shape import known_models, load_model
+from blis_py.latency.profiles import find_profile, known_names
 
 PUBLISHED_BILLIONS = {
     "codellama-34b": (33.74, 33.74),
@@ -191,3 +193,11 @@ def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(InputError, match="must be a JSON object"):
         load_model("mine", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["gpus", "models"])
+def test_every_listed_spelling_leads_to_its_profile(kind: str) -> None:
+    names = yaml.safe_load((data.root("profiles") / kind / "names.yaml").read_text())
+    assert set(names) == set(known_names(kind))
+    for stem, spellings in names.items():
+        assert [find_profile(kind, spelling).stem for spelling in spellings] == [stem] * len(spellings)

@@ -173,3 +173,11 @@ def test_first_token_of_a_lone_request_is_the_peers(shared_data: Path) -> None:
     step = priced.step_ns(prefill(int(first["input_tokens"])))
     ttft = priced.frontend.before_enqueue_ns + step + priced.frontend.per_token_ns
     assert ttft / 1e6 == pytest.approx(float(first["ttft_ms"]), abs=1e-9)
+
+
+def test_weights_of_4_bit_experts_are_read_as_such() -> None:
+    # gpt-oss-120b: L 36, d 2880, H 64, h 45, K 8, 128 experts of 2880
+    attention = 36 * 2880 * (2 * 2880 + 2 * 8 * 45)
+    weight_bytes = 2 * attention + 0.53125 * 36 * 128 * 3 * 2880 * 2880
+    priced = model("gpt-oss-120b", alpha=(0, 0, 0), beta=(0, 0, 1, 0, 0, 0, 0))
+    assert priced.step_ns(decode(1, 1)) == floor(weight_bytes / BW) * 1000

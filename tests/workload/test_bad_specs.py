@@ -53,14 +53,22 @@ BAD = [
     ("- id: b", "- id: b\n    closed_loop: true", ["clients[1].closed_loop", "not supported yet"]),
     ("- id: b", "- id: b\n    adapter: lora", ["clients[1].adapter", "not supported yet"]),
     ("- id: b", "- id: a", ["clients[1].id", "'a'", "two clients"]),
-    ("- id: b", "- id: b\n    slo_class: gold", ["clients[1].slo_class", "'gold'", "critical, standard, batch"]),
+    (
+        "- id: b",
+        "- id: b\n    slo_class: gold",
+        ["clients[1].slo_class", "'gold'", "critical, standard, batch"],
+    ),
     ("- id: b", "- id: b\n    slo_class: realtime", ["clients[1].slo_class", "critical"]),
     ("- id: b", "- id: b\n    timeout: -1", ["clients[1].timeout", "-1"]),
     ("- id: b", "- id: b\n    slo_target_us: soon", ["clients[1].slo_target_us", "'soon'"]),
     ("- id: b", "- id: b\n    streaming: 3", ["clients[1].streaming", "3"]),
     ("- id: b", "- id: b\n    prefix_length: 5", ["clients[1].prefix_length", "prefix_group"]),
     ("- id: b", "- id: b\n    id: c", [":11:", "given twice"]),
-    ("rate_fraction: 1\n    arrival: {process: gamma", "arrival: {process: gamma", ["clients[1].rate_fraction"]),
+    (
+        "rate_fraction: 1\n    arrival: {process: gamma",
+        "arrival: {process: gamma",
+        ["clients[1].rate_fraction"],
+    ),
     ("rate_fraction: 1", "rate_fraction: 0", ["clients[0].rate_fraction"]),
     ("process: gamma", "process: uniform", ["clients[1].arrival.process", "'uniform'", "'poisson'"]),
     ("gamma, cv: 2", "gamma, cv: 0", ["clients[1].arrival.cv"]),
@@ -97,7 +105,9 @@ def test_the_spec_the_bad_ones_are_made_from_is_good(tmp_path: Path) -> None:
     assert len(generate(load_spec(tmp_path / "spec.yaml"))) == 10
 
 
-@pytest.mark.parametrize(("old", "new", "parts"), BAD, ids=[f"{n}-{new.strip()[:30]}" for n, (_, new, _) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("old", "new", "parts"), BAD, ids=[f"{n}-{new.strip()[:30]}" for n, (_, new, _) in enumerate(BAD)]
+)
 def test_a_wrong_spec_is_one_clear_error(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
     path = tmp_path / "spec.yaml"
     assert old in GOOD

@@ -25,7 +25,11 @@ CLIENT = {
 
 
 def spec(*clients: dict[str, object], **top: object) -> WorkloadSpec:
-    values = {"aggregate_rate": 10.0, "num_requests": 2000, "clients": [CLIENT | each for each in clients]} | top
+    values = {
+        "aggregate_rate": 10.0,
+        "num_requests": 2000,
+        "clients": [CLIENT | each for each in clients],
+    } | top
     return WorkloadSpec.model_validate(values)
 
 
@@ -186,7 +190,10 @@ def test_presets_stay_in_their_range_around_their_mean(name: str) -> None:
 
 
 def test_flag_synthesis_does_not_need_pydantic() -> None:
-    code = "import sys; from blis_py.workload import presets; presets.synthesise(); print('pydantic' in sys.modules)"
+    code = (
+        "import sys; from blis_py.workload import presets; presets.synthesise();"
+        "print('pydantic' in sys.modules)"
+    )
     root = Path(__file__).resolve().parents[2]
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert run.stdout.strip() == "False"

@@ -93,7 +93,9 @@ MEANS = {
 
 @pytest.mark.parametrize("name", sorted(lengths.SAMPLERS))
 def test_token_counts_have_the_distributions_mean(name: str) -> None:
-    assert sample(DISTRIBUTIONS[name], stream(11, name), 200_000).mean() == pytest.approx(MEANS[name], rel=0.02)
+    assert sample(DISTRIBUTIONS[name], stream(11, name), 200_000).mean() == pytest.approx(
+        MEANS[name], rel=0.02
+    )
 
 
 def test_gaussian_lengths_have_the_asked_spread() -> None:

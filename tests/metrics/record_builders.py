@@ -81,10 +81,7 @@ def record(
     """
     frontend = frontend or FrontendDelays()
     n = len(requests)
-    columns = {
-        name: np.full(n, -1, dtype=np.int64)
-        for name in (*TIMES, "first_step", "last_step")
-    }
+    columns = {name: np.full(n, -1, dtype=np.int64) for name in (*TIMES, "first_step", "last_step")}
     counts = np.zeros(n, dtype=np.int64)
     where = np.full(n, -1, dtype=np.int32)
     breaks = []
@@ -132,7 +129,7 @@ def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int 
     rng = np.random.default_rng(seed)
     arrivals = np.sort(rng.integers(0, 1_000_000, requests))
     engines = [
-        instance(1_000_000 + np.cumsum(rng.integers(1, 30, steps) * 1_000_000), runs=random_runs(rng, steps))
+        instance(5_000_000 + np.cumsum(rng.integers(1, 30, steps) * 1_000_000), runs=random_runs(rng, steps))
         for _ in range(instances)
     ]
     shares: list[tuple[int, list[int]] | None] = []

@@ -65,11 +65,13 @@ class Layers:
         self._origin: dict[str, tuple[str | Path | None, str]] = {}
         self._flag: dict[str, str] = {}
 
-    def add(self, leaves: Mapping[str, Any], *, file: str | Path | None, labels: str = "{}") -> None:
-        """Lays `leaves` over what is there; `labels` formats a path for messages."""
+    def add(
+        self, leaves: Mapping[str, Any], *, file: str | Path | None, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Lays `leaves` over what is there; `labels` says what a path is called in that file, if not so."""
         for path, value in leaves.items():
             self.values[path] = value
-            self._origin[path] = (file, labels.format(path))
+            self._origin[path] = (file, (labels or {}).get(path, path))
 
     def flag(self, name: str, path: str, value: Any) -> None:
         """Lays one flag over what is there; two flags that disagree are an error."""

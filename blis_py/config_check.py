@@ -1,0 +1,100 @@
+"""What one setting alone cannot show: names that lead nowhere, and settings that contradict each other."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from blis_py.config_layers import Layers, did_you_mean
+from blis_py.config_models import RunConfig, WorkloadSection
+from blis_py.errors import InputError
+
+_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+_TRACE_ONLY = ("trace_header", "time_scale", "limit", "slo_shares")
+_LENGTHS = tuple(
+    f.name
+    for f in fields(WorkloadSection)
+    if f.name.startswith(("prompt_", "output_", "prefix_", "arrival", "cv"))
+)
+
+
+def duration_ns(value: str | int, key: str = "horizon") -> int:
+    """`"60s"`, `"1.5h"`, `"500ms"`, or a plain number of µs, as nanoseconds."""
+    text = str(value).strip()
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzµ")
+    unit = text[len(digits) :] or "us"
+    try:
+        span = round(float(digits) * _NS[unit]) if "." in digits else int(digits) * _NS[unit]
+    except (KeyError, ValueError, OverflowError):
+        span = 0
+    if span <= 0:
+        raise InputError(
+            "must be a positive duration", key=key, value=value, fix='write "60s", "10m", or a number of µs'
+        )
+    return span
+
+
+def check(config: RunConfig, layers: Layers) -> None:
+    """Names that lead nowhere, and settings that contradict each other."""
+    from blis_py.cluster.router import ROUTING_POLICIES
+    from blis_py.latency import LATENCY_MODELS
+
+    for path, name, known in (
+        ("latency.model", config.latency.model, LATENCY_MODELS),
+        ("routing.policy", config.routing.policy, ROUTING_POLICIES),
+    ):
+        if name not in known:
+            raise layers.error("unknown value", path, value=name, fix=did_you_mean(name, known))
+    _check_source(config.workload, layers)
+    if config.horizon is not None:
+        duration_ns(config.horizon, layers.label("horizon"))
+    latency = config.latency
+    if (latency.alpha_coeffs is None) != (latency.beta_coeffs is None):
+        given = "alpha" if latency.beta_coeffs is None else "beta"
+        other = "beta" if given == "alpha" else "alpha"
+        raise layers.error(
+            f"needs {other}-coeffs as well", f"latency.{given}_coeffs", fix="give both or neither"
+        )
+    if latency.alpha_coeffs is not None and latency.model != "trained-physics":
+        raise layers.error(
+            f"belongs to trained-physics, not to {latency.model}",
+            "latency.alpha_coeffs",
+            fix="drop the coefficients or the latency model",
+        )
+    if latency.linear and latency.model != "linear":
+        raise layers.error("belongs to the linear model", "latency.linear", fix="set latency.model to linear")
+    if config.scheduler.sjf_aging_ms is not None and config.scheduler.policy != "sjf":
+        raise layers.error("belongs to sjf", "scheduler.sjf_aging_ms", fix="set the scheduler to sjf")
+
+
+def _check_source(load: WorkloadSection, layers: Layers) -> None:
+    given = [
+        f.name
+        for f in fields(load)
+        if getattr(load, f.name) != _default(f) or layers.by_flag(f"workload.{f.name}")
+    ]
+    sources = [name for name in ("trace", "spec", "preset") if name in given]
+    if len(sources) > 1:
+        first, second = (layers.label(f"workload.{name}") for name in sources[:2])
+        raise InputError(f"cannot be combined with {second}", key=first, fix="name one source of requests")
+    source = sources[0] if sources else "generated"
+    useless = {
+        "trace": (*_LENGTHS, "rate", "num_requests", "timeout_s"),
+        "spec": (*_TRACE_ONLY, *_LENGTHS, "timeout_s"),
+        "preset": (*_TRACE_ONLY, *(name for name in _LENGTHS if name not in ("arrival", "cv"))),
+        "generated": _TRACE_ONLY,
+    }[source]
+    for name in given:
+        if name in useless:
+            what = {"generated": "needs a trace"}.get(source, f"has no effect on a {source}")
+            raise layers.error(what, f"workload.{name}", fix="drop it or change the source of requests")
+    for side in ("prompt", "output"):
+        if getattr(load, f"{side}_tokens_min") > getattr(load, f"{side}_tokens_max"):
+            raise layers.error(
+                f"is more than {side}_tokens_max", f"workload.{side}_tokens_min", fix="swap the two"
+            )
+
+
+def _default(spec: Field[Any]) -> Any:
+    return {} if spec.default is MISSING else spec.default

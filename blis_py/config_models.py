@@ -1,0 +1,150 @@
+"""The configuration of a run as data: frozen dataclasses, named exactly as the YAML keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from blis_py.config_layers import setting
+from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerSection:
+    """One instance's scheduler and memory, under vLLM's names."""
+
+    policy: str = setting("fcfs", choices=SCHEDULERS)
+    """Order of the waiting queue (`--scheduler`)."""
+    preemption_policy: str = setting("fcfs", choices=PREEMPTION_POLICIES)
+    batch_former: str = setting("running-first", choices=("running-first", "prefill-first"))
+    max_num_seqs: int = setting(256, least=1)
+    max_num_batched_tokens: int = setting(2048, least=1)
+    long_prefill_token_threshold: int = setting(0, least=0)
+    """0 = no limit on a prefill chunk but the token budget."""
+    block_size: int = setting(16, least=1)
+    num_kv_blocks: int | None = setting(None, least=1)
+    """null = what fits in the GPU's memory."""
+    gpu_memory_utilization: float = setting(0.9, above=0, most=1)
+    max_model_len: int | None = setting(None, least=1)
+    """null = the model's own, as far as the KV cache holds it."""
+    enable_prefix_caching: bool = True
+    sjf_aging_ms: float | None = setting(None, above=0)
+    """With `sjf`: a request that has waited this long goes first; null = never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencySection:
+    """What prices a step."""
+
+    model: str = "trained-physics"
+    alpha_coeffs: tuple[float, ...] | None = setting(None)
+    """Three, of `trained-physics`, µs: before enqueue, at the end, per output token."""
+    beta_coeffs: tuple[float, ...] | None = setting(None)
+    """Seven to eleven, of `trained-physics`; given together with `alpha_coeffs`."""
+    linear: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Coefficients of the `linear` model, ns: parts `gpu`, `host`, `frontend`, each by feature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSection:
+    """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
+
+    trace: str | None = None
+    trace_header: str | None = None
+    """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
+    time_scale: float = setting(1.0, above=0)
+    """Arrival times of the trace are multiplied by it: 0.5 = twice the rate."""
+    limit: int | None = setting(None, least=1)
+    """Only the first requests of the trace."""
+    slo_shares: dict[str, float] = field(default_factory=dict)
+    """SLO classes dealt out at random to the requests of the trace, by share."""
+    spec: str | None = None
+    """Workload spec: a YAML file, or the name of a bundled one."""
+    preset: str | None = None
+    rate: float | None = setting(None, above=0)
+    """Requests per second; null = the spec's own, else 1."""
+    num_requests: int | None = setting(None, least=1)
+    """null = the spec's own, else 100; with a horizon, as many as arrive before it."""
+    arrival: str = setting("poisson", choices=("poisson", "gamma", "weibull", "constant"))
+    cv: float | None = setting(None, above=0)
+    """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
+    prompt_tokens: int = setting(512, least=1)
+    prompt_tokens_stdev: int = setting(256, least=0)
+    prompt_tokens_min: int = setting(2, least=1)
+    prompt_tokens_max: int = setting(7000, least=1)
+    output_tokens: int = setting(512, least=1)
+    output_tokens_stdev: int = setting(256, least=0)
+    output_tokens_min: int = setting(2, least=1)
+    output_tokens_max: int = setting(7000, least=1)
+    prefix_tokens: int = setting(0, least=0)
+    """Tokens in front of every prompt that all requests share."""
+    timeout_s: float | None = setting(300.0, above=0)
+    """Patience of generated requests; null = endless. Traces and specs bring their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingSection:
+    """From the cluster's entrance to an instance."""
+
+    policy: str = "round-robin"
+    latency_us: int = setting(0, least=0)
+    snapshot_refresh_interval_us: int = setting(50_000, least=0)
+    """Age up to which the router works with old instance state; 0 = live."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionSection:
+    """Who is let in."""
+
+    policy: str = setting("always-admit", choices=("always-admit",))
+    latency_us: int = setting(0, least=0)
+    slo_priorities: dict[str, int] = field(default_factory=dict)
+    """Urgency by SLO class, larger = more urgent; adds to or replaces the defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides the outcome of a run."""
+
+    model: str | None = None
+    model_config: str | None = None
+    """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
+    gpu: str = "h100"
+    tp: int = setting(1, least=1)
+    num_instances: int = setting(1, least=1)
+    seed: int | None = setting(None, least=0)
+    """null = the spec's own, else 42."""
+    horizon: str | int | None = setting(None, least=1)
+    """Simulated time at which to stop: "60s", "10m", or a plain number of µs; null = when all is done."""
+    scheduler: SchedulerSection = field(default_factory=SchedulerSection)
+    latency: LatencySection = field(default_factory=LatencySection)
+    workload: WorkloadSection = field(default_factory=WorkloadSection)
+    routing: RoutingSection = field(default_factory=RoutingSection)
+    admission: AdmissionSection = field(default_factory=AdmissionSection)
+    slo: tuple[str, ...] = ()
+    """Targets such as `ttft.p99=500ms`."""
+    goodput: tuple[str, ...] = ()
+    """Targets every request should meet, such as `ttft:500` (ms)."""
+    goodput_by_class: dict[str, str] = field(default_factory=dict)
+    """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
+
+
+NAMES: dict[str, str] = {
+    **{f.name: f"scheduler.{f.name}" for f in fields(SchedulerSection) if f.name != "policy"},
+    **{f.name: f"workload.{f.name}" for f in fields(WorkloadSection) if f.name != "timeout_s"},
+    **{f.name: f.name for f in fields(RunConfig)},
+    "scheduler": "scheduler.policy",
+    "latency_model": "latency.model",
+    "linear": "latency.linear",
+    "alpha_coeffs": "latency.alpha_coeffs",
+    "beta_coeffs": "latency.beta_coeffs",
+    "timeout": "workload.timeout_s",
+    "workload_spec": "workload.spec",
+    "workload": "workload",
+    "routing_policy": "routing.policy",
+    "routing_latency": "routing.latency_us",
+    "snapshot_refresh_interval": "routing.snapshot_refresh_interval_us",
+    "admission_policy": "admission.policy",
+    "admission_latency": "admission.latency_us",
+    "slo_priorities": "admission.slo_priorities",
+}
+"""Short names, of flags and of keyword arguments, and the key each one sets."""

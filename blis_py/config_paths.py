@@ -1,0 +1,92 @@
+"""Files named in a configuration: where a relative path starts, and what is a name and no file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from blis_py import data
+from blis_py.config_layers import did_you_mean
+from blis_py.config_models import RunConfig
+from blis_py.errors import InputError
+
+
+def from_folder(leaves: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Settings by key, with the relative paths among them starting at `folder`."""
+
+    def moved(key: str, value: Any) -> Any:
+        is_file = isinstance(value, str) and key in _IS_FILE and _IS_FILE[key](value)
+        return str(folder / Path(value).expanduser()) if is_file else value
+
+    return {key: moved(key, value) for key, value in leaves.items()}
+
+
+def with_full_paths(config: RunConfig) -> RunConfig:
+    """Files by their full path, so that the saved configuration works from any folder."""
+
+    def full(key: str, value: str | None) -> str | None:
+        return str(Path(value).expanduser().resolve()) if value and _IS_FILE[key](value) else value
+
+    load = config.workload
+    return replace(
+        config,
+        model_config=full("model_config", config.model_config),
+        gpu=full("gpu", config.gpu) or config.gpu,
+        workload=replace(
+            load,
+            trace=full("workload.trace", load.trace),
+            trace_header=full("workload.trace_header", load.trace_header),
+            spec=full("workload.spec", load.spec),
+        ),
+    )
+
+
+def workload_source(name: str) -> str | None:
+    """The key that `--workload NAME` sets: a preset, a bundled spec or a file.
+
+    None for `distribution`, BLIS's name for the workload of the flags alone.
+    """
+    from blis_py.workload.presets import PRESETS
+
+    if name == "distribution":
+        return None
+    if name in PRESETS:
+        return "workload.preset"
+    if _is_bundled(name) or _looks_like_file(name):
+        return "workload.spec"
+    bundled = {path.stem for path in data.root("workloads").glob("*.yaml")}
+    raise InputError(
+        "no such workload",
+        key="--workload",
+        value=name,
+        fix=did_you_mean(name, {*PRESETS, *bundled, "a .yaml file"}),
+    )
+
+
+def spec_path(name: str) -> Path:
+    """The file of a workload spec: the bundled one of that name, or itself."""
+    return _bundled(name) if _is_bundled(name) else Path(name)
+
+
+def _bundled(name: str) -> Path:
+    return data.root("workloads") / f"{name}.yaml"
+
+
+def _is_bundled(name: str) -> bool:
+    return Path(name).name == name and _bundled(name).is_file()
+
+
+def _looks_like_file(name: str) -> bool:
+    """Whether a GPU or a workload is given as a file rather than by name."""
+    return name.endswith((".yaml", ".yml", ".json")) or name.startswith(("/", "./", "../", "~"))
+
+
+_IS_FILE = {
+    "model_config": lambda name: True,
+    "workload.trace": lambda name: True,
+    "workload.trace_header": lambda name: True,
+    "workload.spec": lambda name: not _is_bundled(name),
+    "gpu": _looks_like_file,
+}
+"""Keys that can name a file, and when their value does."""

@@ -1,0 +1,126 @@
+"""The decoding requests of an instance, as aggregates: nothing here is walked from step to step."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import accumulate
+from operator import mul
+
+from blis_py.core.request import Request, Status
+
+_NOWHERE = -(1 << 62)
+"""Base and finish tick of a request that does not decode."""
+
+
+class DecodeSet:
+    """Requests that compute one token in every step.
+
+    The context of each grows by one a step, so at step `tick` it is `request.base + tick` with a
+    fixed base. Hence the sum of contexts needs only the sum of bases; a request needs a new block
+    at a fixed phase of `tick`; and the step at which it finishes is known when it joins.
+    """
+
+    def __init__(self, block_size: int, track_longest: bool) -> None:
+        self.count = 0
+        self.base_sum = 0
+        self.crossings = [0] * block_size
+        """Requests that need a new block at each phase of `tick`."""
+        self.last_seq = -1
+        """No decoding request stands behind this place of the running list."""
+        self._block_size = block_size
+        self._finishing: list[tuple[int, int, Request]] = []
+        self._longest: list[tuple[int, int, Request]] | None = [] if track_longest else None
+        self._computed = 0
+
+    def computed_tokens(self, tick: int) -> int:
+        """Tokens computed by decoding before step `tick`, over the life of the set."""
+        return self._computed + self.base_sum + self.count * tick
+
+    def start(self, request: Request, tick: int) -> None:
+        """From step `tick` on the request decodes; `computed` is exact."""
+        request.status = Status.DECODING
+        request.base = base = request.computed - tick
+        self._computed -= request.computed
+        self.count += 1
+        self.base_sum += base
+        self.crossings[-base % self._block_size] += 1
+        if request.seq > self.last_seq:
+            self.last_seq = request.seq
+        request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
+        heappush(self._finishing, (due, request.seq, request))
+        if self._longest is not None:
+            heappush(self._longest, (-base, request.seq, request))
+
+    def stop(self, request: Request, tick: int) -> None:
+        """Takes it out before step `tick`, and makes its counts exact."""
+        base = request.base
+        request.computed = computed = base + tick
+        request.generated = computed + 1 - request.prompt_tokens
+        request.last_tick = tick - 1
+        request.base = request.finish_tick = _NOWHERE
+        self._computed += computed
+        self.count -= 1
+        self.base_sum -= base
+        self.crossings[-base % self._block_size] -= 1
+
+    def next_finish_tick(self) -> int:
+        """Value of the step counter at which the first of them will have all its tokens."""
+        heap = self._finishing
+        while heap[0][2].finish_tick != heap[0][0]:
+            heappop(heap)
+        return heap[0][0]
+
+    def due(self, tick: int) -> list[Request]:
+        """Requests whose last token has been emitted when the step counter reaches `tick`."""
+        heap = self._finishing
+        due: list[Request] = []
+        while heap and heap[0][0] <= tick:
+            finish_tick, _, request = heappop(heap)
+            if request.finish_tick == finish_tick:
+                due.append(request)
+        return due
+
+    def longest(self, tick: int) -> int:
+        """Longest context at step `tick`; -1 if nobody keeps track."""
+        heap = self._longest
+        if heap is None:
+            return -1
+        while heap and heap[0][2].base != -heap[0][0]:
+            heappop(heap)
+        return tick - heap[0][0] if heap else 0
+
+    def growth(self, tick: int, steps: int) -> tuple[int, int]:
+        """Blocks needed by the `steps` steps from `tick` on.
+
+        Returns:
+            Their number, and the sum over them of the steps (of these) they are in use for.
+        """
+        size = self._block_size
+        first = tick % size
+        if first + steps <= size:
+            part = self.crossings[first : first + steps]
+            return sum(part), sum(map(mul, part, range(steps, 0, -1)))
+        cycle = self.crossings[first:] + self.crossings[:first]
+        cycles, rest = divmod(steps, size)
+        blocks = cycles * self.count + sum(cycle[:rest])
+        block_steps = sum(map(mul, cycle[:rest], range(rest, 0, -1)))
+        if cycles:
+            late = sum(map(mul, cycle, range(size)))
+            whole = cycles * steps - size * (cycles * (cycles - 1) // 2)
+            block_steps += whole * self.count - cycles * late
+        return blocks, block_steps
+
+    def steps_within(self, tick: int, blocks: int, limit: int) -> int:
+        """How many steps from `tick` on `blocks` blocks suffice for, `limit` at most."""
+        size = self._block_size
+        if self.count * -(-limit // size) <= blocks:
+            return limit
+        cycles = min(blocks // self.count, limit // size)
+        blocks -= cycles * self.count
+        first = tick % size
+        steps = cycles * size
+        for taken in accumulate(self.crossings[first:] + self.crossings[:first]):
+            if taken > blocks:
+                break
+            steps += 1
+        return min(steps, limit)

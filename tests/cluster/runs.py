@@ -1,0 +1,175 @@
+"""Random runs of the whole simulator, and the comparison of two records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from blis_py.cluster.simulation import simulate
+from blis_py.core.config import SchedulerConfig
+from blis_py.latency import build
+from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.latency.model_shape import load_model
+from blis_py.metrics.record import InstanceRecord, RunRecord
+from blis_py.workload.table import Labels, RequestTable
+
+CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request. Times in us."""
+
+    arrival_us: int
+    prompt: int
+    output: int
+    limit: int = 0
+    slo_class: str = ""
+    patience_us: int = -1
+    runs: tuple[tuple[str, int], ...] = ()
+
+
+def linear(
+    step_ns: float = 0.0, frontend: FrontendDelays | None = None, **costs: float
+) -> Linear:
+    """So many ns per step and per unit of each feature."""
+    return Linear(
+        LinearCoefficients(gpu=LinearCosts(step=step_ns, **costs), frontend=frontend or FrontendDelays())
+    )
+
+
+LATENCIES: dict[str, LatencyModel] = {
+    "constant": linear(10_000),
+    "linear": Linear(
+        LinearCoefficients(
+            gpu=LinearCosts(step=7_000.3, prefill_tokens=13.7, decode_seqs=211.1, decode_kv_tokens=3.33),
+            host=LinearCosts(step=1_500, emitted_rows=17.9),
+            frontend=FrontendDelays(before_enqueue_ns=12_345, per_token_ns=77, at_end_ns=501),
+        )
+    ),
+    "trained-physics": build("trained-physics", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
+    "roofline": build("roofline", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
+}
+
+
+def table_of(rows: list[Row]) -> RequestTable:
+    """The rows as columns, in order of arrival."""
+    rows = sorted(rows, key=lambda row: row.arrival_us)
+
+    def ints(values: list[int]) -> np.ndarray:
+        return np.array(values, dtype=np.int64)
+
+    return RequestTable.build(
+        ints([1000 * r.arrival_us for r in rows]),
+        ints([r.prompt for r in rows]),
+        ints([r.output for r in rows]),
+        max_tokens=ints([r.limit for r in rows]),
+        deadline_ns=ints([-1 if r.patience_us < 0 else 1000 * (r.arrival_us + r.patience_us) for r in rows]),
+        slo_class=Labels.of([r.slo_class for r in rows]),
+        content=ints([i if r.runs else -1 for i, r in enumerate(rows)]),
+        contents=[r.runs for r in rows],
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything `simulate` is told."""
+
+    rows: list[Row]
+    config: SchedulerConfig
+    latency: str = "constant"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def record(self, **more: Any) -> RunRecord:
+        return simulate(
+            table_of(self.rows),
+            scheduler=self.config,
+            latency=LATENCIES[self.latency],
+            **{**self.options, **more},
+        )
+
+
+@st.composite
+def rows(draw: st.DrawFn, longest: int, slowness: int) -> Row:
+    """`slowness` stretches arrivals and patience, for models with longer steps."""
+    prompt = draw(st.integers(1, max(longest - 1, 1)))
+    output = draw(st.integers(1, max(longest - prompt + 3, 1)))
+    runs: tuple[tuple[str, int], ...] = ()
+    if draw(st.booleans()):
+        first = draw(st.sampled_from([prompt, prompt // 2, prompt // 4 * 4]))
+        runs = ((draw(st.sampled_from("ab")), first),) if first else ()
+    patience = draw(st.sampled_from([-1, -1, -1, 0, 15, 130, 500]))
+    return Row(
+        arrival_us=slowness * draw(st.one_of(st.just(0), st.integers(0, 600))),
+        prompt=prompt,
+        output=output,
+        limit=draw(st.sampled_from([0, output, output, output + 5])),
+        slo_class=draw(st.sampled_from(CLASSES)),
+        patience_us=patience if patience < 0 else slowness * patience,
+        runs=runs,
+    )
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Any policy, former and latency model; often too few blocks, sometimes a horizon."""
+    scheduler = draw(st.sampled_from(["fcfs", "priority-fcfs", "sjf", "sjf", "reverse-priority"]))
+    block_size = draw(st.sampled_from([1, 4, 16]))
+    blocks = draw(st.integers(2, 30))
+    latency = draw(st.sampled_from(sorted(LATENCIES)))
+    slowness = 300 if latency in ("trained-physics", "roofline") else 1
+    config = SchedulerConfig(
+        num_kv_blocks=blocks,
+        max_model_len=draw(st.sampled_from([4096, 4096, 64])),
+        scheduler=scheduler,
+        preemption_policy=draw(st.sampled_from(["fcfs", "priority"])),
+        batch_former=draw(st.sampled_from(["running-first", "prefill-first"])),
+        max_num_seqs=draw(st.sampled_from([1, 2, 8, 256])),
+        max_num_batched_tokens=draw(st.sampled_from([1, 3, 8, 2048])),
+        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 4])),
+        block_size=block_size,
+        enable_prefix_caching=draw(st.booleans()),
+        sjf_aging_ms=draw(st.sampled_from([None, 0.1 * slowness])) if scheduler == "sjf" else None,
+    )
+    longest = min(blocks * block_size, config.max_model_len, 100)
+    workload = draw(st.lists(rows(longest, slowness), min_size=1, max_size=10))
+    instances = draw(st.sampled_from([1, 1, 2, 3]))
+    return Run(
+        rows=workload,
+        config=config,
+        latency=latency,
+        options={
+            "num_instances": instances,
+            "routing_policy": draw(st.sampled_from(["round-robin", "least-loaded"])),
+            "admission_latency_ns": draw(st.sampled_from([0, 0, 3_000])),
+            "routing_latency_ns": draw(st.sampled_from([0, 0, 777])),
+            "snapshot_refresh_ns": draw(st.sampled_from([0, 20_000, 50_000_000])),
+            "horizon_ns": draw(st.one_of(st.none(), st.integers(0, 900).map(lambda us: us * 1000 * slowness))),
+        },
+    )
+
+
+def differences(one: RunRecord, other: RunRecord, order_of_breaks: bool = True) -> list[str]:
+    """Names of everything that is not byte for byte the same, but for the compact steps table."""
+    found = []
+    for column in fields(RunRecord):
+        a, b = getattr(one, column.name), getattr(other, column.name)
+        if column.name == "breaks" and not order_of_breaks:
+            a, b = (x[np.lexsort(x.T[::-1])] for x in (a, b))
+        if isinstance(a, np.ndarray) and (a.dtype != b.dtype or a.tobytes() != b.tobytes()):
+            found.append(column.name)
+    if one.end_ns != other.end_ns:
+        found.append("end_ns")
+    for index, (a, b) in enumerate(zip(one.instances, other.instances, strict=True)):
+        for column in fields(InstanceRecord):
+            x, y = getattr(a, column.name), getattr(b, column.name)
+            if column.name == "runs":
+                continue
+            if (x.tobytes() != y.tobytes()) if isinstance(x, np.ndarray) else (x != y):
+                found.append(f"instances[{index}].{column.name}")
+    return found

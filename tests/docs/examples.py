@@ -1,0 +1,200 @@
+"""The examples in the guides: found, run, and their output compared (or, run as a script, refreshed).
+
+    .venv/bin/python tests/docs/examples.py        # rewrites the outputs shown in docs/*.md
+
+What runs, by the info string of a fenced block:
+
+- `console`: each line after `$ ` is a command, the lines below it what it prints; a line `...` stands for
+  lines left out. `console exit=2`: the last command fails, and what is shown is its complaint.
+- `python`: runs in one namespace per guide; a `text` block right below it is what it prints.
+- `<language> <file name>`: is written to that file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blis_py.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+
+_FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_OMITTED = "..."
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a guide."""
+
+    info: str
+    body: str
+    start: int
+    """Where its body begins in the text."""
+    line: int
+
+    @property
+    def language(self) -> str:
+        return self.info.partition(" ")[0]
+
+    @property
+    def rest(self) -> str:
+        return self.info.partition(" ")[2]
+
+
+@dataclass
+class Example:
+    """Something that runs, and what the guide says it prints (None: it does not say)."""
+
+    block: Block
+    code: str
+    shown: str | None
+    where: tuple[int, int] | None = None
+    """The part of the guide that shows the output."""
+    exit_code: int = 0
+
+
+@dataclass
+class Session:
+    """Runs the examples of one guide, in order, in a folder of its own."""
+
+    folder: Path
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "guide"})
+
+    def run(self, example: Example) -> tuple[int, str]:
+        """Exit code and output: of a command stdout, or stderr where it fails."""
+        with chdir(self.folder):
+            if example.block.language == "python":
+                return self._python(example.code)
+            if example.block.language == "console":
+                return _command(example.code)
+            (self.folder / example.block.rest).write_text(example.code, encoding="utf-8")
+            return 0, ""
+
+    def _python(self, code: str) -> tuple[int, str]:
+        out = io.StringIO()
+        with redirect_stdout(out):
+            exec(compile(code, "guide", "exec"), self.names)
+        return 0, out.getvalue()
+
+
+def examples(text: str) -> Iterator[Example]:
+    """Everything in a guide that runs."""
+    blocks = [
+        Block(found["info"].strip(), found["body"], found.start("body"), text.count("\n", 0, found.start()) + 1)
+        for found in _FENCE.finditer(text)
+    ]
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.language == "console":
+            yield from _commands(block)
+        elif block.language == "python":
+            end = block.start + len(block.body)
+            below = following and following.language == "text" and following.start
+            if below and not text[end:below].replace("```text", "").replace("```", "").strip():
+                assert following is not None
+                yield Example(block, block.body, following.body, (below, below + len(following.body)))
+            else:
+                yield Example(block, block.body, None)
+        elif block.rest:
+            yield Example(block, block.body, None)
+
+
+def _commands(block: Block) -> Iterator[Example]:
+    exit_code = int(block.rest.removeprefix("exit=") or 0) if block.rest else 0
+    pieces = re.split(r"^\$ ", block.body, flags=re.MULTILINE)
+    assert not pieces[0], f"line {block.line}: a console block starts with `$ `"
+    at = block.start
+    for index, piece in enumerate(pieces[1:]):
+        found = re.match(r"(?:[^\n]*\\\n)*[^\n]*\n", piece)
+        assert found is not None
+        at += 2
+        shown = (at + found.end(), at + len(piece))
+        at += len(piece)
+        last = index == len(pieces) - 2
+        output = piece[found.end() :].strip("\n") and piece[found.end() :]
+        yield Example(block, found.group(), output or None, shown, exit_code if last else 0)
+
+
+def _command(text: str) -> tuple[int, str]:
+    text = text.replace("\\\n", " ").strip()
+    if text == "make run":
+        text = _make_run()
+    words = shlex.split(text)
+    assert words[0] == "blis", f"only blis commands run here, not {words[0]}"
+    if {"|", ">"} & set(words):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "MPLBACKEND": "Agg"}
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", text], capture_output=True, text=True, env=env)
+        return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+    if words[1] in ("run", "replay") and "--format" not in words and "--help" not in words:
+        words += ["--format", "table"]  # as on a terminal
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(words[1:])
+    return code, out.getvalue() if code == 0 else err.getvalue()
+
+
+def _make_run() -> str:
+    """What `make run` runs, its set-up apart."""
+    recipe = re.search(r"^run:[^\n]*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    line = recipe[1].replace("\\\n", " ").strip().removeprefix("@$(BIN)/")
+    return line.replace("workloads/", f"{ROOT}/workloads/")
+
+
+def lines_of(output: str) -> list[str]:
+    """Without trailing blanks, which no editor keeps."""
+    return [line.rstrip() for line in output.strip("\n").split("\n")]
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether the guide shows what was printed, but for lines it leaves out."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == _OMITTED else re.escape(line) + r"\n" for line in lines_of(shown)
+    )
+    return re.fullmatch(pattern, "\n".join([*lines_of(printed), ""])) is not None
+
+
+def refreshed(shown: str, printed: str) -> str:
+    """What to show of a new output: as many lines from its top and bottom as before."""
+    old, new = lines_of(shown), lines_of(printed)
+    gaps = [index for index, line in enumerate(old) if line.strip() == _OMITTED]
+    if gaps:
+        top, bottom = gaps[0], len(old) - gaps[-1] - 1
+        new = [*new[:top], _OMITTED, *(new[-bottom:] if bottom else [])]
+    return "\n".join([*new, ""])
+
+
+def refresh(guide: Path) -> None:
+    """Runs the examples of a guide and writes what they print now into it."""
+    text = guide.read_text(encoding="utf-8")
+    parts: list[str] = []
+    done = 0
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(Path(folder))
+        for example in examples(text):
+            code, printed = session.run(example)
+            if code != example.exit_code:
+                sys.exit(f"{guide.name}:{example.block.line}: exit code {code}: {example.code}{printed}")
+            if example.shown is not None and example.where is not None:
+                begin, end = example.where
+                blank = "\n" if example.shown.endswith("\n\n") else ""
+                parts += [text[done:begin], refreshed(example.shown, printed), blank]
+                done = end
+    guide.write_text("".join([*parts, text[done:]]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for each in [Path(name) for name in sys.argv[1:]] or GUIDES:
+        refresh(each)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from examples import GUIDES, ROOT, Session, examples, lines_of, matches, refreshed
+
+IDS = [guide.name for guide in GUIDES]
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=IDS)
+def test_every_example_in_the_guide_runs_and_prints_what_the_guide_shows(guide: Path, tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    for example in examples(guide.read_text(encoding="utf-8")):
+        code, printed = session.run(example)
+        place = f"{guide.name}:{example.block.line}: {example.code}"
+        assert code == example.exit_code, f"{place}exit code {code}\n{printed}"
+        if example.shown is not None:
+            assert matches(example.shown, printed), (
+                f"{place}now prints\n{printed}\nrefresh the guides: python tests/docs/examples.py"
+            )
+
+
+@pytest.mark.parametrize("guide", [*GUIDES, ROOT / "README.md"], ids=[*IDS, "front page"])
+def test_every_link_leads_to_a_file(guide: Path) -> None:
+    for target, _ in _LINK.findall(guide.read_text(encoding="utf-8")):
+        assert (guide.parent / target).exists(), f"{guide.name} links to {target}"
+
+
+def test_every_guide_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for guide in GUIDES:
+        assert guide.name == "README.md" or f"({guide.name})" in index
+
+
+def test_an_output_that_changed_is_noticed() -> None:
+    assert matches("a\n...\nd\n", "a\nb\nc\nd\n")
+    assert matches("a  \n", "a\n\n")
+    assert not matches("a\n...\nd\n", "a\nb\nc\n")
+    assert not matches("a\n", "a\nb\n")
+
+
+def test_refreshing_keeps_the_shape_of_an_excerpt() -> None:
+    assert lines_of(refreshed("a\n...\nd\n", "A\nB\nC\nD\n")) == ["A", "...", "D"]
+    assert lines_of(refreshed("a\nb\n", "A\nB\nC\n")) == ["A", "B", "C"]
+
+
+def test_the_guides_have_examples() -> None:
+    found = {guide.name: len(list(examples(guide.read_text(encoding="utf-8")))) for guide in GUIDES}
+    assert found["first-run.md"] > 10
+    assert found["scheduler.md"] > 5
