@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 
-from setting import PROMPT_TOKENS, build, serve
+from setting import build, serve
 
 _ALL_AT_ONCE = 1e6  # requests per second
 _FIRST = 1024

@@ -86,7 +86,9 @@ def run(command: Sequence[str]) -> tuple[Repetition, str]:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         before = calibrate()
         began = time.perf_counter()
-        child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
         _, status, usage = os.wait4(child.pid, 0)
         wall_s = time.perf_counter() - began
         after = calibrate()
@@ -100,3 +102,8 @@ def run(command: Sequence[str]) -> tuple[Repetition, str]:
     unit = 1 if sys.platform == "darwin" else 1024
     peak_rss_mb = usage.ru_maxrss * unit / 1e6
     return Repetition(wall_s, usage.ru_utime, usage.ru_stime, peak_rss_mb, (before + after) / 2), text
+
+
+def _environment() -> dict[str, str]:
+    """The user's, without what changes how Python itself behaves (such as not to keep compiled modules)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

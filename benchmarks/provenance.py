@@ -40,7 +40,7 @@ def _commit() -> str:
     """Abbreviated commit, marked where files differ from it; empty outside a git checkout."""
     try:
         described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            ["git", "describe", "--always", "--dirty"],
             cwd=ROOT,
             capture_output=True,
             text=True,

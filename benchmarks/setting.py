@@ -6,10 +6,11 @@ import gc
 import time
 from dataclasses import dataclass
 
+from measure import calibrate
+
 from blis_py import api
 from blis_py.cluster.simulation import simulate
 from blis_py.metrics.record import RunRecord
-from measure import calibrate
 
 MODEL = "llama-3.1-8b"
 GPU = "h100"

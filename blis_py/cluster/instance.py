@@ -31,9 +31,10 @@ class Alarm(Event):
 class Instance:
     """An endless loop: receive, schedule, let time pass, finish.
 
-    Where the scheduler says that the next steps are alike, the loop sleeps through all of them. An
-    arrival in the meantime shortens the sleep to the end of the step in progress, so the outcome
-    is the same as that of single steps.
+    Two shortcuts leave the outcome as it is. Where the scheduler says that the next steps are
+    alike, the loop passes them in one go; an arrival in the meantime shortens it to the end of the
+    step in progress. And the loop keeps its own time and waits for the clock of the simulation
+    only where something might still come in between: beyond `undisturbed_until_ns`.
     """
 
     def __init__(
@@ -50,12 +51,15 @@ class Instance:
         self.log = log
         self.in_flight = 0
         """Requests dispatched here that have not ended."""
+        self.undisturbed_until_ns = -1
+        """Nobody looks at this instance, and nothing not submitted yet reaches it, before or at this time."""
+        self.now_ns = 0
+        """The loop's time: the latest step boundary it has dealt with."""
         self._single_step = single_step
         self._front_end_ns = latency.frontend.before_enqueue_ns
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._step: Step | None = None
-        self._start_ns = 0
         self._ends: Sequence[int] = ()
         """End of each step of the current run, from its start."""
         self._steps = 0
@@ -66,31 +70,38 @@ class Instance:
 
     def run(self) -> Generator[Event, None, None]:
         """The main loop."""
-        env, scheduler, inbox = self.env, self.scheduler, self._inbox
+        scheduler, inbox = self.scheduler, self._inbox
         while True:
-            now_ns = int(env.now)
-            if inbox or scheduler.first_deadline_ns <= now_ns:
+            now_ns = self.now_ns
+            if (inbox and inbox[0][0] <= now_ns) or scheduler.first_deadline_ns <= now_ns:
                 self._receive(now_ns)
             step = scheduler.schedule(now_ns)
-            if step is None:
-                yield self._until_work(now_ns)
-            else:
-                yield self._execute(step, now_ns)
+            if step is not None:
+                end_ns = self._execute(step)
+                if end_ns > self.undisturbed_until_ns:
+                    yield self._ring_at(end_ns)
                 self._finish()
+            elif inbox and inbox[0][0] <= self.undisturbed_until_ns:
+                self.now_ns = inbox[0][0]
+            else:
+                yield self._until_work()
+                self.now_ns = int(self.env.now)
 
     # -- the router's side -----------------------------------------------------------------------
 
-    def submit(self, request: Request, now_ns: int) -> None:
-        """A request dispatched to this instance now; it reaches the queue after the front end."""
-        ready_ns = now_ns + self._front_end_ns
+    def submit(self, request: Request, dispatch_ns: int) -> None:
+        """A request dispatched to this instance; it reaches the queue after the front end.
+
+        Dispatch times never go back.
+        """
+        ready_ns = dispatch_ns + self._front_end_ns
         self.in_flight += 1
         self._inbox.append((ready_ns, request))
-        if self._step is not None:
-            if self._steps > 1:
+        if len(self._inbox) == 1:
+            if self._step is None:
+                self._schedule(self._alarm, ready_ns)  # the loop is idle; its alarm had no time yet
+            elif self._steps > 1:
                 self._cut(ready_ns)
-        elif len(self._inbox) == 1:
-            # The loop is idle; its alarm has had no time to ring at.
-            self.env.schedule(self._alarm, AFTER_ARRIVALS, self._front_end_ns)
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
@@ -117,37 +128,41 @@ class Instance:
                 log.timed_out(request)
                 self.in_flight -= 1
 
-    def _execute(self, step: Step, now_ns: int) -> Event:
-        """Prices the step, and those like it that may follow; returns the event of their end."""
-        self._step, self._start_ns = step, now_ns
+    def _execute(self, step: Step) -> int:
+        """Prices the step, and those like it that may follow; returns when they end."""
+        self._step = step
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps == 1:
             end_ns = self.latency.step_ns(step.features)
             self._ends, self._steps = (end_ns,), 1
-            return self._ring_in(end_ns)
+            return self.now_ns + end_ns
         if steps > self._reach:
             steps = self._reach
         self._reach = 4 * steps
         self._ends, self._steps = self.latency.decode_run_ns(step.features, steps), steps
-        change_ns = self.scheduler.next_change_ns(now_ns)
+        change_ns = self.scheduler.next_change_ns(self.now_ns)
         if self._inbox and self._inbox[0][0] < change_ns:
             change_ns = self._inbox[0][0]
         self._shorten(change_ns)
-        return self._ring_in(int(self._ends[self._steps - 1]))
+        return self._end_ns()
 
     def _finish(self) -> None:
         """The steps are over: tell the scheduler, note what came of it."""
         step, steps = self._step, self._steps
         assert step is not None
         self._step = None
-        self.log.steps(step, self._start_ns, self._ends, steps)
+        self.log.steps(step, self.now_ns, self._ends, steps)
+        self.now_ns = self._end_ns()
         for request in self.scheduler.finish(step, steps):
             self.log.finished(request)
             self.in_flight -= 1
 
+    def _end_ns(self) -> int:
+        return self.now_ns + int(self._ends[self._steps - 1])
+
     def _shorten(self, time_ns: int) -> bool:
         """Ends the run with the step in progress at `time_ns`; returns whether that is earlier."""
-        steps = bisect_left(self._ends, time_ns - self._start_ns, 0, self._steps) + 1
+        steps = bisect_left(self._ends, time_ns - self.now_ns, 0, self._steps) + 1
         if steps >= self._steps:
             return False
         self._steps = steps
@@ -155,28 +170,31 @@ class Instance:
         return True
 
     def _cut(self, time_ns: int) -> None:
+        """Shortens a run that the loop is asleep in."""
         if self._shorten(time_ns):
-            waiting = self._alarm.callbacks
+            sleeper = self._alarm.callbacks
             self._alarm.callbacks = []
-            end_ns = self._start_ns + int(self._ends[self._steps - 1])
-            self._ring_in(end_ns - int(self.env.now)).callbacks = waiting
+            self._ring_at(self._end_ns()).callbacks = sleeper
 
-    def _until_work(self, now_ns: int) -> Event:
+    def _until_work(self) -> Event:
         if self._inbox:
-            return self._ring_in(self._inbox[0][0] - now_ns)
+            return self._ring_at(self._inbox[0][0])
         self._alarm = Alarm(self.env)
         return self._alarm
 
-    def _ring_in(self, delay_ns: int) -> Alarm:
+    def _ring_at(self, time_ns: int) -> Alarm:
         """The event the loop sleeps on. An arrival may replace it by an earlier one."""
-        self._alarm = alarm = Alarm(self.env)
-        self.env.schedule(alarm, AFTER_ARRIVALS, delay_ns)
-        return alarm
+        self._alarm = Alarm(self.env)
+        self._schedule(self._alarm, time_ns)
+        return self._alarm
+
+    def _schedule(self, alarm: Alarm, time_ns: int) -> None:
+        self.env.schedule(alarm, AFTER_ARRIVALS, time_ns - int(self.env.now))
 
     def stop(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
         if self._step is not None:
-            self._steps = bisect_right(self._ends, now_ns - self._start_ns, 0, self._steps)
+            self._steps = bisect_right(self._ends, now_ns - self.now_ns, 0, self._steps)
             if self._steps:
                 self._finish()
         for ready_ns, request in self._inbox:

@@ -43,6 +43,9 @@ class Recorder:
 
     def record(self, logs: Sequence[InstanceLog], end_ns: int) -> RunRecord:
         """The finished record."""
+        instances = [log.record() for log in logs]
+        self._forget_unseen_tokens(instances)
+        self._set_token_times(instances)
         return RunRecord(
             table=self.table,
             outcome=np.frombuffer(self.outcome, dtype=np.int8),
@@ -58,10 +61,44 @@ class Recorder:
             first_step=_ints(self.first_step),
             last_step=_ints(self.last_step),
             breaks=_ints(self.breaks).reshape(-1, 3),
-            instances=[log.record() for log in logs],
+            instances=instances,
             frontend=self.frontend,
             end_ns=end_ns,
         )
+
+    def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
+        """Takes away the tokens that came after their client had given up."""
+        gave_up = np.flatnonzero(np.frombuffer(self.outcome, dtype=np.int8) == Outcome.TIMED_OUT)
+        if not len(gave_up):
+            return
+        breaks = _ints(self.breaks).reshape(-1, 3).tolist()
+        before = {
+            (row, after): before for row, before, after in breaks if self.outcome[row] == Outcome.TIMED_OUT
+        }
+        for row in gave_up.tolist():
+            emitted, last = self.emitted_tokens[row], self.last_step[row]
+            ends = instances[self.instance[row]].step_end_ns
+            while emitted and ends[last] + emitted * self.frontend.per_token_ns > self.finish_ns[row]:
+                emitted -= 1
+                last = before.pop((row, last), last - 1)
+            self.emitted_tokens[row] = emitted
+            self.last_step[row] = last if emitted else -1
+            if not emitted:
+                self.first_step[row] = -1
+        kept = [b for b in breaks if self.outcome[b[0]] != Outcome.TIMED_OUT or (b[0], b[2]) in before]
+        self.breaks = array("q", [value for row in kept for value in row])
+
+    def _set_token_times(self, instances: Sequence[InstanceRecord]) -> None:
+        """First and last token and completion as the client sees them, from the steps that emitted."""
+        instance = np.frombuffer(self.instance, dtype=np.int32)
+        emitted, first, last = _ints(self.emitted_tokens), _ints(self.first_step), _ints(self.last_step)
+        first_token_ns, last_token_ns = _ints(self.first_token_ns), _ints(self.last_token_ns)
+        for index, record in enumerate(instances):
+            rows = np.flatnonzero((instance == index) & (emitted > 0))
+            first_token_ns[rows] = record.step_end_ns[first[rows]] + self.frontend.per_token_ns
+            last_token_ns[rows] = record.step_end_ns[last[rows]] + emitted[rows] * self.frontend.per_token_ns
+        done = np.frombuffer(self.outcome, dtype=np.int8) <= Outcome.LENGTH_CAPPED
+        _ints(self.finish_ns)[done] = last_token_ns[done] + self.frontend.at_end_ns
 
 
 class InstanceLog:
@@ -70,27 +107,29 @@ class InstanceLog:
     def __init__(self, recorder: Recorder, scheduler: Scheduler, record_steps: bool) -> None:
         self._to = recorder
         self._scheduler = scheduler
-        self.step_end_ns = array("q")
-        self._busy_ns = 0
+        self._ends = array("q")
+        """End of every step, from the start of its run."""
+        self._starts, self._lengths = array("q"), array("q")
+        """Start of every run, and its steps."""
         self._runs = array("d") if record_steps else None
 
     def steps(self, step: Step, start_ns: int, ends: Sequence[int], steps: int) -> None:
-        """`steps` alike steps are over; `ends` are relative to their start."""
-        log = self.step_end_ns
+        """A run of `steps` alike steps is over; `ends` are relative to its start."""
         if steps == 1:
-            log.append(start_ns + int(ends[0]))
+            self._ends.append(int(ends[0]))
         elif isinstance(ends, list):
-            log.extend([start_ns + end for end in ends[:steps]])
+            self._ends.extend(ends[:steps])
         else:
-            log.frombytes((np.asarray(ends[:steps], dtype=np.int64) + start_ns).tobytes())
-        self._busy_ns += log[-1] - start_ns
+            self._ends.frombytes(np.asarray(ends[:steps], dtype=np.int64).tobytes())
+        self._starts.append(start_ns)
+        self._lengths.append(steps)
         if self._runs is not None:
             self._note_run(step, start_ns, steps)
 
     def _note_run(self, step: Step, start_ns: int, steps: int) -> None:
         assert self._runs is not None
         scheduler, features = self._scheduler, step.features
-        self._runs.extend((start_ns, self.step_end_ns[-1], steps))
+        self._runs.extend((start_ns, start_ns + self._ends[-1], steps))
         self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
         self._runs.append(scheduler.blocks_in_use(steps))
         self._runs.extend([getattr(features, name) for name in FEATURE_NAMES])
@@ -106,18 +145,17 @@ class InstanceLog:
     def finished(self, request: Request) -> None:
         """The last token was emitted with the latest step."""
         to, row = self._to, request.row
-        self._progress(request)
-        to.finish_ns[row] = to.last_token_ns[row] + to.frontend.at_end_ns
         to.outcome[row] = _OUTCOME_OF[request.finish_reason]  # type: ignore[index]
         to.ended += 1
+        self._progress(request)
 
     def timed_out(self, request: Request) -> None:
-        """The client gave up; what the step in progress then emitted, it has not seen."""
+        """The client gave up, at the latest during the step that has just ended."""
         to, row = self._to, request.row
         to.outcome[row] = Outcome.TIMED_OUT
         to.finish_ns[row] = max(request.deadline_ns, to.enqueue_ns[row])
         to.ended += 1
-        self._progress(request, unseen_after_ns=to.finish_ns[row])
+        self._progress(request)
 
     def still_running(self, request: Request) -> None:
         self._to.outcome[request.row] = Outcome.RUNNING
@@ -127,33 +165,27 @@ class InstanceLog:
         self._to.outcome[request.row] = Outcome.QUEUED
         self._progress(request)
 
-    def _progress(self, request: Request, unseen_after_ns: int | None = None) -> None:
-        """How far it came: schedule, tokens, preemptions. The request is settled."""
-        to, row, ends = self._to, request.row, self.step_end_ns
+    def _progress(self, request: Request) -> None:
+        """How far it came. The request is settled."""
+        to, row = self._to, request.row
         if request.scheduled_ns < 0:
             return
         to.scheduled_ns[row] = request.scheduled_ns
         to.cached_tokens[row] = request.cached_tokens
-        to.preemptions[row] = request.preemptions
-        emitted, last = request.generated, request.last_tick
-        if emitted and unseen_after_ns is not None and ends[last] > unseen_after_ns:
-            emitted -= 1
-            last = last - 1 if not request.gaps or request.gaps[-1][1] != last else request.gaps[-1][0]
-        if not emitted:
-            return
-        per_token_ns = to.frontend.per_token_ns
-        to.emitted_tokens[row] = emitted
-        to.first_step[row] = request.first_tick
-        to.last_step[row] = last
-        to.first_token_ns[row] = ends[request.first_tick] + per_token_ns
-        to.last_token_ns[row] = ends[last] + emitted * per_token_ns
-        for before, after in request.gaps or ():
-            if after <= last:
-                to.breaks.extend((row, before, after))
+        if request.preemptions:
+            to.preemptions[row] = request.preemptions
+        if request.generated:
+            to.emitted_tokens[row] = request.generated
+            to.first_step[row] = request.first_tick
+            to.last_step[row] = request.last_tick
+            if request.gaps:
+                for before, after in request.gaps:
+                    to.breaks.extend((row, before, after))
 
     def record(self) -> InstanceRecord:
         """The finished record."""
         counters, pool = self._scheduler.counters, self._scheduler.kv.pool
+        ends, lengths = _ints(self._ends), _ints(self._lengths)
         runs = None
         if self._runs is not None:
             rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(RUN_COLUMNS))
@@ -163,8 +195,8 @@ class InstanceLog:
             }
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
-            step_end_ns=_ints(self.step_end_ns),
-            busy_ns=self._busy_ns,
+            step_end_ns=np.repeat(_ints(self._starts), lengths) + ends,
+            busy_ns=int(ends[np.cumsum(lengths) - 1].sum()),
             peak_kv_blocks=pool.total - pool.least_free,
             kv_block_steps=pool.in_use_ticks,
             prefill_tokens=counters.prefill_tokens,

@@ -1,4 +1,7 @@
-"""Routing: which instance a request is dispatched to."""
+"""Routing: which instance a request is dispatched to.
+
+A policy is a class and one line in `ROUTING_POLICIES`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,15 @@ from typing import Protocol
 import numpy as np
 
 from blis_py.cluster.instance import Instance
+
+
+class Router(Protocol):
+    """Picks an instance by index for a request dispatched now."""
+
+    looks_at_load: bool
+    """Whether the choice depends on the state of the instances. If not, it can be made ahead of time."""
+
+    def __call__(self, now_ns: int) -> int: ...
 
 
 class Signals:
@@ -32,39 +44,39 @@ class Signals:
         return [seen + i.in_flight for seen, i in zip(self._reported, self._instances, strict=True)]
 
 
-class Router(Protocol):
-    """Picks an instance by index."""
-
-    def __call__(self, now_ns: int) -> int: ...
-
-
-def round_robin(instances: Sequence[Instance], signals: Signals, rng: np.random.Generator) -> Router:
+class RoundRobin:
     """Each instance in turn."""
-    turn = -1
 
-    def route(now_ns: int) -> int:
-        nonlocal turn
-        turn = turn + 1 if turn + 1 < len(instances) else 0
-        return turn
+    looks_at_load = False
 
-    return route
+    def __init__(self, instances: Sequence[Instance], signals: Signals, rng: np.random.Generator) -> None:
+        self._last = len(instances) - 1
+        self._turn = -1
+
+    def __call__(self, now_ns: int) -> int:
+        self._turn = self._turn + 1 if self._turn < self._last else 0
+        return self._turn
 
 
-def least_loaded(instances: Sequence[Instance], signals: Signals, rng: np.random.Generator) -> Router:
+class LeastLoaded:
     """The instance with the smallest effective load; ties at random."""
 
-    def route(now_ns: int) -> int:
-        loads = signals.loads(now_ns)
+    looks_at_load = True
+
+    def __init__(self, instances: Sequence[Instance], signals: Signals, rng: np.random.Generator) -> None:
+        self._signals = signals
+        self._rng = rng
+
+    def __call__(self, now_ns: int) -> int:
+        loads = self._signals.loads(now_ns)
         least = min(loads)
         if loads.count(least) == 1:
             return loads.index(least)
         ties = [i for i, load in enumerate(loads) if load == least]
-        return ties[int(rng.integers(len(ties)))]
-
-    return route
+        return ties[int(self._rng.integers(len(ties)))]
 
 
 ROUTING_POLICIES: dict[str, Callable[[Sequence[Instance], Signals, np.random.Generator], Router]] = {
-    "round-robin": round_robin,
-    "least-loaded": least_loaded,
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
 }

@@ -25,6 +25,7 @@ Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
 
 _CHUNK = 4096
+_NEVER_NS = 1 << 62
 _ROUTER_STREAM = 0x726F757465
 """Sets the router's random stream apart from those of the workload under the same seed."""
 
@@ -81,28 +82,43 @@ def simulate(
         log = InstanceLog(recorder, core, record_steps)
         instances.append(Instance(env, core, latency, log, single_step))
     signals = Signals(instances, snapshot_refresh_ns)
-    route = ROUTING_POLICIES[routing_policy](
-        instances, signals, np.random.default_rng([seed, _ROUTER_STREAM])
-    )
+    rng = np.random.default_rng([seed, _ROUTER_STREAM])
+    route = ROUTING_POLICIES[routing_policy](instances, signals, rng)
+    on_the_way_ns = admission_latency_ns + routing_latency_ns
+    ahead = 1 if route.looks_at_load or single_step else _CHUNK
 
     def arrivals() -> Generator[Event, None, None]:
-        """Each request passes admission and routing, and goes to an instance."""
-        on_the_way_ns = admission_latency_ns + routing_latency_ns
-        now_ns, instance_of = 0, recorder.instance
-        for request in requests(table, scheduler.block_size, slo_priorities):
-            due_ns = request.arrival_ns + on_the_way_ns
-            if due_ns > now_ns:
-                yield env.timeout(due_ns - now_ns)
-                now_ns = due_ns
-            index = route(now_ns)
-            instance_of[request.row] = index
-            instances[index].submit(request, now_ns)
-            if progress is not None and request.row % _CHUNK == 0:
+        """Each request passes admission and routing, and goes to an instance.
+
+        Requests whose route does not depend on the instances' state are dispatched many at a time,
+        ahead of their time, so that each instance knows how long it will be left alone.
+        """
+        stream = requests(table, scheduler.block_size, slo_priorities)
+        while batch := list(islice(stream, ahead)):
+            dispatch_ns = batch[0].arrival_ns + on_the_way_ns
+            if dispatch_ns > env.now:
+                yield env.timeout(dispatch_ns - env.now)
+            for request in batch:
+                dispatch_ns = request.arrival_ns + on_the_way_ns
+                index = route(dispatch_ns)
+                recorder.instance[request.row] = index
+                instances[index].submit(request, dispatch_ns)
+            if ahead > 1:
+                leave_alone(batch[-1].row + 1)
+            if progress is not None and batch[-1].row % _CHUNK == _CHUNK - 1:
                 progress(recorder.ended, len(table))
+
+    def leave_alone(row: int) -> None:
+        """All rows before this one are dispatched: until the next is, nothing can come."""
+        until_ns = _NEVER_NS if horizon_ns is None else horizon_ns
+        if row < len(table):
+            until_ns = min(until_ns, int(table.arrival_ns[row]) + on_the_way_ns - 1)
+        for instance in instances:
+            instance.undisturbed_until_ns = until_ns
 
     env.process(arrivals())
     env.run(until=None if horizon_ns is None else horizon_ns + 1)
-    end_ns = int(env.now) if horizon_ns is None else horizon_ns
+    end_ns = max(int(env.now), *(i.now_ns for i in instances)) if horizon_ns is None else horizon_ns
     for instance in instances:
         instance.stop(end_ns)
     if progress is not None:

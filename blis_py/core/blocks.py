@@ -35,6 +35,8 @@ class BlockPool:
         self._chunks = 0
         self._id_of: dict[Hashable, int] = {}
         """Content key -> block, whether in use or free."""
+        self._twins: dict[Hashable, list[int]] = {}
+        """Content key -> further blocks with the same content, computed by requests side by side."""
         self._key_of: dict[int, Hashable] = {}
         self._users: dict[int, int] = {}
         """Requests using each block that has a content key."""
@@ -97,16 +99,29 @@ class BlockPool:
         return block in self._key_of
 
     def remember(self, key: Hashable, block: int) -> None:
-        """Names the content of a block in use by one request, unless another block holds the same."""
+        """Names the content of a block in use by one request."""
         if key not in self._id_of:
             self._id_of[key] = block
-            self._key_of[block] = key
-            self._users[block] = 1
+        else:
+            self._twins.setdefault(key, []).append(block)
+        self._key_of[block] = key
+        self._users[block] = 1
 
     def forget(self, block: int) -> None:
-        """Takes back `remember`: the content never came to be."""
-        if block in self._key_of:
-            del self._id_of[self._key_of.pop(block)], self._users[block]
+        """Takes back `remember`: the block is about to hold something else, or never held it."""
+        key = self._key_of.pop(block, None)
+        if key is None:
+            return
+        del self._users[block]
+        twins = self._twins.get(key)
+        if self._id_of[key] != block:
+            self._twins[key].remove(block)
+        elif twins:
+            self._id_of[key] = twins.pop(0)
+        else:
+            del self._id_of[key]
+        if twins is not None and not twins:
+            del self._twins[key]
 
     def use(self, block: int) -> None:
         """One more request uses a cached block."""

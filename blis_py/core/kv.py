@@ -150,10 +150,8 @@ class KVCache:
     def _release_named(self, blocks: list[int], full: int) -> None:
         """The blocks that may be shared; `full` of them have been computed."""
         pool = self.pool
-        for i in reversed(range(len(blocks))):
-            if i >= full:
-                pool.forget(blocks[i])  # it was planned, but will not be computed
-            if pool.is_cached(blocks[i]):
-                pool.leave(blocks[i])
-            else:
-                pool.give_back([blocks[i]])
+        for block in reversed(blocks[full:]):
+            pool.forget(block)  # it was planned, but will not be computed
+            pool.give_back([block])
+        for block in reversed(blocks[:full]):
+            pool.leave(block)

@@ -61,7 +61,7 @@ class _Summary:
         cluster = self._group(self.everyone, self.gaps)
         classes = {name: self._part(rows, cluster) for name, rows in self.classes.items()}
         tenants = {name: self._part(rows, cluster) for name, rows in self.tenants.items()}
-        instances = [self._instance(*item) for item in enumerate(rows_by_instance(self.record))]
+        instances = [self._instance(*item, cluster) for item in enumerate(rows_by_instance(self.record))]
         return {
             "percentile_method": PERCENTILE_METHOD,
             "window": {
@@ -87,8 +87,9 @@ class _Summary:
         """A group; one that contains everybody is the cluster, and need not be computed again."""
         return {**cluster} if len(rows) == len(self.everyone) else self._group(rows, self.gaps)
 
-    def _instance(self, index: int, rows: Rows) -> dict[str, Any]:
-        group = self._group(rows, TokenGaps(self.record, [index]))
+    def _instance(self, index: int, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
+        alone = len(rows) == len(self.everyone)
+        group = cluster if alone else self._group(rows, TokenGaps(self.record, [index]))
         return {"instance": index, **group, **engine([self.record.instances[index]], self._elapsed_ns())}
 
     def _group(self, rows: Rows, gaps: TokenGaps) -> dict[str, Any]:

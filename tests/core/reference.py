@@ -58,7 +58,10 @@ def prompt_of(job_id: str, runs: tuple[tuple[str, int], ...], length: int) -> Co
 
 
 class Pool:
-    """Blocks in lists. A free block keeps its content until somebody else takes it."""
+    """Blocks in lists. A free block keeps its content until somebody else takes it.
+
+    Two blocks may hold the same content, if it was computed twice; the one filled first is found first.
+    """
 
     def __init__(self, total: int) -> None:
         self.free = list(range(total))
@@ -106,13 +109,10 @@ class ReferenceScheduler:
 
     Args:
         config: as for the real one.
-        duplicates: whether a block whose content another block holds already counts as a holder too
-            (as in vLLM), or only the first one is known.
     """
 
-    def __init__(self, config: SchedulerConfig, duplicates: bool = True) -> None:
+    def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self.duplicates = duplicates
         self.pool = Pool(config.num_kv_blocks)
         self.waiting: list[Job] = []
         self.running: list[Job] = []
@@ -170,6 +170,9 @@ class ReferenceScheduler:
             self.continue_prefills()
             self.admit_waiting(now_ns)
             self.walk_running()
+        for job in self.granted:
+            if job.scheduled_ns < 0:
+                job.scheduled_ns = now_ns
         self.block_steps += self.config.num_kv_blocks - len(self.pool.free)
         return self.planned()
 
@@ -218,9 +221,7 @@ class ReferenceScheduler:
         if self.config.preemption_policy == "fcfs":
             victim = self.running[-1]
         else:
-            victim = max(
-                self.running, key=lambda j: (j.priority, j.arrival_ns, self.running.index(j))
-            )
+            victim = max(self.running, key=lambda j: (j.priority, j.arrival_ns, self.running.index(j)))
         # Choice: whoever was admitted in this step after a victim that was to compute prompt tokens in it
         # may have been given blocks that now stay empty, so it goes too.
         if victim in self.granted and not victim.prefilled:
@@ -278,8 +279,6 @@ class ReferenceScheduler:
                 job.cached_tokens = job.computed
                 self.queried_tokens += len(job.prompt)
                 self.hit_tokens += job.computed
-            if job.scheduled_ns < 0:
-                job.scheduled_ns = now_ns
             self.running.append(job)
             self.admitted.append(job)
             assert self.allocate(job, tokens)
@@ -308,9 +307,7 @@ class ReferenceScheduler:
             job.blocks.append(self.pool.take(job))
         if self.config.enable_prefix_caching:
             for i in range(job.computed // size, end // size):
-                content = job.content((i + 1) * size)
-                if self.duplicates or self.pool.find(content) is None:
-                    self.pool.content[job.blocks[i]] = content
+                self.pool.content[job.blocks[i]] = job.content((i + 1) * size)
         return True
 
     def grant(self, job: Job, tokens: int) -> None:

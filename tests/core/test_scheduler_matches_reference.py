@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from blis_py.core.config import SchedulerConfig
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from side_by_side import Arrival, SideBySide, cases
 
+from blis_py.core.config import SchedulerConfig
 
-@settings(max_examples=300)
+
+@settings(max_examples=250)
 @given(cases())
 def test_every_step_is_the_one_a_naive_scheduler_plans(case: tuple[SchedulerConfig, list[Arrival]]) -> None:
     config, workload = case
+    SideBySide(config).run(workload)
+
+
+def test_a_prefix_computed_twice_is_planned_as_the_naive_scheduler_does() -> None:
+    shared = (("system prompt", 6),)
+    workload = [
+        Arrival(arrival_ns=0, prompt_tokens=2, output_tokens=1, runs=(("system prompt", 2),)),
+        Arrival(arrival_ns=0, prompt_tokens=2, output_tokens=1, runs=(("system prompt", 2),)),
+        Arrival(arrival_ns=0, prompt_tokens=8, output_tokens=2),
+        Arrival(arrival_ns=1, prompt_tokens=6, output_tokens=1, runs=shared),
+    ]
+    SideBySide(SchedulerConfig(num_kv_blocks=6, max_model_len=1000, block_size=2)).run(workload)
+
+
+def test_chunks_of_one_prompt_computed_by_two_requests_are_planned_as_the_naive_scheduler_does() -> None:
+    workload = [
+        Arrival(arrival_ns=0, prompt_tokens=4, output_tokens=3),
+        Arrival(arrival_ns=0, prompt_tokens=13, output_tokens=1, runs=(("document", 13),)),
+        Arrival(arrival_ns=0, prompt_tokens=5, output_tokens=1, runs=(("document", 5),)),
+    ]
+    config = SchedulerConfig(
+        num_kv_blocks=13, max_model_len=1000, block_size=1, long_prefill_token_threshold=3
+    )
+    SideBySide(config).run(workload)
+
+
+def test_prefill_first_under_pressure_is_planned_as_the_naive_scheduler_does() -> None:
+    config = SchedulerConfig(
+        num_kv_blocks=7, max_model_len=1000, block_size=2, batch_former="prefill-first",
+        preemption_policy="priority", max_num_batched_tokens=5,
+    )  # fmt: skip
+    workload = [
+        Arrival(arrival_ns=10 * i, prompt_tokens=3 + i % 5, output_tokens=6, priority=(5, 0, 1)[i % 3])
+        for i in range(8)
+    ]
     SideBySide(config).run(workload)

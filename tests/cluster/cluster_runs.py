@@ -34,9 +34,7 @@ class Row:
     runs: tuple[tuple[str, int], ...] = ()
 
 
-def linear(
-    step_ns: float = 0.0, frontend: FrontendDelays | None = None, **costs: float
-) -> Linear:
+def linear(step_ns: float = 0.0, frontend: FrontendDelays | None = None, **costs: float) -> Linear:
     """So many ns per step and per unit of each feature."""
     return Linear(
         LinearCoefficients(gpu=LinearCosts(step=step_ns, **costs), frontend=frontend or FrontendDelays())
@@ -149,7 +147,9 @@ def runs(draw: st.DrawFn) -> Run:
             "admission_latency_ns": draw(st.sampled_from([0, 0, 3_000])),
             "routing_latency_ns": draw(st.sampled_from([0, 0, 777])),
             "snapshot_refresh_ns": draw(st.sampled_from([0, 20_000, 50_000_000])),
-            "horizon_ns": draw(st.one_of(st.none(), st.integers(0, 900).map(lambda us: us * 1000 * slowness))),
+            "horizon_ns": draw(
+                st.one_of(st.none(), st.integers(0, 900).map(lambda us: us * 1000 * slowness))
+            ),
         },
     )
 

@@ -1,0 +1,65 @@
+"""Executes the notebooks: each .py in this folder that is paired with an .ipynb gives that .ipynb.
+
+    python notebooks/build.py
+
+The result holds nothing that depends on the machine or the time: no versions, no timings, no random ids;
+pictures without metadata, in few colours.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+FOLDER = Path(__file__).resolve().parent
+PAIRED = sorted(path for path in FOLDER.glob("*.py") if "formats: ipynb,py:percent" in path.read_text("utf-8"))
+METADATA = {
+    "jupytext": {"formats": "ipynb,py:percent"},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def build(source: Path) -> Path:
+    """Executes a notebook from top to bottom and writes it beside its source."""
+    notebook = jupytext.read(source)
+    NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
+        if cell.cell_type == "code":
+            cell.outputs = [_plain(output) for output in cell.outputs]
+    notebook.metadata = METADATA
+    target = source.with_suffix(".ipynb")
+    nbformat.write(notebook, target)
+    return target
+
+
+def _plain(output: Any) -> Any:
+    picture = output.get("data", {}).get("image/png")
+    if picture is not None:
+        output.data = {"image/png": _small(picture), "text/plain": "<Figure>"}
+    if "metadata" in output:
+        output.metadata = {}
+    return output
+
+
+def _small(picture: str) -> str:
+    """The picture in 64 colours and without the name and version of the program that drew it."""
+    image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB").quantize(64)
+    packed = io.BytesIO()
+    image.save(packed, "PNG", optimize=True)
+    return base64.b64encode(packed.getvalue()).decode()
+
+
+if __name__ == "__main__":
+    for each in PAIRED:
+        print(build(each), file=sys.stderr)

@@ -1,0 +1,167 @@
+"""The block pool against plain lists, under any order of calls its owner may make."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pool_model import ListPool
+
+from blis_py.core.blocks import BlockPool
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Tables of private blocks, shared blocks with any number of users, and chunks that lie free."""
+
+    @initialize(total=st.integers(1, 25))
+    def start(self, total: int) -> None:
+        self.pool = BlockPool(total)
+        self.model = ListPool(total)
+        self.tables: list[list[int]] = []
+        self.released: list[tuple[list[int], list[int]]] = []
+        """The chunks given back, with a copy of what is left of each."""
+        self.least_free = total
+        self.serial = 0
+
+    def note_least(self) -> None:
+        self.least_free = min(self.least_free, self.model.num_free)
+
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(0, self.model.num_free))
+        blocks = self.pool.take(count)
+        assert len(blocks) == count
+        self.model.take(list(blocks))
+        if blocks:
+            self.tables.append(blocks)
+        self.note_least()
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        chunk = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
+        self.model.give_back(list(chunk))
+        self.released.append((chunk, list(chunk)))
+        self.pool.give_back(chunk)
+
+    @precondition(lambda self: self.released)
+    @rule(data=st.data())
+    def reclaim(self, data: st.DataObject) -> None:
+        chunk, _ = self.released[data.draw(st.integers(0, len(self.released) - 1))]
+        count = data.draw(st.integers(0, len(chunk)))
+        expected = chunk[:count]
+        blocks = self.pool.reclaim(chunk, count)
+        assert blocks == expected
+        for block in blocks:
+            self.model.free.remove(block)
+        if blocks:
+            self.tables.append(blocks)
+        self.note_least()
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def remember(self, data: st.DataObject) -> None:
+        """One private block becomes a named one with one user."""
+        table = self.tables[data.draw(st.integers(0, len(self.tables) - 1))]
+        block = table.pop()
+        self.tables = [t for t in self.tables if t]
+        self.serial += 1
+        self.pool.remember(self.serial, block)
+        self.model.key_of[block] = self.serial
+        self.model.users[block] = 1
+
+    @precondition(lambda self: self.model.users)
+    @rule(data=st.data())
+    def use(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(self.model.users)))
+        assert self.pool.is_free(block) == (self.model.users[block] == 0)
+        self.pool.use(block)
+        if self.model.users[block] == 0:
+            self.model.free.remove(block)
+        self.model.users[block] += 1
+        self.note_least()
+
+    @precondition(lambda self: any(self.model.users.values()))
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(b for b, users in self.model.users.items() if users)))
+        self.pool.leave(block)
+        self.model.users[block] -= 1
+        if self.model.users[block] == 0:
+            self.model.free.append(block)
+
+    @precondition(lambda self: 1 in self.model.users.values())
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        """A named block with one user becomes a private one again."""
+        block = data.draw(st.sampled_from(sorted(b for b, users in self.model.users.items() if users == 1)))
+        self.pool.forget(block)
+        self.model.forget(block)
+        self.tables.append([block])
+
+    @rule(ticks=st.integers(1, 5))
+    def time_passes(self, ticks: int) -> None:
+        self.model.use_of_ticks += [self.model.in_use] * ticks
+        self.pool.tick += ticks
+
+    @invariant()
+    def books_agree(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        pool, model = self.pool, self.model
+        assert pool.num_free == model.num_free
+        assert pool.in_use + pool.num_free == pool.total
+        assert pool.in_use_ticks == sum(model.use_of_ticks)
+        assert pool.least_free == self.least_free
+        for block, key in model.key_of.items():
+            assert pool.lookup(key) == block
+            assert pool.is_cached(block)
+        for table in self.tables:
+            assert not any(map(pool.is_cached, table))
+        named = [block for block, users in model.users.items() for _ in range(users)]
+        pool.check([block for table in self.tables for block in table] + named)
+
+
+TestPoolMatchesLists = PoolMachine.TestCase
+TestPoolMatchesLists.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+def test_content_is_gone_once_its_block_is_taken_again() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.take(1)
+    pool.remember("content", block)
+    pool.leave(block)
+    assert pool.lookup("content") == block
+    pool.take(1)
+    assert pool.lookup("content") is None
+
+
+def test_blocks_taken_some_ticks_ahead_count_from_when_they_are_needed() -> None:
+    pool = BlockPool(10)
+    pool.take(3)
+    pool.taken_later(3 * 2)  # each of the three only from tick 2 on
+    pool.tick = 5
+    assert pool.in_use_ticks == 3 * 5 - 3 * 2
+
+
+def test_content_in_two_blocks_is_found_as_long_as_one_holds_it() -> None:
+    pool = BlockPool(2)
+    first, second = pool.take(2)
+    pool.remember("content", first)
+    pool.remember("content", second)
+    pool.leave(first)
+    pool.take(1)
+    assert pool.lookup("content") == second
+    pool.leave(second)
+    pool.take(1)
+    assert pool.lookup("content") is None
+
+
+@pytest.mark.parametrize("held", [[0], [0, 1, 1], [1, 2]])
+def test_the_check_finds_blocks_that_are_lost_or_held_twice(held: list[int]) -> None:
+    pool = BlockPool(4)
+    taken = pool.take(2)
+    pool.check(taken)
+    with pytest.raises(AssertionError):
+        pool.check([taken[i % 2] if i < 2 else 3 for i in held])
