@@ -20,7 +20,9 @@ from nbclient import NotebookClient
 from PIL import Image
 
 FOLDER = Path(__file__).resolve().parent
-PAIRED = sorted(path for path in FOLDER.glob("*.py") if "formats: ipynb,py:percent" in path.read_text("utf-8"))
+PAIRED = sorted(
+    path for path in FOLDER.glob("*.py") if path.read_text("utf-8").startswith("# ---\n# jupyter:")
+)
 METADATA = {
     "jupytext": {"formats": "ipynb,py:percent"},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -15,17 +15,17 @@
 # %% [markdown]
 # # How many instances for this hour of traffic, and what do SLO classes buy?
 #
-# People chat with an assistant and complete code; machines summarise documents and generate test data. All of
-# them share one cluster of Llama-3.1-8B on H100. How many instances does it take until the people are served
-# well, and does it matter that the scheduler knows who they are?
+# People chat with an assistant and complete code; machines summarise documents and generate test
+# data. All of them share one cluster of Llama-3.1-8B on H100. How many instances does it take until
+# the people are served well, and does it matter that the scheduler knows who they are?
 #
 # **Answer:** This hour takes 4 instances with priority-fcfs and 6 with fcfs.
 #
 # The rest of this page is how we know, who pays for it, and how far to trust it.
 #
-# *What the numbers rest on: step times come from the `trained-physics` formula with the coefficients published
-# for BLIS. They were not measured here. The last section repeats the decisive run with a second, independent
-# model of step times.*
+# *What the numbers rest on: step times come from the `trained-physics` formula with the coefficients
+# published for BLIS. They were not measured here. The last section repeats the decisive run with a
+# second, independent model of step times.*
 
 # %%
 import os
@@ -53,8 +53,8 @@ plt.rcParams |= {
 pd.set_option("display.width", 140, "display.max_columns", 20)
 
 # %% [markdown]
-# The whole hour by default. A number of requests in the environment variable makes a shorter experiment: the
-# beginning of the same hour.
+# The whole hour by default. A number of requests in the environment variable makes a shorter
+# experiment: the beginning of the same hour.
 
 # %% tags=["parameters"]
 WORKLOAD = "mixed-slo"
@@ -66,9 +66,9 @@ GOAL = 0.99
 # %% [markdown]
 # ## The traffic
 #
-# One hour, four tenants. The chat (*critical*) and the code completion (*standard*) have the lengths of a
-# production trace, the Azure LLM inference trace 2023, and its total rate. What machines send (*batch*,
-# *background*) is an illustration.
+# One hour, four tenants. The chat (*critical*) and the code completion (*standard*) have the lengths
+# of a production trace, the Azure LLM inference trace 2023, and its total rate. What machines send
+# (*batch*, *background*) is an illustration.
 
 # %%
 COLOURS = {"critical": "#d62728", "standard": "#1f77b4", "batch": "#2ca02c", "background": "#8c8c8c"}
@@ -119,21 +119,23 @@ totals = traffic.groupby("class").agg(
 display((totals / totals.sum()).loc[list(COLOURS)].map("{:.0%}".format))
 
 # %% [markdown]
-# By number of requests the documents (green) are a quarter; of the tokens they are more than half. And they come
-# in bursts, some hundreds at a time: in such a minute they outweigh everybody else many times over. That is what the
-# people have to be protected from.
+# By number of requests the documents (green) are a quarter; of the tokens they are more than half.
+# And they come in bursts, some hundreds at a time: in such a minute they outweigh everybody else many
+# times over. That is what the people have to be protected from.
 #
 # ## What "served well" means
 #
 # - chat: the first token within 500 ms, and on average no more than 50 ms from token to token;
 # - code completion: the first token within 1 s;
-# - documents and test data: no target. They have to get done, and we will look at what happens to them.
+# - documents and test data: no target. They have to get done, and we will look at what happens to
+#   them.
 #
 # The goal is that **99 % of the requests that have a target meet all of theirs** (SLO attainment).
 #
 # ## How many instances
 #
-# The same hour on 2 to 6 instances behind a round-robin router, once first come first served, once by class.
+# The same hour on 2 to 6 instances behind a round-robin router, once first come first served, once by
+# class.
 
 
 # %%
@@ -194,7 +196,9 @@ for scheduler, colour in (("fcfs", "#e08214"), ("priority-fcfs", "#08519c")):
         chosen = rows[rows.instances == found]
         axes[0].plot(found, 100 * chosen.attainment, "o", ms=13, mfc="none", mec=colour, mew=1.6)
 axes[0].axhline(100 * GOAL, color="#222222", lw=1, ls="--")
-axes[0].annotate(f"goal: {GOAL:.0%}", (INSTANCES[0], 100 * GOAL), (0, 4), textcoords="offset points", fontsize=9)
+axes[0].annotate(
+    f"goal: {GOAL:.0%}", (INSTANCES[0], 100 * GOAL), (0, 4), textcoords="offset points", fontsize=9
+)
 axes[0].set(title="Chat and code requests that met their targets, %", xlabel="instances", ylim=(None, 101.5))
 axes[0].yaxis.set_major_formatter("{x:g}")
 axes[0].legend(loc="lower right")
@@ -207,22 +211,22 @@ for ax in axes:
 plt.show()
 
 # %%
-answer = (
-    f"This {'hour' if NUM_REQUESTS is None else 'part of the hour'} takes {smallest('priority-fcfs')} instances "
-    f"with priority-fcfs and {smallest('fcfs')} with fcfs."
-)
+traffic_is = "hour" if NUM_REQUESTS is None else "part of the hour"
+by_class, by_arrival = smallest("priority-fcfs"), smallest("fcfs")
+answer = f"This {traffic_is} takes {by_class} instances with priority-fcfs and {by_arrival} with fcfs."
 print(answer)
 
 # %% [markdown]
-# Circles mark the smallest cluster that reaches the goal. First come first served has to be so large that even
-# a burst of documents leaves no queue, because whoever comes after a burst waits for all of it. With priorities
-# the people overtake the queue, and the cluster only has to be large enough for *them*, and for the documents
-# in the long run.
+# Circles mark the smallest cluster that reaches the goal. First come first served has to be so large
+# that even a burst of documents leaves no queue, because whoever comes after a burst waits for all of
+# it. With priorities the people overtake the queue, and the cluster only has to be large enough for
+# *them*, and for the documents in the long run.
 #
 # ## What the policy does at the tight size
 #
-# The smallest cluster of the sweep that is large enough with priorities, under four policies. `sjf` (shortest prompt
-# first) knows no classes; `reverse-priority` is deliberately wrong and shows what the order is worth.
+# The smallest cluster of the sweep that is large enough with priorities, under four policies. `sjf`
+# (shortest prompt first) knows no classes; `reverse-priority` is deliberately wrong and shows what
+# the order is worth.
 
 # %%
 tight = smallest("priority-fcfs") or INSTANCES[-1]
@@ -257,22 +261,23 @@ axes[1].set_xlim(left=0)
 plt.show()
 
 # %% [markdown]
-# Left, on logarithmic scales, the share of chat requests that wait longer than a given time for their first
-# token; the further left the better. Most requests meet no queue at all, and there all policies are alike. The
-# difference is in the few per cent that arrive during a burst: by class nearly all of them still start within half
-# a second, in order of arrival they wait up to tens of seconds.
+# Left, on logarithmic scales, the share of chat requests that wait longer than a given time for their
+# first token; the further left the better. Most requests meet no queue at all, and there all policies
+# are alike. The difference is in the few per cent that arrive during a burst: by class nearly all of
+# them still start within half a second, in order of arrival they wait up to tens of seconds.
 #
-# Right, who pays: not the documents. They get done at about the same times under all policies, because the short
-# requests in front of them are little work beside their own. The bill goes to the *background* class, last in line,
-# whose test data nobody waits for (last columns of the table).
+# Right, who pays: not the documents. They get done at about the same times under all policies,
+# because the short requests in front of them are little work beside their own. The bill goes to the
+# *background* class, last in line, whose test data nobody waits for (last columns of the table).
 #
-# `sjf` does as well for the people, without knowing about classes, since their prompts happen to be shorter than
-# the documents. It would fail them as soon as somebody pastes a long text into the chat, and it is the longest
-# documents that wait for everybody else.
+# `sjf` does as well for the people, without knowing about classes, since their prompts happen to be
+# shorter than the documents. It would fail them as soon as somebody pastes a long text into the chat,
+# and it is the longest documents that wait for everybody else.
 #
 # ## How far to trust it
 #
-# Step times decide everything, so here is one, priced three ways: a prompt of 2,048 tokens alone in its step.
+# Step times decide everything, so here is one, priced three ways: a prompt of 2,048 tokens alone in
+# its step.
 
 # %%
 prompt = StepFeatures(
@@ -288,9 +293,10 @@ for name in ("trained-physics", "roofline"):
 print(f"{'datasheet peak':15} {2 * 6.98e9 * 2048 / 989.5e12 * 1e3:5.1f} ms at the very least")
 
 # %% [markdown]
-# The published coefficients are more optimistic about long prompts than the hardware allows: good to know
-# before believing any absolute number. `roofline` knows only the datasheet and the architecture; it
-# errs in other places (it has no front-end delays, for one). So the decisive runs once more, priced by `roofline`:
+# The published coefficients are more optimistic about long prompts than the hardware allows: good to
+# know before believing any absolute number. `roofline` knows only the datasheet and the architecture;
+# it errs in other places (it has no front-end delays, for one). So the decisive runs once more,
+# priced by `roofline`:
 
 # %%
 second = pd.DataFrame(
@@ -305,11 +311,11 @@ for row in second.itertuples():
     print(f"{row.scheduler} on {row.instances} instances {verdict} the goal: {row.attainment:.2%}")
 
 # %% [markdown]
-# The answer is the same, but it has become a close one: with targets as tight as these, plan for one instance
-# more until step times have been measured on your own engine.
+# The answer is the same, but it has become a close one: with targets as tight as these, plan for one
+# instance more until step times have been measured on your own engine.
 #
-# What this page does not show: a router that looks at the load, requests that come back (multi-turn), instances that
-# start and stop. And one hour is one sample: another seed brings other bursts.
+# What this page does not show: a router that looks at the load, requests that come back (multi-turn),
+# instances that start and stop. And one hour is one sample: another seed brings other bursts.
 #
 # To try it on your own traffic, the same from the command line:
 #

@@ -194,9 +194,11 @@ class Instance:
     def stop(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
         if self._step is not None:
-            self._steps = bisect_right(self._ends, now_ns - self.now_ns, 0, self._steps)
+            planned = self._steps
+            self._steps = bisect_right(self._ends, now_ns - self.now_ns, 0, planned)
             if self._steps:
                 self._finish()
+                self.scheduler.schedule(self.now_ns)  # the step in progress
         for ready_ns, request in self._inbox:
             if ready_ns <= now_ns:
                 self.log.enqueued(request, ready_ns)

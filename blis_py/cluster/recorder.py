@@ -60,7 +60,7 @@ class Recorder:
             preemptions=_ints(self.preemptions),
             first_step=_ints(self.first_step),
             last_step=_ints(self.last_step),
-            breaks=_ints(self.breaks).reshape(-1, 3),
+            breaks=np.array(sorted(self._breaks()), dtype=np.int64).reshape(-1, 3),
             instances=instances,
             frontend=self.frontend,
             end_ns=end_ns,
@@ -71,7 +71,7 @@ class Recorder:
         gave_up = np.flatnonzero(np.frombuffer(self.outcome, dtype=np.int8) == Outcome.TIMED_OUT)
         if not len(gave_up):
             return
-        breaks = _ints(self.breaks).reshape(-1, 3).tolist()
+        breaks = self._breaks()
         before = {
             (row, after): before for row, before, after in breaks if self.outcome[row] == Outcome.TIMED_OUT
         }
@@ -87,6 +87,10 @@ class Recorder:
                 self.first_step[row] = -1
         kept = [b for b in breaks if self.outcome[b[0]] != Outcome.TIMED_OUT or (b[0], b[2]) in before]
         self.breaks = array("q", [value for row in kept for value in row])
+
+    def _breaks(self) -> list[list[int]]:
+        rows: list[list[int]] = _ints(self.breaks).reshape(-1, 3).tolist()
+        return rows
 
     def _set_token_times(self, instances: Sequence[InstanceRecord]) -> None:
         """First and last token and completion as the client sees them, from the steps that emitted."""
@@ -197,7 +201,7 @@ class InstanceLog:
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
             step_end_ns=np.repeat(_ints(self._starts), lengths) + ends,
             busy_ns=int(ends[np.cumsum(lengths) - 1].sum()),
-            peak_kv_blocks=pool.total - pool.least_free,
+            peak_kv_blocks=max(pool.total - pool.least_free, self._scheduler.blocks_in_use()),
             kv_block_steps=pool.in_use_ticks,
             prefill_tokens=counters.prefill_tokens,
             decode_tokens=self._scheduler.decode_tokens,

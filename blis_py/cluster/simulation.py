@@ -100,6 +100,8 @@ def simulate(
                 yield env.timeout(dispatch_ns - env.now)
             for request in batch:
                 dispatch_ns = request.arrival_ns + on_the_way_ns
+                if horizon_ns is not None and dispatch_ns > horizon_ns:
+                    return
                 index = route(dispatch_ns)
                 recorder.instance[request.row] = index
                 instances[index].submit(request, dispatch_ns)

@@ -189,6 +189,9 @@ class Scheduler:
             self._plan_running(step, prefills, budget)
         if not prefills and not self._decoding.count:
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
+        for request in step.admitted:
+            if request.scheduled_ns < 0:
+                request.scheduled_ns = now_ns
         step.features = self._features(prefills)
         return step
 
@@ -427,7 +430,7 @@ class Scheduler:
             if tokens == 0:
                 break
             waiting.pop_head(now_ns)
-            self._enter_running(request, now_ns)
+            self._enter_running(request)
             admitted.append(request)
             prefills.append((request, tokens))
             budget -= tokens
@@ -488,7 +491,7 @@ class Scheduler:
 
     # -- transitions -----------------------------------------------------------------------------
 
-    def _enter_running(self, request: Request, now_ns: int) -> None:
+    def _enter_running(self, request: Request) -> None:
         priority, counts = request.priority, self._waiting_priorities
         counts[priority] -= 1
         if self.waiting:
@@ -499,8 +502,6 @@ class Scheduler:
         request.status = _PREFILLING
         request.seq = self._admissions
         self._admissions += 1
-        if request.scheduled_ns < 0:
-            request.scheduled_ns = now_ns
         self.running[request] = self._prefilling[request] = None
 
     def _preempt(self, request: Request, in_step: bool) -> None:

@@ -32,7 +32,7 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 PUBLIC_FILES = {
     "AzureLLMInferenceTrace_conv.csv": ROOT.parent / "shared" / "data" / "azure_2023" / "azure2023_conv.csv"
 }
-"""Files a guide tells the reader to download, and where a copy may lie; without it the example is left out."""
+"""Files a guide asks the reader to download, and where a copy may lie; without it their examples are skipped."""
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _OMITTED = "..."
@@ -100,10 +100,7 @@ class Session:
 
 def examples(text: str) -> Iterator[Example]:
     """Everything in a guide that runs."""
-    blocks = [
-        Block(found["info"].strip(), found["body"], found.start("body"), text.count("\n", 0, found.start()) + 1)
-        for found in _FENCE.finditer(text)
-    ]
+    blocks = [_block(text, found) for found in _FENCE.finditer(text)]
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         if block.language == "console":
             yield from _commands(block)
@@ -117,6 +114,11 @@ def examples(text: str) -> Iterator[Example]:
                 yield Example(block, block.body, None)
         elif block.rest:
             yield Example(block, block.body, None)
+
+
+def _block(text: str, found: re.Match[str]) -> Block:
+    line = text.count("\n", 0, found.start()) + 1
+    return Block(found["info"].strip(), found["body"], found.start("body"), line)
 
 
 def _commands(block: Block) -> Iterator[Example]:

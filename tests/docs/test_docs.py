@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from examples import GUIDES, ROOT, Session, examples, lines_of, matches, refreshed
 
 IDS = [guide.name for guide in GUIDES]
