@@ -24,7 +24,7 @@ class BlockPool:
     def __init__(self, total: int) -> None:
         self.total = total
         self.num_free = total
-        self.least_free = total
+        self._least_free = total
         self.tick = 0
         self._in_use_ticks = 0
         """Sum over blocks given back minus those taken of the tick at which it happened."""
@@ -47,9 +47,7 @@ class BlockPool:
         The caller has checked `num_free`.
         """
         head = self._head
-        self.num_free = free = self.num_free - count
-        if free < self.least_free:
-            self.least_free = free
+        self.num_free -= count
         self._in_use_ticks -= count * self.tick
         if 0 < count <= len(head):
             blocks = head[-count:]
@@ -76,14 +74,13 @@ class BlockPool:
         if chunk:
             self._chunks += 1
             self._queue[-self._chunks] = chunk
-            self.num_free += len(chunk)
-            self._in_use_ticks += len(chunk) * self.tick
+            self._enter_queue(len(chunk))
 
     def reclaim(self, chunk: list[int], count: int) -> list[int]:
         """Takes the first `count` blocks back out of a chunk that is still in the free queue."""
         blocks = chunk[:count]
         del chunk[:count]
-        self._leaves_queue(count)
+        self._leave_queue(count)
         return blocks
 
     def lookup(self, key: Hashable) -> int | None:
@@ -127,7 +124,7 @@ class BlockPool:
         """One more request uses a cached block."""
         if self._users[block] == 0:
             del self._queue[block]
-            self._leaves_queue(1)
+            self._leave_queue(1)
         self._users[block] += 1
 
     def leave(self, block: int) -> None:
@@ -135,13 +132,17 @@ class BlockPool:
         self._users[block] -= 1
         if self._users[block] == 0:
             self._queue[block] = None
-            self.num_free += 1
-            self._in_use_ticks += self.tick
+            self._enter_queue(1)
 
     @property
     def in_use(self) -> int:
         """Blocks in use."""
         return self.total - self.num_free
+
+    @property
+    def least_free(self) -> int:
+        """The fewest free blocks there have been."""
+        return min(self._least_free, self.num_free)
 
     @property
     def in_use_ticks(self) -> int:
@@ -152,11 +153,15 @@ class BlockPool:
         """Of the blocks just taken some are in use only some ticks later; their sum over blocks."""
         self._in_use_ticks -= block_ticks
 
-    def _leaves_queue(self, count: int) -> None:
-        self.num_free = free = self.num_free - count
-        if free < self.least_free:
-            self.least_free = free
+    def _leave_queue(self, count: int) -> None:
+        self.num_free -= count
         self._in_use_ticks -= count * self.tick
+
+    def _enter_queue(self, count: int) -> None:
+        if self.num_free < self._least_free:
+            self._least_free = self.num_free  # free blocks are fewest just before some are given back
+        self.num_free += count
+        self._in_use_ticks += count * self.tick
 
     def check(self, held: list[int]) -> None:
         """Raises `AssertionError` unless free and held blocks are exactly the pool.

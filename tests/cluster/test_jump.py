@@ -10,7 +10,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.metrics.invariants import check
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(runs())
 def test_a_jump_equals_its_steps(run: Run) -> None:
     record = run.record()

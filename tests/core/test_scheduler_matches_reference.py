@@ -8,7 +8,7 @@ from side_by_side import Arrival, SideBySide, cases
 from blis_py.core.config import SchedulerConfig
 
 
-@settings(max_examples=250)
+@settings(max_examples=200)
 @given(cases())
 def test_every_step_is_the_one_a_naive_scheduler_plans(case: tuple[SchedulerConfig, list[Arrival]]) -> None:
     config, workload = case

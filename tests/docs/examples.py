@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 PUBLIC_FILES = {
     "AzureLLMInferenceTrace_conv.csv": ROOT.parent / "shared" / "data" / "azure_2023" / "azure2023_conv.csv"
 }
-"""Files a guide asks the reader to download, and where a copy may lie; without it their examples are skipped."""
+"""Files a guide has the reader download, and where a copy may lie; without it the example is skipped."""
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _OMITTED = "..."
@@ -101,15 +102,14 @@ class Session:
 def examples(text: str) -> Iterator[Example]:
     """Everything in a guide that runs."""
     blocks = [_block(text, found) for found in _FENCE.finditer(text)]
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, following in zip_longest(blocks, blocks[1:]):
         if block.language == "console":
             yield from _commands(block)
         elif block.language == "python":
             end = block.start + len(block.body)
-            below = following and following.language == "text" and following.start
-            if below and not text[end:below].replace("```text", "").replace("```", "").strip():
-                assert following is not None
-                yield Example(block, block.body, following.body, (below, below + len(following.body)))
+            if following and text[end : following.start].split() == ["```", "```text"]:
+                where = following.start, following.start + len(following.body)
+                yield Example(block, block.body, following.body, where)
             else:
                 yield Example(block, block.body, None)
         elif block.rest:

@@ -7,7 +7,14 @@ import pytest
 from examples import GUIDES, ROOT, Session, examples, lines_of, matches, refreshed
 
 IDS = [guide.name for guide in GUIDES]
-_LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(guide: Path) -> set[str]:
+    """What GitHub calls the headings."""
+    headings = _HEADING.findall(guide.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=IDS)
@@ -24,9 +31,11 @@ def test_every_example_in_the_guide_runs_and_prints_what_the_guide_shows(guide: 
 
 
 @pytest.mark.parametrize("guide", [*GUIDES, ROOT / "README.md"], ids=[*IDS, "front page"])
-def test_every_link_leads_to_a_file(guide: Path) -> None:
-    for target, _ in _LINK.findall(guide.read_text(encoding="utf-8")):
-        assert (guide.parent / target).exists(), f"{guide.name} links to {target}"
+def test_every_link_leads_somewhere(guide: Path) -> None:
+    for path, anchor in _LINK.findall(guide.read_text(encoding="utf-8")):
+        target = (guide.parent / path) if path else guide
+        assert target.exists(), f"{guide.name} links to {path}"
+        assert not anchor or anchor in anchors(target), f"{guide.name} links to {path}#{anchor}"
 
 
 def test_every_guide_is_in_the_index() -> None:
