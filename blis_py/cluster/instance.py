@@ -63,6 +63,7 @@ class Instance:
         self._ends: Sequence[int] = ()
         """End of each step of the current run, from its start."""
         self._steps = 0
+        self._end_ns = 0
         self._reach = 4
         """Steps to price at once. Most runs are cut short by an arrival, so it adapts to how far they get."""
         self._alarm = Alarm(env)
@@ -133,18 +134,21 @@ class Instance:
         self._step = step
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps == 1:
-            end_ns = self.latency.step_ns(step.features)
-            self._ends, self._steps = (end_ns,), 1
-            return self.now_ns + end_ns
+            duration_ns = self.latency.step_ns(step.features)
+            self._ends, self._steps = (duration_ns,), 1
+            self._end_ns = end_ns = self.now_ns + duration_ns
+            return end_ns
         if steps > self._reach:
             steps = self._reach
         self._reach = 4 * steps
-        self._ends, self._steps = self.latency.decode_run_ns(step.features, steps), steps
+        self._ends = self.latency.decode_run_ns(step.features, steps)
+        self._steps = steps
+        self._end_ns = self.now_ns + int(self._ends[-1])
         change_ns = self.scheduler.next_change_ns(self.now_ns)
         if self._inbox and self._inbox[0][0] < change_ns:
             change_ns = self._inbox[0][0]
         self._shorten(change_ns)
-        return self._end_ns()
+        return self._end_ns
 
     def _finish(self) -> None:
         """The steps are over: tell the scheduler, note what came of it."""
@@ -152,13 +156,10 @@ class Instance:
         assert step is not None
         self._step = None
         self.log.steps(step, self.now_ns, self._ends, steps)
-        self.now_ns = self._end_ns()
+        self.now_ns = self._end_ns
         for request in self.scheduler.finish(step, steps):
             self.log.finished(request)
             self.in_flight -= 1
-
-    def _end_ns(self) -> int:
-        return self.now_ns + int(self._ends[self._steps - 1])
 
     def _shorten(self, time_ns: int) -> bool:
         """Ends the run with the step in progress at `time_ns`; returns whether that is earlier."""
@@ -166,6 +167,7 @@ class Instance:
         if steps >= self._steps:
             return False
         self._steps = steps
+        self._end_ns = self.now_ns + int(self._ends[steps - 1])
         self._reach = 2 * steps
         return True
 
@@ -174,7 +176,7 @@ class Instance:
         if self._shorten(time_ns):
             sleeper = self._alarm.callbacks
             self._alarm.callbacks = []
-            self._ring_at(self._end_ns()).callbacks = sleeper
+            self._ring_at(self._end_ns).callbacks = sleeper
 
     def _until_work(self) -> Event:
         if self._inbox:
@@ -194,9 +196,9 @@ class Instance:
     def stop(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
         if self._step is not None:
-            planned = self._steps
-            self._steps = bisect_right(self._ends, now_ns - self.now_ns, 0, planned)
+            self._steps = bisect_right(self._ends, now_ns - self.now_ns, 0, self._steps)
             if self._steps:
+                self._end_ns = self.now_ns + int(self._ends[self._steps - 1])
                 self._finish()
                 self.scheduler.schedule(self.now_ns)  # the step in progress
         for ready_ns, request in self._inbox:

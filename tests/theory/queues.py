@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,32 @@ from numpy.typing import NDArray
 
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
-from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.core.features import StepFeatures
+from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
 
 Ints = NDArray[np.int64]
 
 
-def constant_steps(step_ns: int) -> Linear:
+class ConstantSteps:
     """Every step lasts as long, whatever is in it."""
-    return Linear(LinearCoefficients(gpu=LinearCosts(step=step_ns)))
+
+    name = "constant"
+    provenance = "assumed"
+    frontend = FrontendDelays()
+
+    def __init__(self, ns: int) -> None:
+        self._ns = ns
+
+    def step(self, features: StepFeatures) -> StepTime:
+        return StepTime(self._ns, 0)
+
+    def step_ns(self, features: StepFeatures) -> int:
+        return self._ns
+
+    def decode_run_ns(self, features: StepFeatures, steps: int) -> list[int]:
+        return list(range(self._ns, self._ns * steps + 1, self._ns))
 
 
 def poisson(rng: np.random.Generator, count: int, mean_gap_ns: float) -> Ints:
@@ -32,7 +49,9 @@ def serve(
     """One instance with constant steps and room for everything but more than `slots` at a time."""
     count = len(arrival_ns)
     options = {
-        k: settings.pop(k) for k in ("num_instances", "routing_policy", "record_steps") if k in settings
+        k: settings.pop(k)
+        for k in ("num_instances", "routing_policy", "snapshot_refresh_ns", "record_steps")
+        if k in settings
     }
     table = RequestTable.build(
         arrival_ns,
@@ -41,13 +60,13 @@ def serve(
         slo_class=settings.pop("slo_class", None),
     )
     config = SchedulerConfig(
-        num_kv_blocks=10**6,
-        max_model_len=10**6,
+        num_kv_blocks=10**5,
+        max_model_len=10**5,
         max_num_seqs=slots,
         enable_prefix_caching=False,
         **{"max_num_batched_tokens": 10**6, **settings},
     )
-    return simulate(table, scheduler=config, latency=constant_steps(step_ns), **options)
+    return simulate(table, scheduler=config, latency=ConstantSteps(step_ns), **options)
 
 
 def erlang_c(servers: int, load: float) -> float:
@@ -56,3 +75,22 @@ def erlang_c(servers: int, load: float) -> float:
     for n in range(1, servers + 1):
         blocking = load * blocking / (n + load * blocking)
     return blocking / (1 - load / servers * (1 - blocking))
+
+
+def slot_starts(arrival_ns: Ints, tokens: Ints | int, step_ns: int, slots: int) -> list[int]:
+    """When each request of one token per step starts, if an arrival is seen at the end of a step.
+
+    First come first served on `slots` servers (Lindley's recursion for one, Kiefer and Wolfowitz' for
+    more), on a grid of steps that begins anew with every arrival at an idle instance.
+    """
+    free_ns = [0] * slots
+    grid_ns, starts = 0, []
+    counts = np.broadcast_to(tokens, len(arrival_ns)).tolist()
+    for arrival, count in zip(arrival_ns.tolist(), counts, strict=True):
+        if arrival >= max(free_ns):
+            grid_ns = arrival
+        seen_ns = grid_ns - (grid_ns - arrival) // step_ns * step_ns
+        start = max(seen_ns, heappop(free_ns))
+        heappush(free_ns, start + count * step_ns)
+        starts.append(start)
+    return starts
