@@ -124,7 +124,7 @@ class InstanceLog:
         elif isinstance(ends, list):
             self._ends.extend(ends[:steps])
         else:
-            self._ends.frombytes(np.asarray(ends[:steps], dtype=np.int64).tobytes())
+            self._ends.frombytes(np.asarray(ends)[:steps].tobytes())
         self._starts.append(start_ns)
         self._lengths.append(steps)
         if self._runs is not None:

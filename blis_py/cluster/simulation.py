@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
@@ -119,13 +121,26 @@ def simulate(
             instance.undisturbed_until_ns = until_ns
 
     env.process(arrivals())
-    env.run(until=None if horizon_ns is None else horizon_ns + 1)
+    with _without_garbage_collector():
+        env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(int(env.now), *(i.now_ns for i in instances)) if horizon_ns is None else horizon_ns
     for instance in instances:
         instance.stop(end_ns)
     if progress is not None:
         progress(recorder.ended, len(table))
     return recorder.record([instance.log for instance in instances], end_ns)
+
+
+@contextmanager
+def _without_garbage_collector() -> Iterator[None]:
+    """A run makes no reference cycles; the collector would only walk the waiting requests again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def requests(

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCALAR_STEPS = 40
+SCALAR_STEPS = 20
 """Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
+
+_COUNT = np.arange(4096, dtype=np.float64)
 
 
 class DecodeLine(NamedTuple):
@@ -61,15 +63,18 @@ def _vector(
     line: DecodeLine, kv_tokens: int, growth: int, steps: int, unit_ns: int, fixed_ns: int
 ) -> Sequence[int]:
     base, x0, x1, y0, y1 = line
-    s = np.arange(steps, dtype=np.float64)
-    s *= growth
+    s = _COUNT[:steps] * growth if steps <= len(_COUNT) else np.arange(steps, dtype=np.float64) * growth
     s += kv_tokens
-    price = x0 + x1 * s
+    price = x1 * s
+    price += x0
     if x0 != y0 or x1 != y1:
         price = np.maximum(price, y0 + y1 * s)
     price += base
-    ns = np.maximum(price.astype(np.int64), 1)
+    ns = price.astype(np.int64)
+    if price[0] < 1:
+        ns = np.maximum(ns, 1)
     ns *= unit_ns
-    ns += fixed_ns
+    if fixed_ns:
+        ns += fixed_ns
     ends: Sequence[int] = ns.cumsum()  # type: ignore[assignment]
     return ends

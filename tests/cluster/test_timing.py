@@ -108,6 +108,24 @@ def test_a_client_that_gives_up_while_running_frees_its_place_at_the_end_of_the_
     assert record.scheduled_ns.tolist() == [0, 40 * US]
 
 
+def test_a_client_that_gives_up_has_seen_what_reached_it_by_then() -> None:
+    # Token j leaves the engine at 10 j us and is seen 2 j us later; the fourth step is the last.
+    frontend = FrontendDelays(per_token_ns=2 * US)
+    record = serve([Row(0, 1, 50, 50, patience_us=33)], frontend=frontend)
+    assert record.emitted_tokens.tolist() == [2]
+    assert record.last_token_ns.tolist() == [24 * US]
+
+
+def test_a_client_that_gives_up_after_a_stall_has_seen_the_tokens_before_it() -> None:
+    config = SchedulerConfig(
+        num_kv_blocks=100, max_model_len=100, max_num_batched_tokens=10, batch_former="prefill-first"
+    )
+    record = serve([Row(0, 3, 9, 9, patience_us=25), Row(5, 10, 2, 2)], config)
+    assert record.outcome.tolist() == [Outcome.TIMED_OUT, Outcome.COMPLETED]
+    assert (record.emitted_tokens.tolist(), record.last_step.tolist()) == ([1, 2], [0, 2])
+    assert record.breaks.tolist() == []
+
+
 def test_a_request_that_finishes_exactly_at_its_deadline_is_completed() -> None:
     record = serve([Row(0, 1, 3, 3, patience_us=30)])
     assert record.outcome.tolist() == [Outcome.COMPLETED]
@@ -156,6 +174,17 @@ def test_a_request_thrown_out_in_the_step_that_admitted_it_is_scheduled_when_it_
     record = serve([Row(0, 4, 3, 3), Row(5, 4, 1, 1)], config)
     assert record.first_token_ns.tolist() == [10 * US, 40 * US]
     assert record.scheduled_ns.tolist() == [0, 30 * US]
+
+
+def test_a_request_thrown_out_before_it_computed_anything_still_counts_its_preemption() -> None:
+    config = SchedulerConfig(
+        num_kv_blocks=2, max_model_len=100, block_size=4, batch_former="prefill-first",
+        enable_prefix_caching=False,
+    )  # fmt: skip
+    record = serve([Row(0, 4, 3, 3), Row(5, 4, 1, 1, patience_us=12)], config)
+    assert record.outcome.tolist() == [Outcome.COMPLETED, Outcome.TIMED_OUT]
+    assert record.scheduled_ns.tolist() == [0, -1]
+    assert record.preemptions.sum() == record.instances[0].preemptions == 1
 
 
 def test_round_robin_takes_turns() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
-from reference import Job, ReferenceScheduler, prompt_of
+from reference import Job, Planned, ReferenceScheduler, prompt_of
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import FinishReason, Request
-from blis_py.core.scheduler import Scheduler
+from blis_py.core.scheduler import Scheduler, Step
 
 Runs = tuple[tuple[str, int], ...]
 STEP_NS = 10
@@ -85,10 +85,15 @@ def cases(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Arrival]]:
 
 
 class SideBySide:
-    """Drives both schedulers through the same workload, `STEP_NS` a step, and compares everything."""
+    """Drives both schedulers through the same workload, `STEP_NS` a step, and compares everything.
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    Args:
+        jump: let the real one pass alike steps in one go, as the simulator does.
+    """
+
+    def __init__(self, config: SchedulerConfig, jump: bool = False) -> None:
         self.config = config
+        self.jump = jump
         self.real = Scheduler(config, track_longest=True)
         self.naive = ReferenceScheduler(config)
         self.keys = KeySpace(config.block_size)
@@ -102,8 +107,9 @@ class SideBySide:
             while coming and coming[0][1].arrival_ns <= now_ns:
                 self.add(*coming.pop(0))
             self.expire(now_ns)
-            if self.step(now_ns):
-                now_ns += STEP_NS
+            next_arrival_ns = coming[0][1].arrival_ns if coming else now_ns + 10**6 * STEP_NS
+            if steps := self.step(now_ns, next_arrival_ns):
+                now_ns += steps * STEP_NS
             elif coming:
                 now_ns = coming[0][1].arrival_ns
             else:
@@ -130,24 +136,39 @@ class SideBySide:
         real = {request.id for request in self.real.expire(now_ns)}
         assert real == self.naive.expire(now_ns)
 
-    def step(self, now_ns: int) -> bool:
-        """Plans and finishes one step; False when there is nothing to do."""
+    def step(self, now_ns: int, next_arrival_ns: int) -> int:
+        """Plans and finishes one step, or several alike; returns how many, 0 if there is nothing to do."""
         expected = self.naive.schedule(now_ns)
         step = self.real.schedule(now_ns)
         assert (step is None) == (expected is None)
         if step is None or expected is None:
-            return False
+            return 0
         assert [(r.id, n) for r, n in step.prefills] == expected.prefills
-        assert [r.id for r in self.real.decoding] == [
-            job.id for job in self.naive.running if job.id in expected.decoding
-        ]
         assert [r.id for r in step.admitted] == expected.admitted
         assert [r.id for r in step.preempted] == expected.preempted
-        assert self.config.num_kv_blocks - self.real.blocks_in_use() == expected.free_blocks
         assert step.features == expected.features
-        assert [r.id for r in self.real.finish(step)] == self.naive.finish()
+        self.compare_plan(expected, 1)
+        steps = self.alike(step, now_ns, next_arrival_ns) if self.jump else 1
+        for more in range(1, steps):
+            assert self.naive.finish() == []
+            expected = self.naive.schedule(now_ns + more * STEP_NS)
+            assert expected is not None
+            assert not expected.prefills + expected.admitted + expected.preempted
+            assert step.features.after(more) == expected.features
+            self.compare_plan(expected, more + 1)
+        assert [r.id for r in self.real.finish(step, steps)] == self.naive.finish()
         self.compare_state()
-        return True
+        return steps
+
+    def compare_plan(self, expected: Planned, steps: int) -> None:
+        running = self.naive.running
+        assert [r.id for r in self.real.decoding] == [j.id for j in running if j.id in expected.decoding]
+        assert self.config.num_kv_blocks - self.real.blocks_in_use(steps) == expected.free_blocks
+
+    def alike(self, step: Step, now_ns: int, next_arrival_ns: int) -> int:
+        """Steps until somebody arrives, gives up or may be overdue, or until the scheduler wants to plan."""
+        change_ns = min(next_arrival_ns, self.real.next_change_ns(now_ns))
+        return min(self.real.repeats(step), -(-(change_ns - now_ns) // STEP_NS))
 
     def compare_state(self) -> None:
         self.real.check()  # settles everyone

@@ -8,11 +8,20 @@ from side_by_side import Arrival, SideBySide, cases
 from blis_py.core.config import SchedulerConfig
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(cases())
 def test_every_step_is_the_one_a_naive_scheduler_plans(case: tuple[SchedulerConfig, list[Arrival]]) -> None:
     config, workload = case
     SideBySide(config).run(workload)
+
+
+@settings(max_examples=80)
+@given(cases())
+def test_steps_passed_in_one_go_are_those_the_naive_scheduler_plans_one_by_one(
+    case: tuple[SchedulerConfig, list[Arrival]],
+) -> None:
+    config, workload = case
+    SideBySide(config, jump=True).run(workload)
 
 
 def test_a_prefix_computed_twice_is_planned_as_the_naive_scheduler_does() -> None:
