@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .PHONY: run test lint bench docs gpu clean
 
 run: $(VENV)/.installed
-	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model llama-3.1-8b --gpu h100 \
+	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
 
 test: $(VENV)/.installed-dev
@@ -40,6 +40,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PIP) --editable .
+	$(BIN)/python -m compileall -q blis_py
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -56,6 +56,8 @@ class _Summary:
         self.first_arrival_ns = first
         self.last_completion_ns = int(finished.max()) if len(finished) else first
         self.duration_s = (self.last_completion_ns - first) / 1e9
+        self.known: dict[bytes, dict[str, Any]] = {}
+        """Groups computed already, by their rows."""
 
     def build(self) -> dict[str, Any]:
         cluster = self._group(self.everyone, self.gaps)
@@ -84,8 +86,13 @@ class _Summary:
         }
 
     def _part(self, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """A group; one that contains everybody is the cluster, and need not be computed again."""
-        return {**cluster} if len(rows) == len(self.everyone) else self._group(rows, self.gaps)
+        """A group; tenants are often the classes, or everybody, and need not be computed again."""
+        if len(rows) == len(self.everyone):
+            return {**cluster}
+        key = rows.tobytes()
+        if key not in self.known:
+            self.known[key] = self._group(rows, self.gaps)
+        return {**self.known[key]}
 
     def _instance(self, index: int, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
         alone = len(rows) == len(self.everyone)

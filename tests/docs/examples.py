@@ -71,7 +71,7 @@ class Example:
 
 
 @dataclass
-class Session:
+class Runner:
     """Runs the examples of one guide, in order, in a folder of its own."""
 
     folder: Path
@@ -193,9 +193,9 @@ def refresh(guide: Path) -> None:
     parts: list[str] = []
     done = 0
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(Path(folder))
+        runner = Runner(Path(folder))
         for example in examples(text):
-            code, printed = session.run(example) or (example.exit_code, example.shown or "")
+            code, printed = runner.run(example) or (example.exit_code, example.shown or "")
             if code != example.exit_code:
                 sys.exit(f"{guide.name}:{example.block.line}: exit code {code}: {example.code}{printed}")
             if example.shown is not None and example.where is not None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from examples import GUIDES, ROOT, Session, examples, lines_of, matches, refreshed
+from examples import GUIDES, ROOT, Runner, examples, lines_of, matches, refreshed
 
 IDS = [guide.name for guide in GUIDES]
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -19,9 +19,9 @@ def anchors(guide: Path) -> set[str]:
 
 @pytest.mark.parametrize("guide", GUIDES, ids=IDS)
 def test_every_example_in_the_guide_runs_and_prints_what_the_guide_shows(guide: Path, tmp_path: Path) -> None:
-    session = Session(tmp_path)
+    runner = Runner(tmp_path)
     for example in examples(guide.read_text(encoding="utf-8")):
-        code, printed = session.run(example) or (example.exit_code, example.shown or "")
+        code, printed = runner.run(example) or (example.exit_code, example.shown or "")
         place = f"{guide.name}:{example.block.line}: {example.code}"
         assert code == example.exit_code, f"{place}exit code {code}\n{printed}"
         if example.shown is not None:
