@@ -54,7 +54,7 @@ def startup(quick: bool) -> Case:
 
 def make_run(quick: bool) -> Case:
     """What `make run` does once everything is installed, table included."""
-    arguments = "run --workload-spec workloads/mixed-slo.yaml --model llama-3.1-8b --gpu h100"
+    arguments = "run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100"
     arguments += " --num-instances 4 --scheduler priority-fcfs --format table"
     return Case("the job of `make run`", tuple(arguments.split()), simulates=False, goal=Goal(2.0))
 

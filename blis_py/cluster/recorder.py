@@ -172,10 +172,9 @@ class InstanceLog:
     def _progress(self, request: Request) -> None:
         """How far it came. The request is settled."""
         to, row = self._to, request.row
-        if request.scheduled_ns < 0:
-            return
         to.scheduled_ns[row] = request.scheduled_ns
-        to.cached_tokens[row] = request.cached_tokens
+        if request.cached_tokens > 0:
+            to.cached_tokens[row] = request.cached_tokens
         if request.preemptions:
             to.preemptions[row] = request.preemptions
         if request.generated:

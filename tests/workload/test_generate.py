@@ -219,10 +219,10 @@ def test_all_bundled_workloads_are_there() -> None:
     assert [path.stem for path in BUNDLED] == ["batch", "bursty", "chat", "code", "mixed-slo", "rag"]
 
 
-def test_the_mixed_slo_hour_has_every_class_and_about_19_100_requests() -> None:
+def test_the_mixed_slo_hour_has_every_class_and_about_10_600_requests() -> None:
     table = generate(load_spec(next(path for path in BUNDLED if path.stem == "mixed-slo")))
     assert set(table.slo_class.names) == {"critical", "standard", "batch", "background"}
-    assert len(table) == pytest.approx(19_100, rel=0.01)
+    assert len(table) == pytest.approx(10_600, rel=0.01)
     assert 3590 < table.arrival_ns[-1] / 1e9 < 3600
 
 
