@@ -80,7 +80,7 @@ def _check_source(load: WorkloadSection, layers: Layers) -> None:
         raise InputError(f"cannot be combined with {second}", key=first, fix="name one source of requests")
     source = sources[0] if sources else "generated"
     useless = {
-        "trace": (*_LENGTHS, "rate", "num_requests", "timeout_s"),
+        "trace": (*_LENGTHS, "timeout_s"),
         "spec": (*_TRACE_ONLY, *_LENGTHS, "timeout_s"),
         "preset": (*_TRACE_ONLY, *(name for name in _LENGTHS if name not in ("arrival", "cv"))),
         "generated": _TRACE_ONLY,
@@ -89,6 +89,11 @@ def _check_source(load: WorkloadSection, layers: Layers) -> None:
         if name in useless:
             what = {"generated": "needs a trace"}.get(source, f"has no effect on a {source}")
             raise layers.error(what, f"workload.{name}", fix="drop it or change the source of requests")
+    for name, other in (("rate", "time_scale"), ("num_requests", "limit")):
+        if name in given and other in given:
+            raise layers.error(
+                f"cannot be combined with {other}", f"workload.{name}", fix="give one of the two"
+            )
     for side in ("prompt", "output"):
         if getattr(load, f"{side}_tokens_min") > getattr(load, f"{side}_tokens_max"):
             raise layers.error(

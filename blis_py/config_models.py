@@ -61,9 +61,9 @@ class WorkloadSection:
     """Workload spec: a YAML file, or the name of a bundled one."""
     preset: str | None = None
     rate: float | None = setting(None, above=0)
-    """Requests per second; null = the spec's own, else 1."""
+    """Requests per second; null = the spec's or the trace's own, else 1. A trace is stretched to it."""
     num_requests: int | None = setting(None, least=1)
-    """null = the spec's own, else 100; with a horizon, as many as arrive before it."""
+    """null = the spec's own or the whole trace, else 100; with a horizon, as many as arrive before it."""
     arrival: str = setting("poisson", choices=("poisson", "gamma", "weibull", "constant"))
     cv: float | None = setting(None, above=0)
     """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""

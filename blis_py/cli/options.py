@@ -138,8 +138,13 @@ TRACE = (
 WORKLOAD = (
     Flag("--workload", str, "workload", "Preset, bundled workload, or spec file.", metavar="NAME|FILE"),
     Flag("--workload-spec", str, "workload.spec", "Workload spec (YAML).", metavar="FILE"),
-    Flag("--rate", float, "workload.rate", "Requests per second. Default 1."),
-    Flag("--num-requests", int, "workload.num_requests", "Requests to generate. Default 100."),
+    Flag("--rate", float, "workload.rate", "Requests per second, default 1. A trace is stretched to it."),
+    Flag(
+        "--num-requests",
+        int,
+        "workload.num_requests",
+        "Requests to generate (default 100) or to take from a trace.",
+    ),
     Flag("--arrival", str, "workload.arrival", "poisson, gamma, weibull, constant. Default poisson."),
     Flag("--cv", float, "workload.cv", "Burstiness of gamma and weibull arrivals. Default 1."),
     *(

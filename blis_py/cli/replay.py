@@ -9,9 +9,10 @@ from blis_py.cli.execute import execute
 from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags
 from blis_py.errors import InputError
 
-_GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD)
+_SCALES = tuple(flag for flag in WORKLOAD if flag.name in ("--rate", "--num-requests"))
+_GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD if flag not in _SCALES)
 
-GROUPS = (*COMMON, ("Output", OUTPUT), ("Workload", _GENERATES), blis_flags.FLAGS)
+GROUPS = (*COMMON, ("Output", OUTPUT), ("Workload", (*_SCALES, *_GENERATES)), blis_flags.FLAGS)
 
 
 def replay(flags: Flags) -> None:

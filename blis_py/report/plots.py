@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
@@ -38,6 +39,11 @@ _STYLE: Any = {
     "axes.axisbelow": True,
     "lines.linewidth": 1.8,
     "legend.frameon": False,
+    "legend.borderpad": 0,
+    "legend.borderaxespad": 0.2,
+    "legend.columnspacing": 1.2,
+    "legend.handlelength": 1.4,
+    "legend.handletextpad": 0.5,
 }
 _INK = "#222222"
 _CLASS_COLOURS = {
@@ -55,6 +61,7 @@ _METRICS = {
     "e2e": "End-to-end latency",
 }
 _MOST_CLASSES = 8
+_LEGEND_COLUMNS = 6
 
 Samples = Callable[[str, Rows], Distribution]
 
@@ -82,11 +89,12 @@ def save_plots(record: RunRecord, folder: str | Path) -> list[Path]:
 def latency_cdf(record: RunRecord) -> Figure:
     """Cumulative distributions of TTFT, TPOT, ITL and E2E, by SLO class where there are several."""
     with _style():
-        figure, axes = _grid(2, 2, height=6.8, below=0.4)
+        legend = _room_for_legend(record)
+        figure, axes = _grid(2, 2, height=6.4 + legend, above=legend)
         samples = _samples(record)
         for metric, ax in zip(_METRICS, axes, strict=True):
             _draw_cdf(ax, record, metric, samples)
-        _legend_below(figure, axes[0])
+        _legend_of_classes(figure, axes[0], from_top=0.1)
         return figure
 
 
@@ -96,38 +104,38 @@ def state_over_time(record: RunRecord) -> Figure | None:
     if state is None:
         return None
     with _style():
-        figure, axes = _grid(3, 1, height=7.5, below=0.4, gap=0.5)
+        figure, axes = _grid(3, 1, height=7.2, gap=0.55)
         _draw_state(axes[0], state, state.running, "Running requests")
         _draw_state(axes[1], state, state.waiting, "Waiting requests")
-        bold = " (bold: mean)" if len(state.running) > 1 else ""
-        _draw_state(axes[2], state, state.kv_pct, f"KV cache in use, %{bold}", mean=True)
-        axes[2].set_ylim(top=101)
+        _draw_kv(axes[2], state)
         for ax in axes[:2]:
-            ax.tick_params(labelbottom=False)
-        _time_axis(axes[2], state)
-        _legend_below(figure, axes[0])
+            _count_axis(ax)
+        for ax in axes:
+            _time_axis(ax, state)
+            _legend_beside_title(ax)
+            ax.label_outer()
         return figure
 
 
 def overview(record: RunRecord) -> Figure:
     """The run at a glance: how long users wait, and how full the cluster is."""
     state = timeline(record)
+    headline, legend = 0.65, _room_for_legend(record)
+    height = (6.35 if state else 3.15) + headline + legend
     with _style():
-        figure, axes = _grid(2 if state else 1, 2, height=7.0 if state else 3.8, above=0.65)
+        figure, axes = _grid(2 if state else 1, 2, height=height, above=headline + legend)
         samples = _samples(record)
         for metric, ax in zip(("ttft", "itl"), axes, strict=False):
             _draw_cdf(ax, record, metric, samples)
         if state is not None:
             _draw_requests(axes[2], state)
-            _draw_state(axes[3], state, state.kv_pct, "KV cache in use, %", mean=True)
-            axes[3].set_ylim(top=101)
-            if len(state.running) > 1:
-                axes[3].legend(loc="best")
+            _draw_kv(axes[3], state)
             for ax in axes[2:]:
                 _time_axis(ax, state)
-        figure.suptitle(_headline(record), x=0.012, y=0.985, ha="left", va="top", fontsize=12, color=_INK)
-        if len(rows_by_name(slo_classes(record))) > 1:
-            axes[1].legend(loc="lower right")
+                _legend_beside_title(ax)
+        top = 1 - 0.12 / height
+        figure.suptitle(_headline(record), x=0.012, y=top, ha="left", va="top", fontsize=12, color=_INK)
+        _legend_of_classes(figure, axes[0], from_top=headline)
         return figure
 
 
@@ -140,15 +148,15 @@ def _style() -> Iterator[None]:
 
 
 def _grid(
-    rows: int, columns: int, *, height: float, above: float = 0.0, below: float = 0.0, gap: float = 0.85
+    rows: int, columns: int, *, height: float, above: float = 0.0, gap: float = 0.85
 ) -> tuple[Figure, list[Axes]]:
-    """A figure `_WIDTH` by `height` inches with a grid of axes, and room above and below it in inches.
+    """A figure `_WIDTH` by `height` inches with a grid of axes, and room `above` it in inches.
 
     Margins are fixed: measuring every label, as matplotlib's layout engines do, takes as long as drawing.
     """
     from matplotlib.figure import Figure
 
-    left, right, top, bottom, beside = 0.62, 0.15, 0.35 + above, 0.55 + below, 0.75
+    left, right, top, bottom, beside = 0.62, 0.3, 0.35 + above, 0.55, 0.75
     wide = (_WIDTH - left - right - beside * (columns - 1)) / columns
     high = (height - top - bottom - gap * (rows - 1)) / rows
     figure = Figure(figsize=(_WIDTH, height))
@@ -217,16 +225,19 @@ def _draw_cdf(ax: Axes, record: RunRecord, metric: str, samples: Samples) -> Non
 
 def _latency_axis(ax: Axes, extent: Sequence[float]) -> None:
     """Logarithmic where values span more than a decade and a half, labelled in the unit that reads best."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     span = max(extent) / min(extent) if extent and min(extent) > 0 else 1.0
     if span > 30:
         ax.set_xscale("log")
-        steps = (1.0, 2.0, 5.0) if span < 200 else (1.0, 3.0) if span < 5000 else (1.0,)
-        ax.xaxis.set_major_locator(LogLocator(subs=steps))
-        ax.xaxis.set_minor_locator(NullLocator())
+        # As many labels as have room beside each other, where two columns share the width.
+        labelled = (1.0, 2.0, 5.0) if span < 50 else (1.0, 3.0) if span < 300 else (1.0,)
+        ax.xaxis.set_major_locator(LogLocator(subs=labelled))
+        ax.xaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
+        ax.xaxis.set_minor_formatter(NullFormatter())
     else:
         ax.set_xlim(left=0)
+        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _in_words(ms)))
     ax.set_xlabel("latency")
 
@@ -246,24 +257,26 @@ def _draw_state(ax: Axes, state: Timeline, rows: Floats, title: str, mean: bool 
             label = "each instance" if index == 0 else None
             ax.plot(state.time_s / scale, row, color="#9ecae1", linewidth=0.8, label=label)
     whole = rows.mean(axis=0) if mean else rows.sum(axis=0)
-    label = "one instance" if len(rows) == 1 else "mean of instances" if mean else "cluster"
+    label = "one instance" if len(rows) == 1 else "mean" if mean else "cluster"
     ax.plot(state.time_s / scale, whole, color="#08519c", linewidth=1.6, label=label)
     ax.set_title(title)
     ax.set_ylim(bottom=0)
-    ax.margins(x=0)
+
+
+def _draw_kv(ax: Axes, state: Timeline) -> None:
+    _draw_state(ax, state, state.kv_pct, "KV cache in use, %", mean=True)
+    ax.set_ylim(top=101)
 
 
 def _draw_requests(ax: Axes, state: Timeline) -> None:
     """Running and waiting requests of the whole cluster."""
     moments = state.time_s / _time_unit(state)[1]
-    shown = (("running", state.running, "#1f77b4"), ("waiting", state.waiting, "#e08214"))
+    shown = (("running", state.running, "#08519c"), ("waiting", state.waiting, "#e08214"))
     for label, rows, colour in shown:
         ax.plot(moments, rows.sum(axis=0), color=colour, linewidth=1.6, label=label)
         ax.fill_between(moments, rows.sum(axis=0), color=colour, alpha=0.12, linewidth=0)
-    ax.set_title("Requests in the cluster" if len(state.running) > 1 else "Requests at the instance")
-    ax.set_ylim(bottom=0)
-    ax.margins(x=0)
-    ax.legend(loc="best")
+    ax.set_title("Requests")
+    _count_axis(ax)
 
 
 def _time_unit(state: Timeline) -> tuple[str, float]:
@@ -271,11 +284,42 @@ def _time_unit(state: Timeline) -> tuple[str, float]:
     return ("s", 1.0) if longest < 300 else ("min", 60.0) if longest < 3 * 3600 else ("h", 3600.0)
 
 
+def _count_axis(ax: Axes) -> None:
+    """Whole requests, from zero to at least one."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.set_ylim(0, max(1.0, ax.get_ylim()[1]))
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+
+
 def _time_axis(ax: Axes, state: Timeline) -> None:
-    ax.set_xlabel(f"simulated time, {_time_unit(state)[0]}")
+    unit, seconds = _time_unit(state)
+    ax.set_xlim(0, state.time_s[-1] / seconds)
+    ax.set_xlabel(f"simulated time, {unit}")
 
 
-def _legend_below(figure: Figure, ax: Axes) -> None:
+def _legend_beside_title(ax: Axes) -> None:
+    """Above the axes on the right, where no data can be."""
+    labels = ax.get_legend_handles_labels()[1]
+    if len(labels) > 1:
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(labels))
+
+
+def _room_for_legend(record: RunRecord) -> float:
+    """The height of the legend of classes, in inches."""
+    curves = 1 + min(_MOST_CLASSES, len(rows_by_name(slo_classes(record))))
+    return 0.25 * math.ceil(curves / _LEGEND_COLUMNS) + 0.05 if curves > 2 else 0.0
+
+
+def _legend_of_classes(figure: Figure, ax: Axes, from_top: float) -> None:
+    """One legend for all distributions, above them."""
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) > 1:
-        figure.legend(handles, labels, loc="lower center", ncols=min(len(labels), 6))
+        figure.legend(
+            handles,
+            labels,
+            loc="upper left",
+            bbox_to_anchor=(0.012, 1 - from_top / figure.get_figheight()),
+            ncols=min(len(labels), _LEGEND_COLUMNS),
+            borderaxespad=0,
+        )

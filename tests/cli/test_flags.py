@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from blis_py import api
 from blis_py.cli import spread
 from blis_py.cli.configure import configure
 from blis_py.config_models import RunConfig
@@ -118,3 +119,10 @@ def test_goodput_takes_several_values_as_in_vllm() -> None:
     assert spread(["run", "--goodput", "ttft:1", "tpot:2", "--tp", "2"]) == [
         *("run", "--goodput", "ttft:1", "--goodput", "tpot:2", "--tp", "2")
     ]
+
+
+def test_a_replay_can_be_stretched_to_a_rate(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{i},10,2\n" for i in range(5)))
+    table = api.build(model="qwen3-14b", trace=str(trace), rate=4.0, num_requests=3).table
+    assert (table.arrival_ns / 1e9).tolist() == [0.0, 0.25, 0.5]
