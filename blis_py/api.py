@@ -17,7 +17,14 @@ from blis_py.config_models import NAMES, RunConfig, SchedulerSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
-from blis_py.metrics.slo import DIMENSIONS, GoodputTargets, parse_class_targets, parse_goodput, parse_slos
+from blis_py.metrics.slo import (
+    DIMENSIONS,
+    GoodputTargets,
+    parse_class_targets,
+    parse_goodput,
+    parse_slos,
+    require_known_classes,
+)
 from blis_py.result import Result
 from blis_py.sources import DEFAULT_SEED, horizon_ns_of, requests
 from blis_py.workload.table import RequestTable
@@ -141,6 +148,8 @@ def resolve(config: RunConfig) -> Simulation:
         linear=config.latency.linear or None,
     )
     table = requests(config)
+    wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
+    require_known_classes(wanted, table.slo_class.names)
     return Simulation(
         config=config,
         table=table,
@@ -224,7 +233,6 @@ def _targets(config: RunConfig) -> GoodputTargets:
             fix = did_you_mean(metric, DIMENSIONS)
             raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
         targets = targets.merged(parse_class_targets(metric, text))
-    parse_slos(config.slo)
     return targets
 
 

@@ -140,7 +140,7 @@ def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
     known = {*present, *SLO_CLASSES, ANY_CLASS}
     for name in names:
         if name not in known:
-            fix = f"use one of {', '.join(sorted(known))}"
+            fix = f"use one of {', '.join(sorted(filter(None, known)))}"
             raise InputError("no request is of this SLO class", key="SLO", value=name, fix=fix)
 
 
