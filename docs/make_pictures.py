@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parent / "img"
 def overview(folder: Path) -> Path:
     """The run of `make run`: an hour of mixed traffic on 4 × H100, by priority."""
     result = blis.run(
-        workload="mixed-slo", model="llama-3.1-8b", gpu="h100", num_instances=4, scheduler="priority-fcfs"
+        workload="mixed-slo", model="qwen3-14b", gpu="h100", num_instances=4, scheduler="priority-fcfs"
     )
     path = folder / "overview.png"
     plots.overview(result.record).savefig(path, dpi=plots.DPI, metadata={"Software": None})

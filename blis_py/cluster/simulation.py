@@ -80,7 +80,7 @@ def simulate(
     recorder = Recorder(table, latency.frontend)
     instances = []
     for _ in range(num_instances):
-        core = Scheduler(scheduler, track_longest=record_steps)
+        core = Scheduler(scheduler, track_longest=record_steps or latency.uses_max_context)
         log = InstanceLog(recorder, core, record_steps)
         instances.append(Instance(env, core, latency, log, single_step))
     signals = Signals(instances, snapshot_refresh_ns)

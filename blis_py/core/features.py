@@ -23,7 +23,8 @@ class StepFeatures:
     prefill_kv_tokens: int = 0
     """KV entries the prefills read back: sum of P."""
     prefill_prompt_pairs: float = 0.0
-    """Sum of T*(prompt + T/2), the attention measure `trained-physics` was fitted with."""
+    """Sum of T*(length + T/2), length being what the prefill has to compute in the end (the prompt, and
+    after a preemption what had been emitted too): the attention measure `trained-physics` was fitted with."""
     decode_seqs: int = 0
     """Sequences computing one token."""
     decode_kv_tokens: int = 0

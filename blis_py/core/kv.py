@@ -27,6 +27,8 @@ class KeySpace:
         size, keys = self._block_size, list[int]()
         node, begin = 0, 0
         for segment, tokens in runs:
+            if tokens == 0:
+                continue
             node = self._nodes.setdefault((node, begin, segment), len(self._nodes) + 1)
             end = begin + tokens
             first = node << self._INDEX_BITS

@@ -46,6 +46,8 @@ class LatencyModel(Protocol):
     provenance: str
     """One line for reports: measured, fitted or datasheet-derived, and from what."""
     frontend: FrontendDelays
+    uses_max_context: bool
+    """Whether `StepFeatures.max_context` enters the price; if not, nobody need keep track of it."""
 
     def step(self, features: StepFeatures) -> StepTime:
         """Duration of one step; at least 1 ns in all."""

@@ -82,6 +82,7 @@ class Linear:
     def __init__(self, coefficients: LinearCoefficients) -> None:
         self.coefficients = coefficients
         self.frontend = coefficients.frontend
+        self.uses_max_context = coefficients.gpu.max_context > 0 or coefficients.host.max_context > 0
 
     def step(self, features: StepFeatures) -> StepTime:
         kv, longest = features.decode_kv_tokens, features.max_context
@@ -97,11 +98,23 @@ class Linear:
     def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
         if steps > SCALAR_STEPS:
             return self._vector(features, steps)
+        parts = [
+            (cost.fixed_ns(features) + 0.5, cost.decode_kv_tokens, cost.max_context)
+            for cost in (self.coefficients.gpu, self.coefficients.host)
+        ]
+        kv, longest = features.decode_kv_tokens, features.max_context
         ends = []
         end = 0
-        for done in range(steps):
-            end += self.step_ns(features.after(done))
+        for _ in range(steps):
+            end += (
+                sum(
+                    [int(fixed + per_kv * kv + per_longest * longest) for fixed, per_kv, per_longest in parts]
+                )
+                or 1
+            )
             ends.append(end)
+            kv += features.decode_seqs
+            longest += 1
         return ends
 
     def _vector(self, features: StepFeatures, steps: int) -> Sequence[int]:

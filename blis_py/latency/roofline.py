@@ -46,6 +46,7 @@ class Roofline:
     """
 
     name = "roofline"
+    uses_max_context = False
 
     def __init__(self, shape: ModelShape, gpu: GpuSpec, tp: int = 1) -> None:
         self.provenance = f"roofline from datasheet and architecture, {shape.name} on {gpu.name} TP{tp}"

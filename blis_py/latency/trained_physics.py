@@ -64,6 +64,7 @@ class TrainedPhysics:
     """
 
     name = "trained-physics"
+    uses_max_context = False
 
     def __init__(
         self,

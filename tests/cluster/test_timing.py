@@ -12,8 +12,10 @@ from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
+from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.workload.table import RequestTable
 
 US = 1000
 CONFIG = SchedulerConfig(num_kv_blocks=100, max_model_len=1000, block_size=4)
@@ -254,3 +256,16 @@ def test_nothing_to_do_is_an_empty_record() -> None:
     record = serve([])
     assert len(record.outcome) == 0
     assert record.instances[0].busy_ns == 0
+
+
+def test_a_model_that_prices_the_longest_context_is_told_it() -> None:
+    costs = LinearCoefficients(gpu=LinearCosts(step=1000, max_context=10))
+    one = np.array([0], dtype=np.int64)
+    table = RequestTable.build(one, one + 100, one + 3)
+    record = simulate(
+        table,
+        scheduler=SchedulerConfig(num_kv_blocks=100, max_model_len=1000),
+        latency=Linear(costs),
+    )
+    # The prompt has no context yet; the two decodes have 100 and 101 tokens of it.
+    assert record.instances[0].step_end_ns.tolist() == [1000, 3000, 5010]

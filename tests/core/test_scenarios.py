@@ -221,6 +221,27 @@ def test_a_decode_that_finds_the_budget_spent_stalls_for_the_step() -> None:
     assert (a.first_tick, a.last_tick, a.gaps) == (0, 3, [(0, 2)])
 
 
+def test_whoever_shares_blocks_that_will_not_be_computed_after_all_gives_way_too() -> None:
+    config = replace(
+        ROOMY, num_kv_blocks=5, batch_former="prefill-first", preemption_policy="priority",
+        enable_prefix_caching=True,
+    )  # fmt: skip
+    scheduler = Scheduler(config)
+    scheduler.add(request("A", 4, 4, 0, priority=0))
+    scheduler.finish(planned(scheduler))
+    for name, priority in (("B", 5), ("C", 1)):
+        one = request(name, 9, 1, 1, priority)
+        one.block_keys = ("first block", "second block")
+        scheduler.add(one)
+    # B is to compute the prefix, C shares it in the same step; then A needs a block, and B is the victim.
+    step = planned(scheduler)
+    assert (names(step.preempted), names(scheduler.decoding)) == (["C", "B"], ["A"])
+    assert step.prefills == step.admitted == []
+    scheduler.finish(step)
+    scheduler.check()
+    assert [(r.id, n) for r, n in planned(scheduler).prefills] == [("B", 9)]
+
+
 def test_an_engine_reports_token_ids_and_ends_a_request_before_its_limit() -> None:
     scheduler = Scheduler(ROOMY)
     one = Request("A", 0, prompt_tokens=3, output_tokens=None, max_tokens=10)

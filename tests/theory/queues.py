@@ -24,6 +24,7 @@ class ConstantSteps:
     name = "constant"
     provenance = "assumed"
     frontend = FrontendDelays()
+    uses_max_context = False
 
     def __init__(self, ns: int) -> None:
         self._ns = ns
