@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from record_builders import instance, random_record, record, table
 
+from blis_py.metrics.record import RunRecord
 from blis_py.report.plots import latency_cdf, overview, save_plots, state_over_time
 from blis_py.report.timeline import timeline
 
@@ -64,3 +70,65 @@ def test_the_state_over_time_is_averaged_over_each_slice_and_zero_when_idle() ->
     halves = timeline(run, slices=2)
     assert halves is not None
     assert halves.running.tolist() == [[pytest.approx(1), pytest.approx(4)]]
+
+
+CLASSES = ("critical", "standard", "batch", "sheddable", "background", "gold", "silver")
+
+
+def run_over_decades(decades: float, classes: tuple[str, ...] = CLASSES) -> RunRecord:
+    """Two instances and latencies from 13 ms to so many powers of ten more, in every class."""
+    waits_ns = [int(13e6 * 10**power) for power in np.linspace(0, decades, 6)]
+    ends_ns = sorted({*waits_ns, *(2 * wait for wait in waits_ns)})
+    runs = {name: np.arange(len(ends_ns)) for name in ("running", "waiting", "kv_blocks")}
+    runs |= {"start_ns": np.array([0, *ends_ns[:-1]]), "end_ns": np.array(ends_ns)}
+    requests = table([0] * 6 * len(classes), slo_class=[name for name in classes for _ in waits_ns])
+    steps = [[ends_ns.index(wait), ends_ns.index(2 * wait)] for wait in waits_ns]
+    emitted = [(index % 2, steps[index % 6]) for index in range(len(requests))]
+    return record(requests, [instance(ends_ns, runs=runs) for _ in range(2)], emitted)
+
+
+def drawn(run: RunRecord) -> Iterator[tuple[Figure, Any]]:
+    for draw in (overview, latency_cdf, state_over_time):
+        figure = draw(run)
+        assert figure is not None
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        yield figure, canvas.get_renderer()
+
+
+@pytest.mark.parametrize("decades", [0.3, 1, 1.3, 1.6, 2, 2.4, 3, 3.5, 4.5, 6])
+def test_labels_of_an_axis_keep_apart_and_inside_the_picture(decades: float) -> None:
+    for figure, renderer in drawn(run_over_decades(decades)):
+        for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+            shown = axis.get_view_interval()
+            ticks = [tick for tick in axis.get_major_ticks() if min(shown) <= tick.get_loc() <= max(shown)]
+            texts = [tick.label1 for tick in ticks if tick.label1.get_visible() and tick.label1.get_text()]
+            boxes = [text.get_window_extent(renderer) for text in texts]
+            assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+            if axis.axis_name == "x":
+                assert not boxes or len(boxes) >= 2, "an axis with one number says nothing"
+                for left, right in zip(boxes, boxes[1:], strict=False):
+                    assert left.x1 + 8 < right.x0, [text.get_text() for text in texts]
+
+
+@pytest.mark.parametrize("classes", [(), CLASSES[:2], CLASSES[:5], CLASSES])
+def test_legends_lie_over_nothing(classes: tuple[str, ...]) -> None:
+    for figure, renderer in drawn(run_over_decades(3, classes or ("",))):
+        boxes = [ax.get_window_extent(renderer) for ax in figure.axes]
+        boxes += [ax._left_title.get_window_extent(renderer) for ax in figure.axes]
+        boxes += [legend.get_window_extent(renderer) for legend in figure.legends]
+        boxes += [legend.get_window_extent(renderer) for ax in figure.axes if (legend := ax.get_legend())]
+        if figure.get_suptitle():
+            boxes.append(figure._suptitle.get_window_extent(renderer))
+        for one, other in combinations(boxes, 2):
+            assert not one.overlaps(other)
+        assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+        assert all(box.y1 <= figure.bbox.y1 for box in boxes)
+
+
+def test_a_queue_that_hardly_ever_was_is_not_blown_up() -> None:
+    runs = {"running": np.array([1]), "waiting": np.array([0]), "kv_blocks": np.array([1])}
+    runs |= {"start_ns": np.array([0]), "end_ns": np.array([10_000_000])}
+    figure = state_over_time(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])]))
+    assert figure is not None
+    assert figure.axes[1].get_ylim() == (0, 1)
