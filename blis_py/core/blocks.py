@@ -42,31 +42,33 @@ class BlockPool:
         """Requests using each block that has a content key."""
 
     def take(self, count: int) -> list[int]:
-        """Removes `count` blocks from the free queue, forgetting what they held.
+        """Removes `count` blocks, at least one, from the free queue, forgetting what they held.
 
         The caller has checked `num_free`.
         """
-        head = self._head
         self.num_free -= count
         self._in_use_ticks -= count * self.tick
-        if 0 < count <= len(head):
-            blocks = head[-count:]
-            del head[-count:]
-            return blocks
-        blocks = []
-        while count > 0:
-            if not self._head:
-                block, chunk = self._queue.popitem(last=False)
-                if chunk is None:
-                    self.forget(block)
-                    blocks.append(block)
-                    count -= 1
-                    continue
+        head = self._head
+        if len(head) < count:
+            return self._take_across_chunks(count)
+        blocks = head[-count:]
+        del head[-count:]
+        return blocks
+
+    def _take_across_chunks(self, count: int) -> list[int]:
+        blocks: list[int] = []
+        while len(blocks) < count:
+            if self._head:
+                missing = count - len(blocks)
+                blocks += self._head[-missing:]
+                del self._head[-missing:]
+                continue
+            block, chunk = self._queue.popitem(last=False)
+            if chunk is None:
+                self.forget(block)
+                blocks.append(block)
+            else:
                 self._head = chunk
-            part = self._head[-count:]
-            del self._head[-count:]
-            blocks += part
-            count -= len(part)
         return blocks
 
     def give_back(self, chunk: list[int]) -> None:

@@ -109,7 +109,8 @@ class KVCache:
         fresh = self.shortfall(request, tokens)
         if fresh > self.pool.num_free:
             return False
-        request.block_table += self.pool.take(fresh)
+        if fresh:
+            request.block_table += self.pool.take(fresh)
         if request.block_keys and self.prefix_caching:
             first = request.computed // self.block_size
             self._register(request, first, (request.computed + tokens) // self.block_size)

@@ -232,7 +232,7 @@ def _latency_axis(ax: Axes, extent: Sequence[float]) -> None:
         ax.set_xscale("log")
         # As many labels as have room beside each other, where two columns share the width.
         labelled = (1.0, 2.0, 5.0) if span < 50 else (1.0, 3.0) if span < 300 else (1.0,)
-        ax.xaxis.set_major_locator(LogLocator(subs=labelled))
+        ax.xaxis.set_major_locator(LogLocator(subs=labelled, numticks=5))
         ax.xaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
         ax.xaxis.set_minor_formatter(NullFormatter())
     else:
@@ -243,9 +243,10 @@ def _latency_axis(ax: Axes, extent: Sequence[float]) -> None:
 
 
 def _in_words(ms: float) -> str:
-    for unit, size in (("min", 60_000.0), ("s", 1000.0), ("ms", 1.0)):
-        if ms >= size * (3 if unit == "min" else 1):
-            return f"{ms / size:g} {unit}"
+    if ms >= 1000:
+        return f"{ms / 1000:,.9g} s"
+    if ms >= 1:
+        return f"{ms:g} ms"
     return f"{ms * 1000:g} µs" if ms > 0 else "0"
 
 

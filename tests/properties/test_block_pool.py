@@ -29,14 +29,14 @@ class PoolMachine(RuleBasedStateMachine):
     def note_least(self) -> None:
         self.least_free = min(self.least_free, self.model.num_free)
 
+    @precondition(lambda self: self.model.num_free)
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
-        count = data.draw(st.integers(0, self.model.num_free))
+        count = data.draw(st.integers(1, self.model.num_free))
         blocks = self.pool.take(count)
         assert len(blocks) == count
         self.model.take(list(blocks))
-        if blocks:
-            self.tables.append(blocks)
+        self.tables.append(blocks)
         self.note_least()
 
     @precondition(lambda self: self.tables)

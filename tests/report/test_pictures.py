@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_labels_of_an_axis_keep_apart_and_inside_the_picture(decades: float) -> 
             assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
             if axis.axis_name == "x":
                 assert not boxes or len(boxes) >= 2, "an axis with one number says nothing"
-                for left, right in zip(boxes, boxes[1:], strict=False):
+                for left, right in pairwise(boxes):
                     assert left.x1 + 8 < right.x0, [text.get_text() for text in texts]
 
 
