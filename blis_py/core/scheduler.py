@@ -184,7 +184,7 @@ class Scheduler:
                 self._admit_waiting(step, prefills, budget, now_ns)
         else:
             budget = self._continue_prefills(prefills, self._budget)
-            if self.waiting:
+            if self.waiting and len(prefills) == len(self._prefilling):
                 budget = self._admit_waiting(step, prefills, budget, now_ns)
             self._plan_running(step, prefills, budget)
         if not prefills and not self._decoding.count:
@@ -411,7 +411,10 @@ class Scheduler:
         return True
 
     def _continue_prefills(self, prefills: Prefills, budget: int) -> int:
-        """Prefill-first: prompts longer than the budget go on before anything else."""
+        """Prefill-first: prompts longer than the budget go on before anything else.
+
+        While one of them lacks blocks, nobody is admitted past it.
+        """
         for request in list(self._prefilling):
             tokens = self._wanted(request, budget)
             if tokens and self.kv.extend(request, tokens):

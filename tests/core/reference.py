@@ -168,7 +168,8 @@ class ReferenceScheduler:
                 self.admit_waiting(now_ns)
         else:
             self.continue_prefills()
-            self.admit_waiting(now_ns)
+            if all(job in self.granted for job in self.running if not job.prefilled):
+                self.admit_waiting(now_ns)
             self.walk_running()
         for job in self.granted:
             if job.scheduled_ns < 0:
@@ -244,7 +245,8 @@ class ReferenceScheduler:
     def continue_prefills(self) -> None:
         """Prefill-first: prompts that were begun go on.
 
-        Choice: where blocks are missing it preempts nobody yet; its turn comes again with the decodes.
+        Choice: where blocks are missing it preempts nobody yet; its turn comes again with the decodes, and
+        nobody is admitted past it.
         """
         for job in self.running:
             if not job.prefilled and self.budget > 0:
