@@ -13,6 +13,7 @@ from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.latency.base import LatencyModel
+from blis_py.metrics.record import Outcome
 
 AFTER_ARRIVALS = EventPriority(2)
 """SimPy priority of the end of a step: what arrives at the same instant is seen by the next one."""
@@ -206,6 +207,6 @@ class Instance:
                 self.log.enqueued(request, ready_ns)
         for request in self.scheduler.running:
             self.scheduler.settle(request)
-            self.log.still_running(request)
+            self.log.note(request, Outcome.RUNNING)
         for request in self.scheduler.waiting:
-            self.log.still_queued(request)
+            self.log.note(request, Outcome.QUEUED)

@@ -38,8 +38,6 @@ class Recorder:
         self.first_step, self.last_step = unset[:], unset[:]
         self.emitted_tokens, self.cached_tokens, self.preemptions = zero[:], zero[:], zero[:]
         self.breaks = array("q")
-        self.ended = 0
-        """Requests that have ended."""
 
     def record(self, logs: Sequence[InstanceLog], end_ns: int) -> RunRecord:
         """The finished record."""
@@ -144,34 +142,20 @@ class InstanceLog:
     def unservable(self, request: Request, now_ns: int) -> None:
         self._to.outcome[request.row] = Outcome.UNSERVABLE
         self._to.finish_ns[request.row] = now_ns
-        self._to.ended += 1
-
-    def finished(self, request: Request) -> None:
-        """The last token was emitted with the latest step."""
-        to, row = self._to, request.row
-        to.outcome[row] = _OUTCOME_OF[request.finish_reason]  # type: ignore[index]
-        to.ended += 1
-        self._progress(request)
 
     def timed_out(self, request: Request) -> None:
         """The client gave up, at the latest during the step that has just ended."""
+        self._to.finish_ns[request.row] = max(request.deadline_ns, self._to.enqueue_ns[request.row])
+        self.note(request, Outcome.TIMED_OUT)
+
+    def finished(self, request: Request) -> None:
+        """The last token was emitted with the latest step."""
+        self.note(request, _OUTCOME_OF[request.finish_reason])  # type: ignore[index]
+
+    def note(self, request: Request, outcome: Outcome) -> None:
+        """Where a request stands, and how far it came. It is settled."""
         to, row = self._to, request.row
-        to.outcome[row] = Outcome.TIMED_OUT
-        to.finish_ns[row] = max(request.deadline_ns, to.enqueue_ns[row])
-        to.ended += 1
-        self._progress(request)
-
-    def still_running(self, request: Request) -> None:
-        self._to.outcome[request.row] = Outcome.RUNNING
-        self._progress(request)
-
-    def still_queued(self, request: Request) -> None:
-        self._to.outcome[request.row] = Outcome.QUEUED
-        self._progress(request)
-
-    def _progress(self, request: Request) -> None:
-        """How far it came. The request is settled."""
-        to, row = self._to, request.row
+        to.outcome[row] = outcome
         to.scheduled_ns[row] = request.scheduled_ns
         if request.cached_tokens > 0:
             to.cached_tokens[row] = request.cached_tokens

@@ -110,7 +110,7 @@ def simulate(
             if ahead > 1:
                 leave_alone(batch[-1].row + 1)
             if progress is not None and batch[-1].row % _CHUNK == _CHUNK - 1:
-                progress(recorder.ended, len(table))
+                progress(batch[-1].row + 1 - sum(i.in_flight for i in instances), len(table))
 
     def leave_alone(row: int) -> None:
         """All rows before this one are dispatched: until the next is, nothing can come."""
@@ -127,7 +127,7 @@ def simulate(
     for instance in instances:
         instance.stop(end_ns)
     if progress is not None:
-        progress(recorder.ended, len(table))
+        progress(len(table) - sum(i.in_flight for i in instances), len(table))
     return recorder.record([instance.log for instance in instances], end_ns)
 
 

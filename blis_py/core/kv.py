@@ -133,12 +133,16 @@ class KVCache:
             del self.unassigned[-missing:]
 
     def release(self, request: Request, keep: bool = False) -> None:
-        """Frees all blocks of a settled request, last one first.
+        """Frees all blocks of a request, last one first. Its `computed` is exact.
 
         Args:
             keep: remember the private blocks, so that the request may find them again.
         """
         table, request.block_table = request.block_table, []
+        missing = -(-request.computed // self.block_size) - len(table)
+        if missing > 0:
+            table += self.unassigned[-missing:]
+            del self.unassigned[-missing:]
         named: list[int] = []
         if request.block_keys and self.prefix_caching:
             named = table[: len(request.block_keys)]

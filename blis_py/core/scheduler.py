@@ -208,10 +208,19 @@ class Scheduler:
         for request, tokens in step.prefills:
             self.counters.prefill_tokens += tokens
             request.computed += tokens
-            if request.computed == request.prompt_tokens + request.generated:
-                del self._prefilling[request]
-                if self._emit_after_prefill(request):
-                    finished.append(request)
+            if request.computed < request.prompt_tokens + request.generated:
+                continue
+            del self._prefilling[request]
+            request.generated += 1
+            if request.first_tick < 0:
+                request.first_tick = tick - 1
+            else:
+                self._note_gap(request, tick - 1)
+            request.last_tick = tick - 1
+            if request.generated < request.target:
+                self._decoding.start(request, tick)
+            else:
+                finished.append(request)
         finished += self._decoding.due(tick)
         if emitted is not None:
             finished += self._apply(emitted)
@@ -385,7 +394,8 @@ class Scheduler:
         """Keeps the decode aggregates to those that really compute a token in this step."""
         for request in order:
             if request.status is _DECODING and request not in granted:
-                self._stop_decoding(request)
+                self._decoding.stop(request, self.tick)
+                self.kv.settle(request, request.computed)
                 request.status = _STALLED
                 self._stalled[request] = None
             elif request.status is _STALLED and request in granted:
@@ -424,7 +434,7 @@ class Scheduler:
 
     def _admit_waiting(self, step: Step, prefills: Prefills, budget: int, now_ns: int) -> int:
         """Waiting requests from the head, until one does not fit; returns the budget left."""
-        waiting, running = self.waiting, self.running
+        waiting, running, counts = self.waiting, self.running, self._waiting_priorities
         max_num_seqs = self.config.max_num_seqs
         admitted: list[Request] = []
         while waiting and budget > 0 and len(running) < max_num_seqs:
@@ -433,12 +443,24 @@ class Scheduler:
             if tokens == 0:
                 break
             waiting.pop_head(now_ns)
-            self._enter_running(request)
+            counts[request.priority] -= 1
+            if waiting:
+                self._note_inversion(request.priority)
+            request.status = _PREFILLING
+            request.seq = self._admissions
+            self._admissions += 1
+            running[request] = self._prefilling[request] = None
             admitted.append(request)
             prefills.append((request, tokens))
             budget -= tokens
         step.admitted = admitted
         return budget
+
+    def _note_inversion(self, admitted_priority: int) -> None:
+        for priority, count in self._waiting_priorities.items():
+            if count and priority < admitted_priority:
+                self.counters.priority_inversions += 1
+                return
 
     def _admit(self, request: Request, budget: int) -> int:
         """Tokens the request at the head of the queue computes in this step; 0 if it must wait."""
@@ -494,19 +516,6 @@ class Scheduler:
 
     # -- transitions -----------------------------------------------------------------------------
 
-    def _enter_running(self, request: Request) -> None:
-        priority, counts = request.priority, self._waiting_priorities
-        counts[priority] -= 1
-        if self.waiting:
-            for other, count in counts.items():
-                if count and other < priority:
-                    self.counters.priority_inversions += 1
-                    break
-        request.status = _PREFILLING
-        request.seq = self._admissions
-        self._admissions += 1
-        self.running[request] = self._prefilling[request] = None
-
     def _preempt(self, request: Request, in_step: bool) -> None:
         """Back to the queue; what it had computed is computed again, what it had emitted stays."""
         self._leave_running(request)
@@ -519,27 +528,9 @@ class Scheduler:
         self._waiting_priorities[request.priority] += 1
         self.waiting.push_front(request)
 
-    def _emit_after_prefill(self, request: Request) -> bool:
-        """The prefill is complete: one token is emitted. Returns whether it was the last."""
-        step = self.tick - 1
-        request.generated += 1
-        if request.first_tick < 0:
-            request.first_tick = step
-        else:
-            self._note_gap(request, step)
-        request.last_tick = step
-        if request.generated >= request.target:
-            return True
-        self._decoding.start(request, self.tick)
-        return False
-
-    def _stop_decoding(self, request: Request) -> None:
-        self._decoding.stop(request, self.tick)
-        self.kv.settle(request, request.computed)
-
     def _leave_running(self, request: Request) -> None:
         if request.status is _DECODING:
-            self._stop_decoding(request)
+            self._decoding.stop(request, self.tick)
         elif request.status is _PREFILLING:
             self._prefilling.pop(request, None)
         else:
@@ -548,7 +539,7 @@ class Scheduler:
 
     def _complete(self, request: Request) -> None:
         if request.status is _DECODING:
-            self._stop_decoding(request)
+            self._decoding.stop(request, self.tick)
         del self.running[request]
         self.kv.release(request)
         request.status = _FINISHED

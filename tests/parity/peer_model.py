@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 
 PRIORITY = {"critical": 0, "standard": 1, "": 1, "batch": 5, "sheddable": 6, "background": 7}
@@ -27,6 +28,7 @@ PUBLISHED_BETA = (
 )  # fmt: skip
 QUEUED, STEP, TIMEOUT = 1, 3, 6
 """Order of events at the same microsecond."""
+COUNTED = ("steps", "chunks", "stalls", "preemptions", "hits", "full_hits", "evictions", "early_starts")
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ class Cache:
         self.refs = [0] * config.total_blocks
         self.found: dict[int, list[int]] = {}
         self.names: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.evictions = 0
 
     def hashes(self, tokens: Sequence[int]) -> list[int]:
         """Names of the full blocks, each one of everything up to its end."""
@@ -271,6 +274,7 @@ class Cache:
         fresh = self.free[:need]
         del self.free[:need]
         for block in fresh:
+            self.evictions += self.content[block] is not None
             self.forget(block)
             self.refs[block] = 1
         request.blocks += [*cached, *fresh]
@@ -297,7 +301,7 @@ class Instance:
         self.running: list[Request] = []
         self.events: list[tuple[int, int, int, Request | None]] = []
         self.under_way: tuple[int, int] | None = None
-        self.counts = dict.fromkeys(("steps", "preemptions", "stalls", "full_hits", "hits", "idle_starts"), 0)
+        self.counts = dict.fromkeys(COUNTED, 0)
         self.busy_until_us = 0
         self.pushed = 0
         self.generated = 0
@@ -317,7 +321,7 @@ class Instance:
                 assert request is not None
                 self.enqueue(now, request)
                 if request in self.waiting and not pending:
-                    self.counts["idle_starts"] += now < self.busy_until_us
+                    self.counts["early_starts"] += now < self.busy_until_us
                     pending = True
                     self.push(now, STEP)
             elif kind == TIMEOUT:
@@ -472,6 +476,7 @@ class Instance:
         prefills, contexts = [], []
         for request in self.running:
             if request.new and request.progress < request.goal:
+                self.counts["chunks"] += request.new < request.goal - request.progress
                 prefills.append((request.new, request.goal))
             elif request.new:
                 contexts.append(request.progress)
@@ -517,6 +522,7 @@ class Outcome:
     scheduling_delay_us: int
     instance: int
     preemptions: int
+    gaps_us: tuple[int, ...]
 
 
 def replay(
@@ -542,6 +548,7 @@ def replay(
     outcomes: dict[int, Outcome] = {}
     for instance, inbox in zip(instances, inboxes, strict=True):
         instance.serve(inbox)
+        instance.counts["evictions"] = instance.cache.evictions
         for _, request in inbox:
             outcomes[request.row.id] = report(request, routed[request.row.id], latency, quirks)
     counts = {name: sum(i.counts[name] for i in instances) for name in instances[0].counts}
@@ -561,7 +568,8 @@ def report(request: Request, instance: int, latency: TrainedPhysics, quirks: Qui
         ttft,
         itl / max(row.output - 1, 1) if done else 0,
         ttft + itl + (0 if no_tail else tail) if done else 0,
-        request.scheduled_us,
+        max(request.scheduled_us, 0),
         instance,
         request.preemptions,
+        tuple(request.itl_us) if quirks.forgets_stalls else tuple(b - a for a, b in pairwise(seen)),
     )

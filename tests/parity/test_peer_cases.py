@@ -1,15 +1,32 @@
-"""`blis replay` beside an independent model of the peer, request by request, corner by corner."""
+"""`blis replay`, with the peer's own flags and files, beside an independent model of the peer.
+
+Every case names the quirks of the peer in which it differs on purpose. Without them the model and we must
+agree on every request; with any one of them left in, we must not, or the case proves nothing about it.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from peer_model import BLIS, Config, Outcome, Quirks, Row, TrainedPhysics
+from peer_model import (
+    BLIS,
+    DESIGN,
+    PUBLISHED_ALPHA,
+    PUBLISHED_BETA,
+    Config,
+    Hardware,
+    Outcome,
+    Quirks,
+    Row,
+    TrainedPhysics,
+)
 from peer_model import replay as peer_replay
 
 from blis_py.cli import main
@@ -23,26 +40,100 @@ COLUMNS = (
     "num_chunks,status,error_message,finish_reason"
 )
 ENDLESS = 2**63 - 1
+"""The peer's default horizon of `run`; its `replay` needs it, or it stops at twice the last arrival."""
+CLASSES = ("critical", "standard", "", "batch", "sheddable", "background")
+NO_DELAY, TEN_MS = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 10_000.0)
 
 
-def write_trace(folder: Path, rows: Sequence[Row]) -> Path:
-    lines = [COLUMNS]
-    for r in rows:
-        lines.append(
-            f"{r.id},c,t,{r.slo_class},,0,{r.group},{r.prefix},true,{r.input},{r.output},{r.input},0,0,0,0,,"
-            f"{r.deadline_us},0,{r.arrival_us},0,0,0,0,ok,,"
+@dataclass(frozen=True)
+class Case:
+    rows: Sequence[Row]
+    config: Config = field(default_factory=Config)
+    differs: tuple[str, ...] = ()
+    """The quirks of the peer that blis-py does without and that change something here."""
+    shows: tuple[str, ...] = ()
+    """What must happen, or the case would not be about anything."""
+    model: str = "qwen3-14b"
+    own_model: dict[str, Any] = field(default_factory=dict)
+    """Keys of a config.json that replace those of `model`."""
+    tp: int = 1
+    alpha: Sequence[float] | None = None
+    beta: Sequence[float] | None = None
+    w: float | None = None
+    expert_w: float | None = None
+    gpu: str = "H100"
+    hardware: Hardware | None = None
+
+
+def traffic(
+    count: int = 100,
+    rate: float = 40,
+    prompt: tuple[int, int] = (50, 600),
+    output: tuple[int, int] = (2, 40),
+    classes: Sequence[str] = CLASSES,
+    groups: str = "",
+    prefix: int = 0,
+    patience_s: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> list[Row]:
+    """Poisson arrivals, lengths uniform between the given bounds."""
+    draw, now_us, rows = random.Random(seed), 0, []
+    for number in range(count):
+        now_us += int(draw.expovariate(rate) * 1e6)
+        group = draw.choice(groups) if groups else ""
+        rows.append(
+            Row(
+                number,
+                now_us,
+                draw.randint(*prompt),
+                draw.randint(*output),
+                draw.choice(classes),
+                group,
+                prefix if group else 0,
+                now_us + int(draw.uniform(*patience_s) * 1e6) if patience_s else 0,
+            )
         )
+    return rows
+
+
+def at_once(rows: Sequence[Row]) -> list[Row]:
+    return [replace(row, arrival_us=5_000) for row in rows]
+
+
+def shuffled(rows: Sequence[Row]) -> list[Row]:
+    """Out of order, with gaps between the ids."""
+    return random.Random(1).sample([replace(row, id=7 * row.id + 3) for row in rows], len(rows))
+
+
+def write_trace(folder: Path, rows: Sequence[Row]) -> None:
     (folder / "trace.yaml").write_text(HEADER)
-    (folder / "trace.csv").write_text("\n".join(lines) + "\n")
-    return folder / "trace.csv"
+    lines = [
+        f"{r.id},client,tenant,{r.slo_class},,0,{r.group},{r.prefix},true,{r.input},{r.output},{r.input},0,0,0,"
+        f"0,,{r.deadline_us},0,{r.arrival_us},0,0,0,0,ok,,"
+        for r in rows
+    ]
+    (folder / "trace.csv").write_text("\n".join([COLUMNS, *lines]) + "\n")
 
 
-def ours(folder: Path, rows: Sequence[Row], config: Config, flags: Mapping[str, object]) -> dict[str, dict]:
-    """What `blis replay` reports, with the peer's spelling of every flag."""
-    metrics, results = folder / "metrics.json", folder / "results.json"
-    everything = {
-        "--trace-data": write_trace(folder, rows),
+def model_config(case: Case, folder: Path) -> Path:
+    bundled = MODELS / f"{case.model}.json"
+    if not case.own_model:
+        return bundled
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(bundled.read_text()) | case.own_model))
+    return path
+
+
+def ours(case: Case, folder: Path) -> dict[str, Any]:
+    """The content of `--metrics-path`, with `results` from `--results-path`."""
+    write_trace(folder, case.rows)
+    config, metrics, results = case.config, folder / "metrics.json", folder / "results.json"
+    flags: dict[str, object] = {
         "--trace-header": folder / "trace.yaml",
+        "--trace-data": folder / "trace.csv",
+        "--model": case.model,
+        "--hardware": case.gpu,
+        "--tp": case.tp,
         "--scheduler": config.scheduler,
         "--preemption-policy": config.preemption,
         "--max-num-scheduled-tokens": config.budget,
@@ -55,10 +146,219 @@ def ours(folder: Path, rows: Sequence[Row], config: Config, flags: Mapping[str, 
         "--admission-latency": config.admission_us,
         "--routing-latency": config.routing_us,
         "--horizon": ENDLESS,
-        "--hardware": "H100",
         "--metrics-path": metrics,
         "--results-path": results,
-    } | dict(flags)
-    arguments = [str(word) for pair in everything.items() for word in pair]
-    assert main(["replay", *arguments]) == 0
-    return {"metrics": json.loads(metrics.read_text()), "results": json.loads(results.read_text())}
+    }
+    if case.own_model:
+        flags["--model-config-folder"] = model_config(case, folder)
+    if case.beta is not None:
+        flags["--alpha-coeffs"] = ",".join(map(str, case.alpha or PUBLISHED_ALPHA))
+        flags["--beta-coeffs"] = ",".join(map(str, case.beta))
+    assert main(["replay", *(str(word) for flag in flags.items() for word in flag)]) == 0
+    return json.loads(metrics.read_text()) | {"results": json.loads(results.read_text())}
+
+
+def theirs(case: Case, folder: Path, quirks: Quirks) -> tuple[dict[int, Outcome], dict[str, int]]:
+    latency = TrainedPhysics(
+        model_config(case, folder),
+        case.tp,
+        PUBLISHED_ALPHA if case.alpha is None else case.alpha,
+        PUBLISHED_BETA if case.beta is None else case.beta,
+        case.w,
+        case.expert_w,
+        case.hardware,
+    )
+    return peer_replay(case.rows, case.config, latency, quirks)
+
+
+def disagreements(measured: dict[str, Any], expected: dict[int, Outcome]) -> list[str]:
+    """Everything that is further apart than 0.1 % or 50 µs, whichever is more."""
+    found = []
+
+    def compare(what: str, mine: float, peers: float) -> None:
+        if abs(mine - peers) > max(50, 0.001 * peers):
+            found.append(f"{what}: {mine:,.1f} us here, {peers:,.1f} us there")
+
+    results = {row["request_id"]: row for row in measured["results"]}
+    for row in measured["requests"]:
+        number = int(row["requestID"].removeprefix("request_"))
+        peer = expected[number]
+        compare(f"TTFT of {number}", row["ttft_ms"] * 1e3, peer.ttft_us)
+        if not peer.preemptions:
+            compare(
+                f"scheduling delay of {number}", row["scheduling_delay_ms"] * 1e3, peer.scheduling_delay_us
+            )
+        if (number in results) != (peer.outcome == "completed"):
+            found.append(f"{number} is {peer.outcome} there")
+        elif number in results:
+            compare(f"E2E of {number}", results[number]["e2e_us"], peer.e2e_us)
+            compare(f"ITL of {number}", results[number]["itl_mean_us"], peer.itl_us)
+        if row["handled_by"] != f"instance_{peer.instance}":
+            found.append(f"{number} went to {row['handled_by']}, there to {peer.instance}")
+    for outcome, key in (("unservable", "dropped_unservable"), ("timed_out", "timed_out_requests")):
+        count = sum(peer.outcome == outcome for peer in expected.values())
+        if measured[key] != count:
+            found.append(f"{key}: {measured[key]} here, {count} there")
+    if measured["preemption_count"] != sum(peer.preemptions for peer in expected.values()):
+        found.append("preemption_count")
+    return found
+
+
+def few(rows: int = 40) -> list[Row]:
+    return traffic(rows, 30)
+
+
+def one_at_a_time(**changes: Any) -> list[Row]:
+    """Three tokens in three steps of 10 ms from 0."""
+    return [replace(Row(0, 0, 100, 3), **changes)]
+
+
+TIGHT = Config(total_blocks=300, max_num_seqs=8, max_model_len=4_800)
+"""Prefixes of a dozen groups do not fit beside the running requests, which always do."""
+SCARCE = Config(total_blocks=120, max_model_len=1_920)
+"""Decoding outgrows the pool."""
+SHARED = traffic(150, 30, (20, 200), (5, 40), groups="abcdefghijkl", prefix=320)
+GROWING = traffic(80, 100, (20, 200), (20, 90))
+
+AS_THE_PEER: dict[str, Case] = {
+    **{
+        f"scheduler {name}": Case(traffic(150), Config(scheduler=name, max_num_seqs=16))
+        for name in ("fcfs", "sjf", "priority-fcfs", "reverse-priority")
+    },
+    **{
+        f"arriving at once, {name}": Case(at_once(few(60)), Config(scheduler=name, max_num_seqs=5))
+        for name in ("fcfs", "sjf", "priority-fcfs", "reverse-priority")
+    },
+    "equal lengths and classes, ties by id": Case(
+        at_once([Row(number, 0, 64, 9, "batch") for number in range(30)]),
+        Config(scheduler="sjf", max_num_seqs=3),
+    ),
+    "rows out of order": Case(shuffled(traffic(80)), Config(scheduler="priority-fcfs", max_num_seqs=8)),
+    "chunked prefill": Case(traffic(60, 20, (500, 3000)), Config(budget=256), shows=("chunks",)),
+    "prefill threshold": Case(traffic(60, 20, (500, 3000)), Config(threshold=100), shows=("chunks",)),
+    "threshold near the budget": Case(
+        traffic(60, 100, (10, 300)), Config(budget=24, max_num_seqs=24, threshold=11), shows=("chunks",)
+    ),
+    "a budget as large as the batch": Case(
+        traffic(60, 200, (10, 200)), Config(budget=24, max_num_seqs=24), shows=("chunks",)
+    ),
+    "one at a time": Case(few(), Config(max_num_seqs=1)),
+    **{
+        f"blocks of {size}": Case(
+            traffic(80, groups="abc", prefix=100), Config(block=size, total_blocks=64_000 // size), shows=("hits",)
+        )
+        for size in (1, 16, 32)
+    },
+    "shared prefixes": Case(traffic(100, groups="abcd", prefix=200), shows=("hits",)),
+    "a prompt that ends with its prefix, not on a block": Case(
+        traffic(80, prompt=(0, 3), groups="ab", prefix=200), shows=("hits",)
+    ),
+    "one class only": Case(traffic(80, classes=("sheddable",)), Config(scheduler="priority-fcfs")),
+    "deadlines": Case(traffic(120, patience_s=(0.1, 4)), Config(max_num_seqs=10)),
+    "deadline before the queue": Case([*few(), Row(99, 1_000, 50, 5, deadline_us=9_000)]),
+    "deadline in the last step": Case(
+        one_at_a_time(deadline_us=25_000), alpha=NO_DELAY, beta=TEN_MS
+    ),
+    "deadline between tokens": Case(one_at_a_time(deadline_us=15_000), alpha=NO_DELAY, beta=TEN_MS),
+    "too long, by one token": Case(
+        [*few(), Row(90, 500, 1_000, 24), Row(91, 500, 1_000, 25), Row(92, 500, 1_024, 0), Row(93, 500, 1_023, 1)],
+        Config(max_model_len=1_024),
+    ),
+    "too big for the pool": Case(
+        [*few(), Row(90, 500, 1_900, 20), Row(91, 500, 1_900, 21)], Config(total_blocks=120, max_model_len=1_920)
+    ),
+    "prompts of one token": Case(traffic(60, 20, (1, 1), (20, 30))),
+    "three instances": Case(
+        traffic(120, 80, output=(20, 40)),
+        Config(instances=3, admission_us=300, routing_us=1_700, max_num_seqs=8),
+        differs=("acts_at_step_start",),
+        shows=("early_starts",),
+    ),
+    "two busy instances": Case(
+        traffic(120, 200), Config(instances=2, admission_us=300, routing_us=1_700, max_num_seqs=8)
+    ),
+    **{
+        f"{model}, TP {tp}": Case(traffic(30, 60, output=(20, 40)), Config(max_model_len=8_192), model=model, tp=tp)
+        for model in ("mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b", "qwen3-0.6b")
+        for tp in (1, 2)
+    },
+    "interleaved experts": Case(
+        few(),
+        model="mixtral-8x7b",
+        tp=2,
+        own_model={"interleave_moe_layer_step": 1, "intermediate_size_mlp": 9_000, "n_shared_experts": 2},
+    ),
+    "shared experts": Case(
+        few(), model="qwen3-30b-a3b", own_model={"shared_expert_intermediate_size": 1_000}
+    ),
+    "first layers dense": Case(few(), model="qwen3-30b-a3b", own_model={"first_k_dense_replace": 3}),
+    "FP8 weights": Case(few(), own_model={"quantization_config": {"quant_method": "fp8"}}, w=1.0),
+    "4-bit weights": Case(few(), own_model={"quantization_config": {"quant_method": "awq", "bits": 4}}, w=0.5),
+    "L40S": Case(
+        few(), model="llama-3.1-8b", gpu="L40S", hardware=Hardware(362.05e6, 1466e6, 0.864e6)
+    ),
+    "A100": Case(few(), gpu="A100-80", hardware=Hardware(312e6, 312e6, 2.039e6)),
+    **{
+        f"{count} coefficients": Case(
+            traffic(60, 10), alpha=(1_000.9, 200.5, 50.7), beta=(0.5, 0.7, 1, 0.4, 20, 9, 300, 50, 0.8, 1.2, 0.9)[:count]
+        )
+        for count in (7, 8, 9, 10, 11)
+    },
+    "a constant and the batch": Case(
+        traffic(60, 60, output=(20, 40)), alpha=NO_DELAY, beta=(0, 0, 0, 0, 0, 40, 6_000)
+    ),
+}  # fmt: skip
+"""Where BLIS and blis-py are to agree as they are."""
+
+WITHOUT_ITS_QUIRKS: dict[str, Case] = {
+    "a request that comes while the last step of all others takes its time": Case(
+        [Row(0, 0, 100, 1), Row(1, 4_000, 100, 1)],
+        differs=("acts_at_step_start",),
+        shows=("early_starts",),
+        alpha=NO_DELAY,
+        beta=TEN_MS,
+    ),
+    "one output token": Case(
+        traffic(60, output=(1, 1)), differs=("acts_at_step_start",), shows=("early_starts",)
+    ),
+    "deadline before the first token of a step that has begun": Case(
+        one_at_a_time(deadline_us=5_000), differs=("acts_at_step_start",), alpha=NO_DELAY, beta=TEN_MS
+    ),
+    "deadline at the start of a step": Case(
+        one_at_a_time(deadline_us=20_000), differs=("acts_at_step_start",), alpha=NO_DELAY, beta=TEN_MS
+    ),
+    "no output token": Case(traffic(60, output=(0, 12)), differs=("no_tail_for_no_output",)),
+    "prompts cached in full": Case(
+        traffic(100, prompt=(0, 3), groups="abcd", prefix=192),
+        differs=("free_full_hits",),
+        shows=("full_hits",),
+    ),
+    "prefixes evicted": Case(SHARED, TIGHT, differs=("slot_for_last_token",), shows=("evictions", "hits")),
+    "the same prefix computed twice": Case(
+        traffic(40, 100, (5, 60), (2, 6), groups="abcdef", prefix=160, seed=4),
+        replace(TIGHT, total_blocks=60, max_model_len=900, budget=48, threshold=16),
+        differs=("one_block_per_hash", "slot_for_last_token"),
+        shows=("evictions", "hits", "chunks"),
+    ),
+    "preemption": Case(GROWING, SCARCE, differs=("redecodes",), shows=("preemptions",)),
+}
+"""Where they differ on purpose, and agree once the peer has lost the quirks named."""
+
+CASES = AS_THE_PEER | WITHOUT_ITS_QUIRKS
+
+
+def without(*quirks: str) -> Quirks:
+    return replace(BLIS, **dict.fromkeys(quirks, False))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_request_agrees_with_the_peer_up_to_the_named_quirks(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    measured = ours(case, tmp_path)
+    expected, _ = theirs(case, tmp_path, without(*case.differs))
+    assert disagreements(measured, expected) == []
+    counts = theirs(case, tmp_path, BLIS)[1]
+    assert all(counts[what] for what in case.shows), counts
+    for quirk in case.differs:
+        others = [other for other in case.differs if other != quirk]
+        assert disagreements(measured, theirs(case, tmp_path, without(*others))[0]), quirk
