@@ -3,7 +3,7 @@
 Reading follows the peer's fixed replay: every row is replayed, whatever its `status`; the arrival is
 `send_time_us` where that is positive, else `arrival_time_us`; `input_tokens` counts the tokens after the
 shared prefix, and `server_input_tokens`, where known, replaces it for rows without a prefix group; the
-prefix of a group is as long as its first row with a `prefix_length` says; the client's budget is
+prefix of a group is as long as the `prefix_length` of its first row says; the client's budget is
 `output_tokens`. Columns that describe the original run (`first_chunk_time_us`, `status`, ...) or
 closed-loop sessions (`session_id`, `round_index`, `think_time_us`) do not change a fixed replay.
 
@@ -175,10 +175,9 @@ def _check_names(path: Path) -> None:
 
 
 def _prefix_tokens(groups: Labels, prefix_length: Ints) -> Ints:
-    """Length of each row's shared prefix: that of the first row of its group which gives one."""
+    """Length of each row's shared prefix: that of the first row of its group."""
     per_group = np.zeros(len(groups.names), dtype=np.int64)
-    given = np.flatnonzero(prefix_length > 0)[::-1]  # backwards: the first row of a group is assigned last
-    per_group[groups.codes[given]] = prefix_length[given]
+    per_group[groups.codes[::-1]] = prefix_length[::-1]  # backwards: the first row is assigned last
     if "" in groups.names:
         per_group[groups.names.index("")] = 0
     tokens: Ints = per_group[groups.codes]

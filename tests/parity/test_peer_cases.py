@@ -6,18 +6,19 @@ agree on every request; with any one of them left in, we must not, or the case p
 
 from __future__ import annotations
 
+import csv
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from peer_model import (
     BLIS,
-    DESIGN,
     PUBLISHED_ALPHA,
     PUBLISHED_BETA,
     Config,
@@ -34,11 +35,13 @@ from blis_py.cli import main
 MODELS = Path(__file__).resolve().parents[2] / "profiles" / "models"
 HEADER = "trace_version: 3\ntime_unit: microseconds\nmode: generated\nwarm_up_requests: 0\n"
 COLUMNS = (
-    "request_id,client_id,tenant_id,slo_class,session_id,round_index,prefix_group,prefix_length,streaming,"
-    "input_tokens,output_tokens,text_tokens,image_tokens,audio_tokens,video_tokens,reason_ratio,model,"
-    "deadline_us,server_input_tokens,arrival_time_us,send_time_us,first_chunk_time_us,last_chunk_time_us,"
-    "num_chunks,status,error_message,finish_reason"
+    *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index", "prefix_group"),
+    *("prefix_length", "streaming", "input_tokens", "output_tokens", "text_tokens", "image_tokens"),
+    *("audio_tokens", "video_tokens", "reason_ratio", "model", "deadline_us", "server_input_tokens"),
+    *("arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us", "num_chunks"),
+    *("status", "error_message", "finish_reason"),
 )
+TEXT = ("client_id", "tenant_id", "session_id", "model", "status", "error_message", "finish_reason")
 ENDLESS = 2**63 - 1
 """The peer's default horizon of `run`; its `replay` needs it, or it stops at twice the last arrival."""
 CLASSES = ("critical", "standard", "", "batch", "sheddable", "background")
@@ -63,6 +66,8 @@ class Case:
     expert_w: float | None = None
     gpu: str = "H100"
     hardware: Hardware | None = None
+    automatic_max_model_len: bool = False
+    """`--max-model-len 0`, which must come to what the config says."""
 
 
 def traffic(
@@ -105,14 +110,27 @@ def shuffled(rows: Sequence[Row]) -> list[Row]:
     return random.Random(1).sample([replace(row, id=7 * row.id + 3) for row in rows], len(rows))
 
 
-def write_trace(folder: Path, rows: Sequence[Row]) -> None:
+Cells = Mapping[int, Mapping[str, str]]
+
+
+def write_trace(folder: Path, rows: Sequence[Row], changes: Cells) -> None:
     (folder / "trace.yaml").write_text(HEADER)
-    lines = [
-        f"{r.id},client,tenant,{r.slo_class},,0,{r.group},{r.prefix},true,{r.input},{r.output},{r.input},0,0,0,"
-        f"0,,{r.deadline_us},0,{r.arrival_us},0,0,0,0,ok,,"
-        for r in rows
-    ]
-    (folder / "trace.csv").write_text("\n".join([COLUMNS, *lines]) + "\n")
+    with (folder / "trace.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="0")
+        writer.writeheader()
+        for r in rows:
+            cells = {
+                "request_id": r.id,
+                "slo_class": r.slo_class,
+                "prefix_group": r.group,
+                "prefix_length": r.prefix,
+                "streaming": "true",
+                "input_tokens": r.input,
+                "output_tokens": r.output,
+                "deadline_us": r.deadline_us,
+                "arrival_time_us": r.arrival_us,
+            }
+            writer.writerow(dict.fromkeys(TEXT, "") | cells | dict(changes.get(r.id, {})))
 
 
 def model_config(case: Case, folder: Path) -> Path:
@@ -124,9 +142,9 @@ def model_config(case: Case, folder: Path) -> Path:
     return path
 
 
-def ours(case: Case, folder: Path) -> dict[str, Any]:
+def ours(case: Case, folder: Path, changes: Cells = MappingProxyType({})) -> dict[str, Any]:
     """The content of `--metrics-path`, with `results` from `--results-path`."""
-    write_trace(folder, case.rows)
+    write_trace(folder, case.rows, changes)
     config, metrics, results = case.config, folder / "metrics.json", folder / "results.json"
     flags: dict[str, object] = {
         "--trace-header": folder / "trace.yaml",
@@ -141,7 +159,7 @@ def ours(case: Case, folder: Path) -> dict[str, Any]:
         "--long-prefill-token-threshold": config.threshold,
         "--block-size-in-tokens": config.block,
         "--total-kv-blocks": config.total_blocks,
-        "--max-model-len": config.max_model_len,
+        "--max-model-len": 0 if case.automatic_max_model_len else config.max_model_len,
         "--num-instances": config.instances,
         "--admission-latency": config.admission_us,
         "--routing-latency": config.routing_us,
@@ -245,7 +263,9 @@ AS_THE_PEER: dict[str, Case] = {
     "one at a time": Case(few(), Config(max_num_seqs=1)),
     **{
         f"blocks of {size}": Case(
-            traffic(80, groups="abc", prefix=100), Config(block=size, total_blocks=64_000 // size), shows=("hits",)
+            traffic(80, groups="abc", prefix=100),
+            Config(block=size, total_blocks=64_000 // size),
+            shows=("hits",),
         )
         for size in (1, 16, 32)
     },
@@ -256,30 +276,39 @@ AS_THE_PEER: dict[str, Case] = {
     "one class only": Case(traffic(80, classes=("sheddable",)), Config(scheduler="priority-fcfs")),
     "deadlines": Case(traffic(120, patience_s=(0.1, 4)), Config(max_num_seqs=10)),
     "deadline before the queue": Case([*few(), Row(99, 1_000, 50, 5, deadline_us=9_000)]),
-    "deadline in the last step": Case(
-        one_at_a_time(deadline_us=25_000), alpha=NO_DELAY, beta=TEN_MS
-    ),
+    "deadline in the last step": Case(one_at_a_time(deadline_us=25_000), alpha=NO_DELAY, beta=TEN_MS),
     "deadline between tokens": Case(one_at_a_time(deadline_us=15_000), alpha=NO_DELAY, beta=TEN_MS),
     "too long, by one token": Case(
-        [*few(), Row(90, 500, 1_000, 24), Row(91, 500, 1_000, 25), Row(92, 500, 1_024, 0), Row(93, 500, 1_023, 1)],
+        [
+            *few(),
+            Row(90, 500, 1_000, 24),
+            Row(91, 500, 1_000, 25),
+            Row(92, 500, 1_024, 0),
+            Row(93, 500, 1_023, 1),
+        ],
         Config(max_model_len=1_024),
     ),
     "too big for the pool": Case(
-        [*few(), Row(90, 500, 1_900, 20), Row(91, 500, 1_900, 21)], Config(total_blocks=120, max_model_len=1_920)
+        [*few(), Row(90, 500, 1_900, 20), Row(91, 500, 1_900, 21)],
+        replace(SCARCE, max_num_seqs=1),
+        automatic_max_model_len=True,
     ),
     "prompts of one token": Case(traffic(60, 20, (1, 1), (20, 30))),
-    "three instances": Case(
-        traffic(120, 80, output=(20, 40)),
-        Config(instances=3, admission_us=300, routing_us=1_700, max_num_seqs=8),
-        differs=("acts_at_step_start",),
-        shows=("early_starts",),
-    ),
     "two busy instances": Case(
         traffic(120, 200), Config(instances=2, admission_us=300, routing_us=1_700, max_num_seqs=8)
     ),
     **{
-        f"{model}, TP {tp}": Case(traffic(30, 60, output=(20, 40)), Config(max_model_len=8_192), model=model, tp=tp)
+        f"{model}, TP {tp}": Case(
+            traffic(30, 60, output=(20, 40)), Config(max_model_len=8_192), model=model, tp=tp
+        )
         for model in ("mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b", "qwen3-0.6b")
+        for tp in (1, 2)
+    },
+    **{
+        # The peer's formula has one width for all weights; an MXFP4 checkpoint has two.
+        f"gpt-oss-120b, TP {tp}": Case(
+            few(), Config(max_model_len=8_192), model="gpt-oss-120b", tp=tp, w=2.0, expert_w=0.53125
+        )
         for tp in (1, 2)
     },
     "interleaved experts": Case(
@@ -293,21 +322,23 @@ AS_THE_PEER: dict[str, Case] = {
     ),
     "first layers dense": Case(few(), model="qwen3-30b-a3b", own_model={"first_k_dense_replace": 3}),
     "FP8 weights": Case(few(), own_model={"quantization_config": {"quant_method": "fp8"}}, w=1.0),
-    "4-bit weights": Case(few(), own_model={"quantization_config": {"quant_method": "awq", "bits": 4}}, w=0.5),
-    "L40S": Case(
-        few(), model="llama-3.1-8b", gpu="L40S", hardware=Hardware(362.05e6, 1466e6, 0.864e6)
+    "4-bit weights": Case(
+        few(), own_model={"quantization_config": {"quant_method": "awq", "bits": 4}}, w=0.5
     ),
+    "L40S": Case(few(), model="llama-3.1-8b", gpu="L40S", hardware=Hardware(362.05e6, 1466e6, 0.864e6)),
     "A100": Case(few(), gpu="A100-80", hardware=Hardware(312e6, 312e6, 2.039e6)),
     **{
         f"{count} coefficients": Case(
-            traffic(60, 10), alpha=(1_000.9, 200.5, 50.7), beta=(0.5, 0.7, 1, 0.4, 20, 9, 300, 50, 0.8, 1.2, 0.9)[:count]
+            [Row(99, 0, 100, 400), *traffic(60, 200)],
+            alpha=(1_000.9, 200.5, 50.7),
+            beta=(0.5, 0.7, 1, 0.4, 20, 9, 300, 50, 0.8, 1.2, 0.9)[:count],
         )
         for count in (7, 8, 9, 10, 11)
     },
     "a constant and the batch": Case(
         traffic(60, 60, output=(20, 40)), alpha=NO_DELAY, beta=(0, 0, 0, 0, 0, 40, 6_000)
     ),
-}  # fmt: skip
+}
 """Where BLIS and blis-py are to agree as they are."""
 
 WITHOUT_ITS_QUIRKS: dict[str, Case] = {
@@ -327,7 +358,15 @@ WITHOUT_ITS_QUIRKS: dict[str, Case] = {
     "deadline at the start of a step": Case(
         one_at_a_time(deadline_us=20_000), differs=("acts_at_step_start",), alpha=NO_DELAY, beta=TEN_MS
     ),
-    "no output token": Case(traffic(60, output=(0, 12)), differs=("no_tail_for_no_output",)),
+    "three instances": Case(
+        traffic(120, 60, output=(1, 60)),
+        Config(instances=3, admission_us=300, routing_us=1_700, max_num_seqs=8),
+        differs=("acts_at_step_start",),
+        shows=("early_starts",),
+    ),
+    "no output token": Case(
+        traffic(60, output=(0, 12)), differs=("no_tail_for_no_output", "acts_at_step_start")
+    ),
     "prompts cached in full": Case(
         traffic(100, prompt=(0, 3), groups="abcd", prefix=192),
         differs=("free_full_hits",),
@@ -337,10 +376,38 @@ WITHOUT_ITS_QUIRKS: dict[str, Case] = {
     "the same prefix computed twice": Case(
         traffic(40, 100, (5, 60), (2, 6), groups="abcdef", prefix=160, seed=4),
         replace(TIGHT, total_blocks=60, max_model_len=900, budget=48, threshold=16),
-        differs=("one_block_per_hash", "slot_for_last_token"),
+        differs=("one_block_per_hash",),
         shows=("evictions", "hits", "chunks"),
     ),
-    "preemption": Case(GROWING, SCARCE, differs=("redecodes",), shows=("preemptions",)),
+    **{
+        name: Case(
+            rows, config, differs=("redecodes", "forgets_stalls", *further), shows=("preemptions", *shows)
+        )
+        for name, rows, config, further, shows in (
+            ("preemption of the last", GROWING, SCARCE, (), ()),
+            (
+                "preemption of the least urgent",
+                GROWING,
+                replace(SCARCE, preemption="priority"),
+                (),
+                ("stalls",),
+            ),
+            (
+                "preemption by itself, before anybody has tokens",
+                GROWING,
+                replace(SCARCE, preemption="priority", total_blocks=60, max_model_len=960, budget=40),
+                ("slot_for_last_token", "wastes_steps"),
+                ("stalls", "chunks"),
+            ),
+            (
+                "preemption of shared prefixes",
+                traffic(80, 100, (20, 200), (20, 90), groups="abc", prefix=100),
+                SCARCE,
+                (),
+                ("hits",),
+            ),
+        )
+    },
 }
 """Where they differ on purpose, and agree once the peer has lost the quirks named."""
 
@@ -355,10 +422,50 @@ def without(*quirks: str) -> Quirks:
 def test_every_request_agrees_with_the_peer_up_to_the_named_quirks(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     measured = ours(case, tmp_path)
-    expected, _ = theirs(case, tmp_path, without(*case.differs))
+    expected, counts = theirs(case, tmp_path, without(*case.differs))
     assert disagreements(measured, expected) == []
-    counts = theirs(case, tmp_path, BLIS)[1]
+    if case.differs and case.shows:
+        counts = theirs(case, tmp_path, BLIS)[1]
     assert all(counts[what] for what in case.shows), counts
     for quirk in case.differs:
         others = [other for other in case.differs if other != quirk]
         assert disagreements(measured, theirs(case, tmp_path, without(*others))[0]), quirk
+
+
+STATISTICS = {"mean": np.mean} | {f"p{p}": lambda values, p=p: np.percentile(values, p) for p in (90, 95, 99)}
+
+
+def test_the_statistics_of_a_run_agree(tmp_path: Path) -> None:
+    case = CASES["scheduler sjf"]
+    measured = ours(case, tmp_path)
+    requests = theirs(case, tmp_path, BLIS)[0].values()
+    samples = {
+        "ttft": [request.ttft_us for request in requests],
+        "e2e": [request.e2e_us for request in requests],
+        "itl": [gap for request in requests for gap in request.gaps_us],
+    }
+    for metric, values in samples.items():
+        for name, statistic in STATISTICS.items():
+            assert measured[f"{metric}_{name}_ms"] == pytest.approx(statistic(values) / 1e3), (metric, name)
+    delays = [request.scheduling_delay_us for request in requests]
+    assert measured["scheduling_delay_p99_ms"] == pytest.approx(np.percentile(delays, 99) / 1e3)
+    assert measured["total_output_tokens"] == sum(row.output for row in case.rows)
+    assert measured["total_input_tokens"] == sum(row.input for row in case.rows)
+
+
+def test_a_replay_reads_a_row_as_the_peer_does(tmp_path: Path) -> None:
+    """Sent time first; prompts as served, unless in a group; a group's prefix as its first row has it."""
+    rows = [
+        Row(0, 0, 40, 9, group="g", prefix=100),
+        Row(1, 30_000, 50, 9, group="g", prefix=700),
+        Row(2, 60_000, 60, 9),
+    ]
+    case = Case([*rows, Row(3, 61_000, 80, 9)])
+    as_written = {
+        1: {"server_input_tokens": "999"},
+        2: {"arrival_time_us": "5", "send_time_us": "60000"},
+        3: {"input_tokens": "1", "server_input_tokens": "80"},
+    }
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    assert disagreements(ours(case, folder, as_written), theirs(case, tmp_path, BLIS)[0]) == []

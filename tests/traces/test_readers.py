@@ -154,21 +154,25 @@ def test_tracev2_prompts_are_prefix_plus_suffix_with_the_length_of_the_groups_fi
 ) -> None:
     csv = (
         "request_id,prefix_group,prefix_length,input_tokens,output_tokens,server_input_tokens,arrival_time_us\n"
-        "0,g,0,10,1,0,0\n"
-        "1,g,100,10,1,999,1\n"
+        "0,g,100,10,1,0,0\n"
+        "1,g,0,10,1,999,1\n"
         "2,g,70,20,1,0,2\n"
         "3,,50,30,1,0,3\n"
         "4,,0,30,1,44,4\n"
         "5,h,7,0,1,0,5\n"
+        "6,z,0,5,1,0,6\n"
+        "7,z,9,5,1,0,7\n"
     )
     table = tracev2(tmp_path, csv)
-    assert table.prompt_tokens.tolist() == [110, 110, 120, 30, 44, 7]
-    assert table.prefix_tokens.tolist() == [100, 100, 100, 0, 0, 7]
+    assert table.prompt_tokens.tolist() == [110, 110, 120, 30, 44, 7, 5, 5]
+    assert table.prefix_tokens.tolist() == [100, 100, 100, 0, 0, 7, 0, 0]
     assert [table.contents[row] if row >= 0 else () for row in table.content] == [
         *[(("g", 100),)] * 3,
         (),
         (),
         (("h", 7),),
+        (),
+        (),
     ]
 
 
