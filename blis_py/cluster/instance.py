@@ -19,6 +19,10 @@ AFTER_ARRIVALS = EventPriority(2)
 """SimPy priority of the end of a step: what arrives at the same instant is seen by the next one."""
 
 
+_MARGIN = 4
+"""Steps to price beyond the estimate; too few cost another round."""
+
+
 class Alarm(Event):
     """Wakes a sleeping loop. Unlike a timeout's, its sleeper can be moved to another alarm."""
 
@@ -66,7 +70,9 @@ class Instance:
         self._steps = 0
         self._end_ns = 0
         self._reach = 4
-        """Steps to price at once. Most runs are cut short by an arrival, so it adapts to how far they get."""
+        """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
+        self._pace_ns = 1_000_000
+        """Duration of a recent decode step."""
         self._alarm = Alarm(env)
         env.process(self.run())
 
@@ -139,17 +145,23 @@ class Instance:
             self._ends, self._steps = (duration_ns,), 1
             self._end_ns = end_ns = self.now_ns + duration_ns
             return end_ns
-        if steps > self._reach:
-            steps = self._reach
-        self._reach = 4 * steps
-        self._ends = self.latency.decode_run_ns(step.features, steps)
-        self._steps = steps
-        self._end_ns = self.now_ns + int(self._ends[-1])
-        change_ns = self.scheduler.next_change_ns(self.now_ns)
+        now_ns = self.now_ns
+        change_ns = self.scheduler.next_change_ns(now_ns)
         if self._inbox and self._inbox[0][0] < change_ns:
             change_ns = self._inbox[0][0]
-        self._shorten(change_ns)
+        steps = min(steps, self._worth_pricing(change_ns))
+        self._ends, self._steps = self.latency.decode_run_ns(step.features, steps), steps
+        self._end_ns = now_ns + int(self._ends[-1])
+        self._pace_ns = (self._end_ns - now_ns) // steps
+        if not self._shorten(change_ns):
+            self._reach = 4 * steps
         return self._end_ns
+
+    def _worth_pricing(self, change_ns: int) -> int:
+        """About how many steps a run will get to: up to the next change, or until an arrival cuts it."""
+        if change_ns <= self.undisturbed_until_ns:
+            return (change_ns - self.now_ns) // self._pace_ns + _MARGIN
+        return max(self.undisturbed_until_ns - self.now_ns, 0) // self._pace_ns + self._reach
 
     def _finish(self) -> None:
         """The steps are over: tell the scheduler, note what came of it."""
@@ -169,12 +181,12 @@ class Instance:
             return False
         self._steps = steps
         self._end_ns = self.now_ns + int(self._ends[steps - 1])
-        self._reach = 2 * steps
         return True
 
     def _cut(self, time_ns: int) -> None:
         """Shortens a run that the loop is asleep in."""
         if self._shorten(time_ns):
+            self._reach = 2 * self._steps
             sleeper = self._alarm.callbacks
             self._alarm.callbacks = []
             self._ring_at(self._end_ns).callbacks = sleeper
