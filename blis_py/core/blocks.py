@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 
 class BlockPool:
@@ -85,13 +85,16 @@ class BlockPool:
         self._leave_queue(count)
         return blocks
 
-    def lookup(self, key: Hashable) -> int | None:
-        """The block that holds this content, if any does."""
-        return self._id_of.get(key)
+    def find(self, keys: Iterable[Hashable]) -> list[int]:
+        """The blocks that hold the contents `keys`, in order, up to the first that nobody holds."""
+        blocks: list[int] = list(map(self._id_of.get, keys))  # type: ignore[arg-type]
+        if None in blocks:
+            del blocks[blocks.index(None) :]  # type: ignore[arg-type]
+        return blocks
 
-    def is_free(self, block: int) -> bool:
-        """Whether a cached block is in the free queue."""
-        return self._users[block] == 0
+    def count_free(self, blocks: Iterable[int]) -> int:
+        """How many of these cached blocks are in the free queue."""
+        return list(map(self._users.__getitem__, blocks)).count(0)
 
     def is_cached(self, block: int) -> bool:
         """Whether the block's content can be found by key."""
@@ -122,19 +125,23 @@ class BlockPool:
         if twins is not None and not twins:
             del self._twins[key]
 
-    def use(self, block: int) -> None:
-        """One more request uses a cached block."""
-        if self._users[block] == 0:
-            del self._queue[block]
-            self._leave_queue(1)
-        self._users[block] += 1
+    def use(self, blocks: list[int]) -> None:
+        """One more request uses these cached blocks."""
+        users = list(map(self._users.__getitem__, blocks))
+        self._users.update(zip(blocks, map((1).__add__, users), strict=True))
+        if 0 in users:
+            for block, others in zip(blocks, users, strict=True):
+                if others == 0:
+                    del self._queue[block]
+            self._leave_queue(users.count(0))
 
-    def leave(self, block: int) -> None:
-        """One request less uses a cached block; the last one puts it at the end of the free queue."""
-        self._users[block] -= 1
-        if self._users[block] == 0:
-            self._queue[block] = None
-            self._enter_queue(1)
+    def leave(self, blocks: list[int]) -> None:
+        """One request less uses these cached blocks; those nobody uses go to the end of the free queue."""
+        users = list(map(self._users.__getitem__, blocks))
+        self._users.update(zip(blocks, map((-1).__add__, users), strict=True))
+        if 1 in users:
+            self._queue.update((b, None) for b, count in zip(blocks, users, strict=True) if count == 1)
+            self._enter_queue(users.count(1))
 
     @property
     def in_use(self) -> int:

@@ -59,14 +59,7 @@ class KVCache:
         if not self.prefix_caching:
             return []
         limit = (request.num_tokens - 1) // self.block_size
-        lookup = self.pool.lookup
-        blocks: list[int] = []
-        for key in request.block_keys[:limit]:
-            block = lookup(key)
-            if block is None:
-                return blocks
-            blocks.append(block)
-        return blocks
+        return self.pool.find(request.block_keys[:limit])
 
     def own_blocks(self, request: Request, shared: int) -> int:
         """How many of its own blocks a preempted request can still continue a full match with."""
@@ -81,7 +74,7 @@ class KVCache:
         """Gives a waiting request its cached blocks and room for `new_tokens` more. All or nothing."""
         pool = self.pool
         fresh = -(-new_tokens // self.block_size)  # cached blocks are full
-        from_free = own + sum(map(pool.is_free, shared)) if shared or own else 0
+        from_free = own + pool.count_free(shared) if shared or own else 0
         if fresh + from_free > pool.num_free:
             return False
         if from_free or shared:
@@ -93,8 +86,7 @@ class KVCache:
         return True
 
     def _reuse(self, request: Request, shared: list[int], own: int) -> None:
-        for block in shared:
-            self.pool.use(block)
+        self.pool.use(shared)
         request.block_table += shared
         if own:
             assert request.kept_blocks is not None
@@ -160,5 +152,4 @@ class KVCache:
         for block in reversed(blocks[full:]):
             pool.forget(block)  # it was planned, but will not be computed
             pool.give_back([block])
-        for block in reversed(blocks[:full]):
-            pool.leave(block)
+        pool.leave(blocks[:full][::-1])

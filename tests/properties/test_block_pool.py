@@ -77,8 +77,8 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def use(self, data: st.DataObject) -> None:
         block = data.draw(st.sampled_from(sorted(self.model.users)))
-        assert self.pool.is_free(block) == (self.model.users[block] == 0)
-        self.pool.use(block)
+        assert (self.pool.count_free([block]) == 1) == (self.model.users[block] == 0)
+        self.pool.use([block])
         if self.model.users[block] == 0:
             self.model.free.remove(block)
         self.model.users[block] += 1
@@ -88,7 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         block = data.draw(st.sampled_from(sorted(b for b, users in self.model.users.items() if users)))
-        self.pool.leave(block)
+        self.pool.leave([block])
         self.model.users[block] -= 1
         if self.model.users[block] == 0:
             self.model.free.append(block)
@@ -117,7 +117,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.in_use_ticks == sum(model.use_of_ticks)
         assert pool.least_free == self.least_free
         for key in KEYS:
-            assert pool.lookup(key) == next(iter(model.holders(key)), None)
+            assert pool.find([key]) == list(model.holders(key))[:1]
         assert all(map(pool.is_cached, model.key_of))
         for table in self.tables:
             assert not any(map(pool.is_cached, table))
@@ -133,10 +133,10 @@ def test_content_is_gone_once_its_block_is_taken_again() -> None:
     pool = BlockPool(1)
     (block,) = pool.take(1)
     pool.remember("content", block)
-    pool.leave(block)
-    assert pool.lookup("content") == block
+    pool.leave([block])
+    assert pool.find(["content"]) == [block]
     pool.take(1)
-    assert pool.lookup("content") is None
+    assert pool.find(["content"]) == []
 
 
 def test_blocks_taken_some_ticks_ahead_count_from_when_they_are_needed() -> None:
@@ -152,12 +152,12 @@ def test_content_in_two_blocks_is_found_as_long_as_one_holds_it() -> None:
     first, second = pool.take(2)
     pool.remember("content", first)
     pool.remember("content", second)
-    pool.leave(first)
+    pool.leave([first])
     pool.take(1)
-    assert pool.lookup("content") == second
-    pool.leave(second)
+    assert pool.find(["content"]) == [second]
+    pool.leave([second])
     pool.take(1)
-    assert pool.lookup("content") is None
+    assert pool.find(["content"]) == []
 
 
 @pytest.mark.parametrize("held", [[0], [0, 1, 1], [1, 2]])
