@@ -28,7 +28,8 @@ class DecodeSet:
         self.last_seq = -1
         """No decoding request stands behind this place of the running list."""
         self._block_size = block_size
-        self._finishing: list[tuple[int, int, Request]] = []
+        self.finishing: list[tuple[int, int, Request]] = []
+        """Heap by the value of `tick` at which each will have all its tokens; some entries are stale."""
         self._longest: list[tuple[int, int, Request]] | None = [] if track_longest else None
         self._computed = 0
 
@@ -47,7 +48,7 @@ class DecodeSet:
         if request.seq > self.last_seq:
             self.last_seq = request.seq
         request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
-        heappush(self._finishing, (due, request.seq, request))
+        heappush(self.finishing, (due, request.seq, request))
         if self._longest is not None:
             heappush(self._longest, (-base, request.seq, request))
 
@@ -65,14 +66,14 @@ class DecodeSet:
 
     def next_finish_tick(self) -> int:
         """Value of the step counter at which the first of them will have all its tokens."""
-        heap = self._finishing
+        heap = self.finishing
         while heap[0][2].finish_tick != heap[0][0]:
             heappop(heap)
         return heap[0][0]
 
     def due(self, tick: int) -> list[Request]:
         """Requests whose last token has been emitted when the step counter reaches `tick`."""
-        heap = self._finishing
+        heap = self.finishing
         due: list[Request] = []
         while heap and heap[0][0] <= tick:
             finish_tick, _, request = heappop(heap)
@@ -81,10 +82,9 @@ class DecodeSet:
         return due
 
     def longest(self, tick: int) -> int:
-        """Longest context at step `tick`; -1 if nobody keeps track."""
+        """Longest context at step `tick`."""
         heap = self._longest
-        if heap is None:
-            return -1
+        assert heap is not None, "nobody keeps track of it"
         while heap and heap[0][2].base != -heap[0][0]:
             heappop(heap)
         return tick - heap[0][0] if heap else 0

@@ -103,6 +103,7 @@ class Scheduler:
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._prefilling: dict[Request, None] = {}
         self._stalled: dict[Request, None] = {}
+        self._track_longest = track_longest
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._owed_blocks = 0
         """Blocks the decodes of the planned step need, not yet taken from the pool."""
@@ -174,7 +175,7 @@ class Scheduler:
             if decodes <= self._budget and blocks <= self.kv.pool.num_free:
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
-                longest = decoding.longest(tick)
+                longest = decoding.longest(tick) if self._track_longest else -1
                 return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes))
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
@@ -221,7 +222,9 @@ class Scheduler:
                 self._decoding.start(request, tick)
             else:
                 finished.append(request)
-        finished += self._decoding.due(tick)
+        finishing = self._decoding.finishing
+        if finishing and finishing[0][0] <= tick:
+            finished += self._decoding.due(tick)
         if emitted is not None:
             finished += self._apply(emitted)
         if len(finished) > 1:
@@ -489,7 +492,7 @@ class Scheduler:
         decoding, tick = self._decoding, self.tick
         decodes = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick
-        longest = decoding.longest(tick)
+        longest = decoding.longest(tick) if self._track_longest else -1
         tokens = pairs = past_tokens = emitted = 0
         prompt_pairs = 0.0
         for request, new in prefills:
