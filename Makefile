@@ -44,5 +44,5 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,notebooks]'
+	$(PIP) --editable '.[dev,notebooks,engine]'
 	@touch $@
