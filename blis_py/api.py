@@ -146,6 +146,7 @@ def resolve(config: RunConfig) -> Simulation:
         alpha=config.latency.alpha_coeffs,
         beta=config.latency.beta_coeffs,
         linear=config.latency.linear or None,
+        kernel_profile=config.latency.kernel_profile,
     )
     table = requests(config)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]

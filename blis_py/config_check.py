@@ -64,6 +64,12 @@ def check(config: RunConfig, layers: Layers) -> None:
         )
     if latency.linear and latency.model != "linear":
         raise layers.error("belongs to the linear model", "latency.linear", fix="set latency.model to linear")
+    if (latency.kernel_profile is None) == (latency.model == "kernel-tables"):
+        raise layers.error(
+            "goes with the kernel-tables model",
+            "latency.kernel_profile",
+            fix="give --latency-model kernel-tables and the folder of measured kernels together",
+        )
     if config.scheduler.sjf_aging_ms is not None and config.scheduler.policy != "sjf":
         raise layers.error("belongs to sjf", "scheduler.sjf_aging_ms", fix="set the scheduler to sjf")
 

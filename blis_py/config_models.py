@@ -42,6 +42,8 @@ class LatencySection:
     """Seven to eleven, of `trained-physics`; given together with `alpha_coeffs`."""
     linear: dict[str, dict[str, float]] = field(default_factory=dict)
     """Coefficients of the `linear` model, ns: parts `gpu`, `host`, `frontend`, each by feature."""
+    kernel_profile: str | None = None
+    """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,7 @@ NAMES: dict[str, str] = {
     "scheduler": "scheduler.policy",
     "latency_model": "latency.model",
     "linear": "latency.linear",
+    "kernel_profile": "latency.kernel_profile",
     "alpha_coeffs": "latency.alpha_coeffs",
     "beta_coeffs": "latency.beta_coeffs",
     "timeout": "workload.timeout_s",

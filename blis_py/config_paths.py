@@ -33,6 +33,9 @@ def with_full_paths(config: RunConfig) -> RunConfig:
         config,
         model_config=full("model_config", config.model_config),
         gpu=full("gpu", config.gpu) or config.gpu,
+        latency=replace(
+            config.latency, kernel_profile=full("latency.kernel_profile", config.latency.kernel_profile)
+        ),
         workload=replace(
             load,
             trace=full("workload.trace", load.trace),
@@ -84,6 +87,7 @@ def _looks_like_file(name: str) -> bool:
 
 _IS_FILE = {
     "model_config": lambda name: True,
+    "latency.kernel_profile": lambda name: True,
     "workload.trace": lambda name: True,
     "workload.trace_header": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),

@@ -99,10 +99,16 @@ SCHEDULER = (
 )
 LATENCY = (
     Flag(
-        "--latency-model", str, "latency.model", "trained-physics, roofline, linear. Default trained-physics."
+        "--latency-model",
+        str,
+        "latency.model",
+        "trained-physics, roofline, kernel-tables, linear. Default trained-physics.",
     ),
     Flag("--alpha-coeffs", str, "latency.alpha_coeffs", "Three front-end delays, µs.", metavar="A,A,A"),
     Flag("--beta-coeffs", str, "latency.beta_coeffs", "Coefficients of trained-physics.", metavar="B,B,…"),
+    Flag(
+        "--kernel-profile", str, "latency.kernel_profile", "Measured kernels of kernel-tables.", metavar="DIR"
+    ),
 )
 CLUSTER = (
     Flag("--routing-policy", str, "routing.policy", "round-robin or least-loaded. Default round-robin."),

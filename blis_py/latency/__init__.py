@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
@@ -27,15 +28,32 @@ def _linear(
     return Linear(LinearCoefficients.from_mapping(linear))
 
 
+def _kernel_tables(
+    shape: ModelShape, gpu: GpuSpec, tp: int, kernel_profile: str | Path | None = None
+) -> LatencyModel:
+    from blis_py.latency.kernel_tables import KernelTables
+
+    if kernel_profile is None:
+        fix = "give the folder with --kernel-profile"
+        raise InputError("needs a folder of measured kernels", key="latency.kernel_profile", fix=fix)
+    return KernelTables(shape, gpu, tp, kernel_profile)
+
+
 LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
     "trained-physics": TrainedPhysics,
     "roofline": Roofline,
+    "kernel-tables": _kernel_tables,
     "linear": _linear,
 }
 """Name -> constructor(shape, gpu, tp, options of its own)."""
 
-_OPTIONS = {"trained-physics": ("alpha", "beta"), "linear": ("linear",)}
-_FLAGS = {"alpha": "--alpha-coeffs", "beta": "--beta-coeffs", "linear": "latency.linear"}
+_OPTIONS = {"trained-physics": ("alpha", "beta"), "linear": ("linear",), "kernel-tables": ("kernel_profile",)}
+_FLAGS = {
+    "alpha": "--alpha-coeffs",
+    "beta": "--beta-coeffs",
+    "linear": "latency.linear",
+    "kernel_profile": "--kernel-profile",
+}
 
 
 def build(
@@ -47,6 +65,7 @@ def build(
     alpha: Sequence[float] | None = None,
     beta: Sequence[float] | None = None,
     linear: LinearCoefficients | Mapping[str, Any] | None = None,
+    kernel_profile: str | Path | None = None,
 ) -> LatencyModel:
     """A latency model by the name given to `--latency-model`.
 
@@ -55,6 +74,7 @@ def build(
         shape, gpu, tp: model, accelerator, tensor-parallel degree.
         alpha, beta: coefficients of `trained-physics`, both or neither.
         linear: coefficients of `linear`, as an object or as `{gpu: {feature: ns}, host: {...}}`.
+        kernel_profile: folder of measured kernels for `kernel-tables`.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing or
@@ -64,7 +84,7 @@ def build(
         fix = f"use one of {', '.join(LATENCY_MODELS)}"
         raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
     check_tp(shape, tp)
-    given = {"alpha": alpha, "beta": beta, "linear": linear}
+    given = {"alpha": alpha, "beta": beta, "linear": linear, "kernel_profile": kernel_profile}
     options = {key: value for key, value in given.items() if value is not None}
     for key in options:
         if key not in _OPTIONS.get(name, ()):
