@@ -109,6 +109,8 @@ class KernelTables:
     def step_ns(self, features: StepFeatures) -> int:
         f = features
         if not f.prefill_seqs:
+            if not f.decode_seqs:
+                return max(int(self._tokens_ns(0)), 1)
             ns, skew = self._decode_ns(f.decode_seqs, f.decode_kv_tokens), self._profile.skew
             if skew:
                 ns += skew * (self._decode_ns(f.decode_seqs, f.decode_seqs * f.max_context) - ns)

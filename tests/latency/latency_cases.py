@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import kernel_profiles
 from hypothesis import strategies as st
 
 from blis_py.core.features import StepFeatures
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
-from blis_py.latency.hardware import load_gpu
+from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.linear import LinearCoefficients, LinearCosts
 from blis_py.latency.model_shape import load_model
 
@@ -48,7 +52,14 @@ def models() -> list[LatencyModel]:
         build("roofline", shape=sparse, gpu=h100, tp=4),
         build("roofline", shape=load_model("gpt-oss-120b"), gpu=load_gpu("B200"), tp=1),
         build("linear", shape=dense, gpu=h100, tp=1, linear=LINEAR),
+        _kernel_tables(h100),
     ]
+
+
+def _kernel_tables(gpu: GpuSpec) -> LatencyModel:
+    with TemporaryDirectory() as folder:
+        profile = kernel_profiles.write(Path(folder))
+        return build("kernel-tables", shape=load_model("llama-3.1-8b"), gpu=gpu, kernel_profile=profile)
 
 
 def decode(seqs: int, kv_tokens: int, max_context: int = 0) -> StepFeatures:

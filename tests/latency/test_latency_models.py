@@ -18,6 +18,8 @@ from blis_py.latency.model_shape import load_model
 
 MODELS = models()
 every_model = pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
+FORMULAS = [m for m in MODELS if m.name != "kernel-tables"]  # measurements need not be monotone
+every_formula = pytest.mark.parametrize("model", FORMULAS, ids=[m.provenance for m in FORMULAS])
 
 
 @every_model
@@ -55,7 +57,7 @@ def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: Step
     assert model.step_ns(step) == model.step(step).synchronous_ns >= 1
 
 
-@every_model
+@every_formula
 @settings(max_examples=25)
 @given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
 def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
