@@ -1,6 +1,6 @@
 """Step time from measured kernels: what each kernel of a step took, added up.
 
-    step = operators(tokens) + attention(batch) + LM head and sampler(sequences) [+ MoE] [+ all-reduce]
+    step = operators(tokens) + attention(batch) + LM head and sampler(sequences)
 
 The table of attention kernels was measured with one chunk and decodes of equal context. A step's
 chunks are looked up as the one chunk with as many tokens and query-key pairs (fewer tokens where
@@ -18,35 +18,25 @@ from math import sqrt
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blis_py.core.features import StepFeatures
-from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.layer_profile import Curve, load_layer_profile
+from blis_py.latency.kernel_profile import Array, cell, interpolate, load_kernel_profile, value_at
 from blis_py.latency.model_shape import ModelShape
-from blis_py.latency.roofline import distinct_experts
-
-Array = NDArray[np.float64]
 
 
 class KernelTables:
-    """Prices steps from a folder of measured kernel times (`layer_profile`); see `LatencyModel`.
-
-    With tensor parallelism the tables hold one rank's kernels, and the ring all-reduce comes from the
-    datasheet's link bandwidth.
-    """
+    """Prices steps from a folder of measured kernel times (`kernel_profile`); see `LatencyModel`."""
 
     name = "kernel-tables"
 
     def __init__(self, shape: ModelShape, gpu: GpuSpec, tp: int, kernel_profile: str | Path) -> None:
-        profile = load_layer_profile(kernel_profile, tp, shape.layers, shape.moe_layers)
-        _check_model(profile.model, shape, kernel_profile)
-        self.provenance = profile.source + (", all-reduce from the datasheet" if tp > 1 else "")
+        profile = load_kernel_profile(kernel_profile, shape, gpu, tp)
+        self.provenance = profile.source
         self.frontend = FrontendDelays()
         self.uses_max_context = profile.skew > 0
-        self._profile, self._shape, self._gpu, self._tp = profile, shape, gpu, tp
+        self._profile = profile
         self._token_cache: dict[int, float] = {}
         self._decode_cache: dict[int, tuple[list[float], list[float], list[float]]] = {}
 
@@ -55,25 +45,9 @@ class KernelTables:
     def _tokens_ns(self, tokens: int) -> float:
         ns = self._token_cache.get(tokens)
         if ns is None:
-            ns = _at(self._profile.tokens, tokens) + self._moe_ns(tokens) + self._all_reduce_ns(tokens)
+            ns = value_at(self._profile.tokens, tokens)
             self._token_cache[tokens] = ns
         return ns
-
-    def _moe_ns(self, tokens: int) -> float:
-        if self._profile.moe is None:
-            return 0.0
-        tokens_axis, experts_axis, grid = self._profile.moe
-        shape = self._shape
-        active = distinct_experts(shape.experts, shape.experts_per_token, tokens)
-        return _interpolate((tokens_axis, experts_axis), grid, (tokens, active))
-
-    def _all_reduce_ns(self, tokens: int) -> float:
-        if self._tp == 1:
-            return 0.0
-        gpu, shape, tp = self._gpu, self._shape, self._tp
-        volume = tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
-        link = gpu.link_bytes_per_s * gpu.link_efficiency / 1e9
-        return 2 * shape.layers * (gpu.all_reduce_overhead_ns + volume / link)
 
     def _mixed_attention_ns(self, f: StepFeatures) -> float:
         chunk: float = f.prefill_tokens
@@ -87,18 +61,18 @@ class KernelTables:
         return ns + skew * (self._attention_ns(chunk, past, seqs, f.max_context) - ns) if skew else ns
 
     def _attention_ns(self, chunk: float, past: float, seqs: int, context: float) -> float:
-        return _interpolate(self._profile.axes, self._profile.attention, (chunk, past, seqs, context))
+        return interpolate(self._profile.axes, self._profile.attention, (chunk, past, seqs, context))
 
     def _decode_line(self, seqs: int) -> tuple[list[float], list[float], list[float]]:
         """Price of a pure decode step over Σ context: points, the price there, the slope after each."""
         line = self._decode_cache.get(seqs)
         if line is None:
             _, _, counts, contexts = self._profile.axes
-            below, weight = _cell(counts, seqs)
+            below, weight = cell(counts, seqs)
             table = self._profile.attention[0, 0]
             attention = (1 - weight) * table[below] + weight * table[below + 1]
             at = contexts * seqs
-            ns = attention + self._tokens_ns(seqs) + _at(self._profile.sequences, seqs)
+            ns = attention + self._tokens_ns(seqs) + value_at(self._profile.sequences, seqs)
             slopes = np.diff(ns) / np.diff(at)
             line = at[:-1].tolist(), ns[:-1].tolist(), slopes.tolist()
             self._decode_cache[seqs] = line
@@ -117,7 +91,7 @@ class KernelTables:
             return max(int(ns), 1)
         seqs = f.prefill_seqs + f.decode_seqs
         ns_in_all = self._tokens_ns(f.prefill_tokens + f.decode_seqs)
-        ns_in_all += self._mixed_attention_ns(f) + _at(self._profile.sequences, seqs)
+        ns_in_all += self._mixed_attention_ns(f) + value_at(self._profile.sequences, seqs)
         return max(int(ns_in_all), 1)
 
     def step(self, features: StepFeatures) -> StepTime:
@@ -143,35 +117,3 @@ class KernelTables:
         i = np.searchsorted(at, kv_tokens, side="right") - 1
         prices: Array = ns[i] + slopes[i] * (kv_tokens - at[i])
         return prices
-
-
-def _check_model(measured: str, shape: ModelShape, folder: str | Path) -> None:
-    def plain(name: str) -> str:
-        return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum())
-
-    if plain(measured) != plain(shape.name):
-        fix = f"use --model {measured}" if measured else "name the model in meta.yaml"
-        raise InputError(
-            f"was measured for another model than {shape.name}", file=folder, value=measured, fix=fix
-        )
-
-
-def _cell(axis: Array, value: float) -> tuple[int, float]:
-    """The grid cell a value lies in (the last one if beyond), and how far into it."""
-    i = min(max(int(np.searchsorted(axis, value, side="right")) - 1, 0), len(axis) - 2)
-    return i, float((value - axis[i]) / (axis[i + 1] - axis[i]))
-
-
-def _at(curve: Curve, value: float) -> float:
-    if len(curve.at) == 1:
-        return float(curve.ns[0])
-    i, weight = _cell(curve.at, value)
-    return float((1 - weight) * curve.ns[i] + weight * curve.ns[i + 1])
-
-
-def _interpolate(axes: Sequence[Array], grid: Array, point: Sequence[float]) -> float:
-    """Multilinear in a grid; beyond its edge along the last slope."""
-    for axis, value in zip(axes, point, strict=True):
-        i, weight = _cell(axis, value)
-        grid = (1 - weight) * grid[i] + weight * grid[i + 1]
-    return float(grid)

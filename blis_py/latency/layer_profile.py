@@ -15,16 +15,26 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-
-Array = NDArray[np.float64]
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.kernel_profile import (
+    Array,
+    Axes,
+    Curve,
+    KernelProfile,
+    extend,
+    fill_gaps,
+    interpolate,
+    lines,
+    weighted_sum,
+)
+from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.roofline import distinct_experts
 
 _ONCE = ("embedding", "final_layernorm")
 """Operators that run once a step; all others run in every layer."""
@@ -32,44 +42,15 @@ _TWICE = ("layernorm",)
 """Before attention and before the FFN."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Measured points of a quantity, in ns, over one axis; linear in between and beyond."""
-
-    at: Array
-    ns: Array
-
-
-@dataclass(frozen=True)
-class LayerProfile:
-    """Kernel times of one model at one TP degree, in ns."""
-
-    model: str
-    gpu: str
-    source: str
-    """What was measured with what, for reports."""
-    tokens: Curve
-    """All token-wise operators of `layers` layers, and those that run once."""
-    sequences: Curve
-    """LM head and sampler."""
-    axes: tuple[Array, Array, Array, Array]
-    """Grid of the attention table: prefill chunk, its cached tokens, decodes, context of each."""
-    attention: Array
-    """Attention of all layers on that grid."""
-    skew: float
-    """How far a batch's attention lies between that of its mean context (0) and of its longest (1)."""
-    moe: tuple[Array, Array, Array] | None
-    """Tokens, active experts, and the sparse part of all layers on that grid."""
-
-
-def load_layer_profile(folder: str | Path, tp: int, layers: int, moe_layers: int = 0) -> LayerProfile:
-    """Reads the profile of a model with `layers` layers, `moe_layers` of them sparse.
+def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
+    """Reads the profile of a model.
 
     Raises:
-        InputError: a table is missing or damaged, or there is none for this TP degree.
+        InputError: a table is missing or damaged, measured for another model, or there is none for
+            this TP degree.
     """
-    root = Path(folder)
     meta = _meta(root / "meta.yaml")
+    _check_model(str(meta.get("model", "")), shape, root)
     tables = root / f"tp{tp}" if (root / f"tp{tp}").is_dir() else root
     if tables == root and tp not in meta.get("tp_degrees", [1]):
         fix = f"use --tp {meta.get('tp_degrees', [1])[0]}"
@@ -78,19 +59,21 @@ def load_layer_profile(folder: str | Path, tp: int, layers: int, moe_layers: int
     once = [curve for name, curve in dense.items() if name in _ONCE]
     each = [curve for name, curve in dense.items() if name not in (*_ONCE, "layer")]
     each += [dense[name] for name in _TWICE if name in dense]
+    per_sequence = _curves(tables, "per_sequence", "sequences")
     axes, attention = _attention(tables)
-    moe = _moe(tables, moe_layers) if moe_layers else None
-    return LayerProfile(
-        model=str(meta.get("model", "")),
-        gpu=str(meta.get("gpu", "")),
+    parts = [(float(shape.layers), curve) for curve in each] + [(1.0, curve) for curve in once]
+    if shape.moe_layers:
+        parts.append((shape.moe_layers, _moe(tables, shape, dense["layernorm"].at)))
+    if tp > 1:
+        parts.append((2.0 * shape.layers, _all_reduce(shape, gpu, tp)))
+    return KernelProfile(
         source=f"kernels of {meta.get('model')} measured on {meta.get('gpu')} "
-        f"with vLLM {meta.get('vllm_version')}",
-        tokens=_sum([(layers, curve) for curve in each] + [(1, curve) for curve in once]),
-        sequences=_sum([(1, curve) for curve in _curves(tables, "per_sequence", "sequences").values()]),
+        f"with vLLM {meta.get('vllm_version')}" + (", all-reduce from the datasheet" if tp > 1 else ""),
+        tokens=weighted_sum(parts),
+        sequences=weighted_sum([(1.0, curve) for curve in per_sequence.values()]),
         axes=axes,
-        attention=layers * attention,
+        attention=shape.layers * attention,
         skew=_skew(meta, tp),
-        moe=moe,
     )
 
 
@@ -107,6 +90,17 @@ def _meta(path: Path) -> Mapping[str, Any]:
     if not isinstance(meta, dict):
         raise InputError("must be a mapping", file=path)
     return meta
+
+
+def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
+    def plain(name: str) -> str:
+        return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum())
+
+    if plain(measured) != plain(shape.name):
+        fix = f"use --model {measured}" if measured else "name the model in meta.yaml"
+        raise InputError(
+            f"was measured for another model than {shape.name}", file=folder, value=measured, fix=fix
+        )
 
 
 def _skew(meta: Mapping[str, Any], tp: int) -> float:
@@ -160,16 +154,7 @@ def _curves(folder: Path, name: str, axis: str) -> dict[str, Curve]:
     }
 
 
-def _sum(parts: list[tuple[int, Curve]]) -> Curve:
-    """The weighted sum of curves, on the union of their points."""
-    at = np.unique(np.concatenate([curve.at for _, curve in parts]))
-    ns = np.zeros_like(at)
-    for weight, curve in parts:
-        ns += weight * np.interp(at, curve.at, curve.ns)
-    return Curve(at, ns)
-
-
-def _attention(folder: Path) -> tuple[tuple[Array, Array, Array, Array], Array]:
+def _attention(folder: Path) -> tuple[Axes, Array]:
     """The attention table on a full grid; what was too large to be measured is extrapolated.
 
     An axis value of 0 means that the part is absent, so its length axis has no meaning there.
@@ -192,36 +177,12 @@ def _attention(folder: Path) -> tuple[tuple[Array, Array, Array, Array], Array]:
     # A decode has at least a token in the cache: below the first measured context it costs as much.
     grid[:, :, 1:, 0] = grid[:, :, 1:, 1]
     for i in (3, 1, 0):
-        for column in _columns(grid, i):
-            _fill(axes[i], column)
-    for column in _columns(grid, 3):
-        _extend(axes[3], column)
+        for column in lines(grid, i):
+            fill_gaps(axes[i], column)
+    for column in lines(grid, 3):
+        extend(axes[3], column)
     _add_up(grid)
     return axes, grid  # type: ignore[return-value]
-
-
-def _columns(grid: Array, axis: int) -> Iterator[Array]:
-    """Views of all lines of the grid along one axis."""
-    moved = np.moveaxis(grid, axis, -1)
-    return (moved[index] for index in np.ndindex(moved.shape[:-1]))
-
-
-def _fill(axis: Array, column: Array) -> None:
-    """Closes gaps between measured points of a column: a profile may be made of several sweeps."""
-    known = ~np.isnan(column)
-    inside = np.flatnonzero(known)
-    if len(inside) >= 2:
-        part = slice(inside[0], inside[-1] + 1)
-        column[part] = np.interp(axis[part], axis[known], column[known])
-
-
-def _extend(axis: Array, column: Array) -> None:
-    """Continues a column beyond its last measured value along its last slope."""
-    known = np.flatnonzero(~np.isnan(column))
-    if 2 <= len(known) < len(column) and known[-1] == len(known) - 1:
-        last, before = known[-1], known[-2]
-        slope = (column[last] - column[before]) / (axis[last] - axis[before])
-        column[last + 1 :] = column[last] + slope * (axis[last + 1 :] - axis[last])
 
 
 def _add_up(grid: Array) -> None:
@@ -234,19 +195,30 @@ def _add_up(grid: Array) -> None:
         raise InputError("attention table has too few points to fill its grid")
 
 
-def _moe(folder: Path, layers: int) -> tuple[Array, Array, Array]:
-    table: dict[tuple[float, float], float] = {}
-    for row in _rows(folder, "moe", ("tokens", "activated_experts")):
-        tokens, experts, us = _numbers(folder, "moe", row)
-        table[tokens, experts] = us * 1e3 * layers
-    tokens_axis = np.array(sorted({tokens for tokens, _ in table}))
-    experts_axis = np.array(sorted({experts for _, experts in table}))
-    grid = np.full((len(tokens_axis), len(experts_axis)), np.nan)
-    for (tokens, experts), ns in table.items():
-        grid[np.searchsorted(tokens_axis, tokens), np.searchsorted(experts_axis, experts)] = ns
-    # Few tokens cannot activate many experts: such cells are never looked up, but take part in sums.
-    for row_ns in grid:
-        _extend(experts_axis, row_ns)
+def _moe(folder: Path, shape: ModelShape, tokens: Array) -> Curve:
+    """One sparse layer at the expected number of active experts, for each number of tokens."""
+    rows = [_numbers(folder, "moe", row) for row in _rows(folder, "moe", ("tokens", "activated_experts"))]
+    if not rows:
+        raise InputError("holds no measurement", file=folder / "moe")
+    axes = tuple(np.array(sorted({row[i] for row in rows})) for i in range(2))
+    grid = np.full((len(axes[0]), len(axes[1])), np.nan)
+    for count, active, us in rows:
+        grid[np.searchsorted(axes[0], count), np.searchsorted(axes[1], active)] = us * 1e3
+    # Few tokens cannot activate many experts: such cells are hardly looked up, but take part in sums.
+    for line in grid:
+        fill_gaps(axes[1], line)
+        extend(axes[1], line)
     if np.isnan(grid).any():
-        raise InputError("has holes in its grid", file=folder / "moe")
-    return tokens_axis, experts_axis, grid
+        raise InputError("has too few points to fill its grid", file=folder / "moe")
+    active_experts = [distinct_experts(shape.experts, shape.experts_per_token, int(n)) for n in tokens]
+    ns = [interpolate(axes, grid, (n, e)) for n, e in zip(tokens, active_experts, strict=True)]
+    return Curve(tokens, np.array(ns))
+
+
+def _all_reduce(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
+    """A ring over the datasheet's link."""
+    tokens = np.array([0.0, 65536.0])
+    volume = tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
+    return Curve(
+        tokens, gpu.all_reduce_overhead_ns + volume / (gpu.link_bytes_per_s * gpu.link_efficiency / 1e9)
+    )

@@ -1,0 +1,274 @@
+"""Reads operator tables over shapes: the layout of AIConfigurator's database, as CSV (plain or gzipped).
+
+A folder holds, in ms, for one GPU and one engine:
+
+    gemm_perf                   gemm_dtype, m (tokens), n, k
+    context_attention_perf      batch_size, isl, num_heads, num_key_value_heads, kv_cache_dtype
+    generation_attention_perf   batch_size, step (cached tokens), num_heads, num_key_value_heads, …
+    custom_allreduce_perf       num_gpus, message_size (elements), backend        with --tp
+    moe_perf                    moe_dtype, num_tokens, hidden_size, inter_size, topk, num_experts,
+                                moe_tp_size, moe_ep_size, distribution            sparse models
+
+Heads are per GPU. What the tables leave out is estimated, and the report says so: matrix shapes that
+were not measured, from the share of the roofline that the four nearest shapes reach; the small kernels
+(two norms, rotary embedding with KV store, activation), from their memory traffic and a launch each;
+chunks on top of cached tokens, from the time per query-key pair of a prompt as long as both.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.latency.capacity import kv_heads_per_rank
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.kernel_profile import (
+    Array,
+    Axes,
+    Curve,
+    KernelProfile,
+    extend,
+    fill_gaps,
+    interpolate,
+    value_at,
+    weighted_sum,
+)
+from blis_py.latency.model_shape import ModelShape
+
+_DTYPE = "bfloat16"
+_SMALL_KERNELS = 4
+"""A layer's: two norms (each with the residual sum), rotary embedding with KV store, activation."""
+_SMALL_KERNEL_NS = 2_200.0
+"""Of one of them on few tokens. Layer profiles of an RTX 4090 and an RTX PRO 6000 show 1.9 to 3.2 µs."""
+_ROUTING = "power_law_1.01"
+"""Skew of the expert load, of the three measured: even is faster than real, 1.2 slower."""
+
+
+def is_operator_folder(folder: Path) -> bool:
+    return any((folder / f"gemm_perf.csv{ending}").exists() for ending in ("", ".gz"))
+
+
+def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
+    """Composes a model's step from the tables.
+
+    Raises:
+        InputError: a table is missing or damaged, or does not cover the model (its heads, experts or
+            TP degree; quantised weights).
+    """
+    if shape.weight_bytes != 2 or shape.expert_weight_bytes != 2:
+        raise InputError("holds 16-bit weights only", file=folder, fix="use --latency-model roofline")
+    gemm = _gemm(folder, gpu)
+    parts = _projections(shape, gpu, tp, gemm)
+    if shape.moe_layers:
+        parts += _experts(folder, shape, tp, gemm)
+    if tp > 1:
+        parts.append((2.0 * shape.layers, _all_reduce(folder, shape, tp)))
+    axes, attention = _attention(folder, shape, tp)
+    return KernelProfile(
+        source=f"operator tables {folder.resolve().name}, small kernels estimated",
+        tokens=weighted_sum(parts),
+        sequences=_head(shape, gpu, tp, gemm),
+        axes=axes,
+        attention=shape.layers * attention,
+        skew=0.0,
+    )
+
+
+# --- matrix products ---------------------------------------------------------------------------------
+
+Gemm = Callable[[float, float], Curve]
+"""(n, k) -> time over m."""
+
+
+def _gemm(folder: Path, gpu: GpuSpec) -> Gemm:
+    points: dict[tuple[float, float], dict[float, float]] = {}
+    for n, k, m, ns in _table(folder, "gemm_perf", ("n", "k", "m"), {"gemm_dtype": _DTYPE}):
+        curve = points.setdefault((n, k), {})
+        curve[m] = min(ns, curve.get(m, ns))
+    curves = {shape: _curve(curve) for shape, curve in points.items()}
+    shapes = np.array(list(curves))
+
+    def floor_ns(m: Array, n: float, k: float) -> Array:
+        flops_ns = 2 * m * n * k / (gpu.fp16_flops / 1e9)
+        floor: Array = np.maximum(flops_ns, 2 * (n * k + m * n + m * k) / (gpu.hbm_bytes_per_s / 1e9))
+        return floor
+
+    def lookup(n: float, k: float) -> Curve:
+        if (n, k) in curves:
+            return curves[n, k]
+        distance = (np.log(shapes / [n, k]) ** 2).sum(axis=1)
+        nearest = np.argsort(distance)[:4]
+        weights = 1 / (distance[nearest] + 1e-3)
+        m = curves[tuple(shapes[nearest[0]])].at
+        over_floor = np.zeros_like(m)
+        for i, weight in zip(nearest, weights / weights.sum(), strict=True):
+            near = curves[tuple(shapes[i])]
+            over_floor += weight * np.interp(m, near.at, near.ns) / floor_ns(m, *shapes[i])
+        return Curve(m, over_floor * floor_ns(m, n, k))
+
+    return lookup
+
+
+def _projections(shape: ModelShape, gpu: GpuSpec, tp: int, gemm: Gemm) -> list[tuple[float, Curve]]:
+    """Matrix products and small kernels of all layers."""
+    heads, kv_heads = shape.heads // tp, kv_heads_per_rank(shape, tp)
+    dense = shape.layers - shape.moe_layers
+    width = shape.intermediate // tp
+    parts = [
+        (shape.layers, gemm((heads + 2 * kv_heads) * shape.head_dim, shape.hidden)),
+        (shape.layers, gemm(shape.hidden, heads * shape.head_dim)),
+        (shape.layers, _small_kernels(shape, gpu, tp)),
+    ]
+    if dense:
+        parts += [(dense, gemm(2 * width, shape.hidden)), (dense, gemm(shape.hidden, width))]
+    return [(float(count), curve) for count, curve in parts]
+
+
+def _small_kernels(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
+    tokens = np.array([0.0, 65536.0])
+    rotary = 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim / tp
+    active = shape.experts_per_token * shape.moe_intermediate + shape.shared_intermediate
+    width = 8 * shape.hidden + rotary + 3 * (active if shape.moe_layers else shape.intermediate) / tp
+    moved = tokens * width * shape.dtype_bytes
+    return Curve(
+        tokens, _SMALL_KERNELS * _SMALL_KERNEL_NS + moved / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9)
+    )
+
+
+def _experts(folder: Path, shape: ModelShape, tp: int, gemm: Gemm) -> list[tuple[float, Curve]]:
+    wanted = {
+        "moe_dtype": _DTYPE,
+        "hidden_size": str(shape.hidden),
+        "inter_size": str(shape.moe_intermediate),
+        "topk": str(shape.experts_per_token),
+        "num_experts": str(shape.experts),
+        "moe_tp_size": str(tp),
+        "moe_ep_size": "1",
+        "distribution": _ROUTING,
+    }
+    points: dict[float, float] = {}
+    for tokens, ns in _table(folder, "moe_perf", ("num_tokens",), wanted):
+        points[tokens] = min(ns, points.get(tokens, ns))
+    layers = float(shape.moe_layers)
+    parts = [(layers, _curve(points)), (layers, gemm(shape.experts, shape.hidden))]
+    if shape.shared_intermediate:
+        width = shape.shared_intermediate // tp
+        parts += [(layers, gemm(2 * width, shape.hidden)), (layers, gemm(shape.hidden, width))]
+    return parts
+
+
+def _head(shape: ModelShape, gpu: GpuSpec, tp: int, gemm: Gemm) -> Curve:
+    """LM head, and a pass over the logits to sample."""
+    curve = gemm(shape.vocab // tp, shape.hidden)
+    return Curve(curve.at, curve.ns + 6 * curve.at * shape.vocab / (gpu.hbm_bytes_per_s / 1e9))
+
+
+def _all_reduce(folder: Path, shape: ModelShape, tp: int) -> Curve:
+    points = {
+        elements / shape.hidden: ns
+        for elements, ns in _table(
+            folder,
+            "custom_allreduce_perf",
+            ("message_size",),
+            {"num_gpus": str(tp), "backend": lambda name: name.endswith("graph")},
+        )
+    }
+    return _curve(points)
+
+
+# --- attention ---------------------------------------------------------------------------------------
+
+
+def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array]:
+    """One layer's attention on the grid of `KernelProfile`: prompts and decodes, one after the other."""
+    heads = {
+        "num_heads": str(shape.heads // tp),
+        "num_key_value_heads": str(kv_heads_per_rank(shape, tp)),
+        "kv_cache_dtype": _DTYPE,
+    }
+    one = {**heads, "batch_size": "1", "attn_dtype": _DTYPE}
+    prompt = _curve(dict(_table(folder, "context_attention_perf", ("isl",), one)))  # type: ignore[arg-type]
+    counts, contexts, decode = _decodes(folder, heads)
+    chunks = np.concatenate([[0.0], prompt.at[prompt.at >= 16]])
+    pasts = np.array([0.0, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768])
+    grid = np.zeros((len(chunks), len(pasts), len(counts), len(contexts)))
+    for i, chunk in enumerate(chunks[1:], start=1):
+        for j, past in enumerate(pasts):
+            alone = interpolate((counts, contexts), decode, (1, past)) if past else 0.0
+            grid[i, j] = max(_chunk_ns(prompt, chunk, past), alone)
+    return (chunks, pasts, counts, contexts), grid + decode
+
+
+def _chunk_ns(prompt: Curve, chunk: float, past: float) -> float:
+    """A chunk's share of the query-key pairs of a prompt that ends where it ends."""
+    length = past + chunk
+    return value_at(prompt, length) * (chunk * past + chunk * chunk / 2) / (length * length / 2)
+
+
+def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array]:
+    points = {
+        (count, step): ns
+        for count, step, ns in _table(folder, "generation_attention_perf", ("batch_size", "step"), heads)
+    }
+    counts = np.array([0.0, *sorted({count for count, _ in points})])
+    contexts = np.array([0.0, *sorted({step for _, step in points})])
+    grid = np.full((len(counts), len(contexts)), np.nan)
+    for (count, step), ns in points.items():
+        grid[np.searchsorted(counts, count), np.searchsorted(contexts, step)] = ns
+    grid[0] = 0.0
+    grid[:, 0] = grid[:, 1]
+    for line in grid:
+        fill_gaps(contexts, line)
+        extend(contexts, line)
+    for line in grid.T:
+        extend(counts, line)
+    return counts, contexts, grid
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+Wanted = Mapping[str, str | Callable[[str], bool]]
+
+
+def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) -> Iterator[tuple[float, ...]]:
+    """Rows with the wanted values: the columns and the latency in ns. Columns that are the same in every
+    row may have been dropped from a table, so a wanted one that is absent is taken to fit."""
+    plain = folder / f"{name}.csv"
+    path = plain if plain.exists() else folder / f"{name}.csv.gz"
+    found = False
+    try:
+        with path.open("rt", encoding="utf-8") if path == plain else gzip.open(path, "rt") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            for key in (*columns, "latency"):
+                if key not in header:
+                    raise InputError("missing column", file=path, key=key)
+            places = [header.index(key) for key in (*columns, "latency")]
+            filters = [(header.index(key), value) for key, value in wanted.items() if key in header]
+            for row in reader:
+                if all(v(row[i]) if callable(v) else row[i] == v for i, v in filters):
+                    found = True
+                    yield _numbers(path, row, places)
+    except (OSError, EOFError) as error:
+        raise InputError("cannot be read", file=path, value=str(error)) from None
+    if not found:
+        model = ", ".join(f"{key}={value}" for key, value in wanted.items() if not callable(value))
+        raise InputError(f"holds no measurement with {model}", file=path, fix="use --latency-model roofline")
+
+
+def _numbers(path: Path, row: list[str], places: list[int]) -> tuple[float, ...]:
+    try:
+        *numbers, ms = (float(row[i]) for i in places)
+    except (ValueError, IndexError):
+        raise InputError("must be numbers", file=path, value=",".join(row)) from None
+    return (*numbers, ms * 1e6)
+
+
+def _curve(points: dict[float, float]) -> Curve:
+    where = sorted(points)
+    return Curve(np.array(where), np.array([points[value] for value in where]))
