@@ -16,8 +16,8 @@ from blis_py.errors import InputError
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
-_VERBS = ("run", "replay")
-_NOT_YET = ("observe", "calibrate", "convert", "compose", "sweep", "plan", "explain", "report", "engine")
+_VERBS = ("run", "replay", "calibrate")
+_NOT_YET = ("observe", "convert", "compose", "sweep", "plan", "explain", "report", "engine")
 _COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 """The base of what typer raises about a command line; its public name depends on typer's version."""
 
@@ -47,7 +47,7 @@ def _dispatch(arguments: list[str]) -> int:
     """Runs the verb; typer turns an interrupt into its exit code."""
     verb = arguments[0]
     if verb in _NOT_YET:
-        raise InputError(f"`blis {verb}` is not available yet", fix="there are `run` and `replay`")
+        raise InputError(f"`blis {verb}` is not available yet", fix=f"there are {', '.join(_VERBS)}")
     if verb in _VERBS:
         app = _app([verb], arguments[1:])
         return app(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK

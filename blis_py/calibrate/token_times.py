@@ -1,0 +1,105 @@
+"""When each request of a run was sent, got its first token and its last: measured or simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+from blis_py.traces.files import integers, labels, read_columns
+from blis_py.workload.table import Ints, Labels
+
+Seconds = NDArray[np.float64]
+
+_TIMES = ("request_id", "send_time_us", "arrival_time_us", "first_chunk_time_us", "last_chunk_time_us")
+_LAST_US = 2**53
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """One row per request that completed, sorted by id."""
+
+    source: str
+    request_id: Ints
+    slo_class: Labels
+    output_tokens: Ints
+    sent_s: Seconds
+    ttft_s: Seconds
+    e2e_s: Seconds
+    incomplete: int
+    """Requests that ended otherwise, or without a recorded token."""
+
+    @property
+    def tpot_s(self) -> Seconds:
+        """Mean time per token after the first; NaN for a single token."""
+        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        means: Seconds = (self.e2e_s - self.ttft_s) / gaps
+        return means
+
+    def take(self, rows: NDArray[np.intp]) -> TokenTimes:
+        return TokenTimes(
+            self.source,
+            self.request_id[rows],
+            self.slo_class.take(rows),
+            self.output_tokens[rows],
+            self.sent_s[rows],
+            self.ttft_s[rows],
+            self.e2e_s[rows],
+            self.incomplete,
+        )
+
+
+def read_token_times(path: str | Path) -> TokenTimes:
+    """From a TraceV2 CSV with measured times, or the `--out` folder of a run, which holds one.
+
+    Raises:
+        InputError: no such file, not a TraceV2, or a trace in which no request has token times.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = next((p for name in ("trace.csv", "trace.csv.gz") if (p := file / name).exists()), file)
+    if not file.is_file():
+        raise InputError("no such trace", file=path, fix="name a TraceV2 CSV or the --out folder of a run")
+    kind, join = labels()
+    status_kind, status_join = labels()
+    whole = integers(-_LAST_US, _LAST_US)
+    columns = read_columns(
+        file,
+        {
+            **dict.fromkeys((*_TIMES, "output_tokens", "num_chunks"), whole),
+            "slo_class": kind,
+            "status": status_kind,
+        },
+        optional=("send_time_us", "num_chunks", "slo_class", "status"),
+    )
+    rows = sum(map(len, columns["request_id"]))
+
+    def number(name: str) -> Ints:
+        return np.concatenate(columns[name]) if name in columns else np.zeros(rows, dtype=np.int64)
+
+    status = status_join(columns["status"]).to_list() if "status" in columns else ["ok"] * rows
+    classes = join(columns["slo_class"]) if "slo_class" in columns else Labels.constant("", rows)
+    first, last, sent = number("first_chunk_time_us"), number("last_chunk_time_us"), number("send_time_us")
+    sent = np.where(sent > 0, sent, number("arrival_time_us"))
+    timed = np.array([word == "ok" for word in status]) & (first > 0) & (last >= first)
+    if not timed.any():
+        fix = "calibration needs a trace recorded from an engine, or the trace.csv of a run's --out"
+        raise InputError("no request has token times", file=file, fix=fix)
+    done = np.flatnonzero(timed)
+    done = done[np.argsort(number("request_id")[done], kind="stable")]
+    ids = number("request_id")[done]
+    if len(np.unique(ids)) < len(ids):
+        raise InputError("a request occurs twice", file=file, key="request_id")
+    return TokenTimes(
+        source=str(path),
+        request_id=ids,
+        slo_class=classes.take(done),
+        output_tokens=number("output_tokens")[done],
+        sent_s=sent[done] / 1e6,
+        ttft_s=(first - sent)[done] / 1e6,
+        e2e_s=(last - sent)[done] / 1e6,
+        incomplete=rows - len(done),
+    )
