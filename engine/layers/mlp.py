@@ -1,0 +1,95 @@
+"""Feed-forward layers: one gated MLP, or a routed choice of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.kernels.activation import swiglu
+from engine.kernels.moe import fused_moe, route_grouped_sigmoid, route_softmax
+from engine.layers.parameter import weight
+
+
+class GatedMlp(nn.Module):
+    """`down(silu(gate(x)) * up(x))`, with gate and up as one matrix (gate rows first)."""
+
+    def __init__(self, *, hidden: int, intermediate: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.gate_up_weight = weight(2 * intermediate, hidden, dtype=dtype)
+        self.down_weight = weight(hidden, intermediate, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[T, hidden] -> [T, hidden]`."""
+        return F.linear(swiglu(F.linear(x, self.gate_up_weight)), self.down_weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """How a token chooses its experts."""
+
+    top_k: int
+    renormalize: bool
+    """Make the chosen weights sum to one."""
+    sigmoid: bool = False
+    """Sigmoid scores with a bias that counts for the choice only, groups first, in float32 (Ling,
+    LLaDA2); otherwise softmax over all experts."""
+    num_groups: int = 1
+    top_k_groups: int = 1
+    scale: float = 1.0
+    """Multiplies the weights of the chosen experts."""
+
+
+class SparseMlp(nn.Module):
+    """Routed experts, stacked, and optionally experts every token passes through.
+
+    `w13[e]` holds gate rows, then up rows; `w2[e]` is down.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        experts: int,
+        intermediate: int,
+        shared_intermediate: int,
+        router: Router,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.router = router
+        self.router_weight = weight(experts, hidden, dtype=torch.float32 if router.sigmoid else dtype)
+        self.expert_bias = weight(experts, dtype=torch.float32) if router.sigmoid else None
+        self.w13 = weight(experts, 2 * intermediate, hidden, dtype=dtype)
+        self.w2 = weight(experts, hidden, intermediate, dtype=dtype)
+        self.shared: GatedMlp | None = None
+        if shared_intermediate:
+            self.shared = GatedMlp(hidden=hidden, intermediate=shared_intermediate, dtype=dtype)
+        self.load: Tensor | None = None
+        """`[experts]` int64, when set: how many rows each expert computed, added up step by step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[T, hidden] -> [T, hidden]`."""
+        weights, ids = self.route(x)
+        if self.load is not None:
+            rows = ids.reshape(-1).long()
+            self.load.scatter_add_(0, rows, torch.ones_like(rows))
+        out = fused_moe(x, self.w13, self.w2, weights, ids)
+        return out if self.shared is None else out + self.shared(x)
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights float32 and experts int32 of each token, both `[T, top_k]`."""
+        router = self.router
+        if self.expert_bias is None:
+            return route_softmax(F.linear(x, self.router_weight), router.top_k, router.renormalize)
+        return route_grouped_sigmoid(
+            F.linear(x.float(), self.router_weight),
+            self.expert_bias,
+            router.top_k,
+            router.num_groups,
+            router.top_k_groups,
+            router.renormalize,
+            router.scale,
+        )

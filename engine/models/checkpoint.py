@@ -1,0 +1,116 @@
+"""Reading a HuggingFace safetensors checkpoint into a decoder, tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from blis_py.errors import InputError
+from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder
+from engine.models.names import places
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+_DTYPES = frozenset({"BF16", "F16", "F32", "F64"})
+_COMPLETE = "download the checkpoint again, all of it"
+_OTHER_MODEL = "use the config.json that belongs to these weights"
+
+
+def load_checkpoint(decoder: Decoder, folder: Path) -> None:
+    """Copy every tensor to its place; memory holds one tensor besides the decoder.
+
+    Raises:
+        InputError: a shard or tensor is missing or damaged, a tensor has no place, another shape, or an
+            unsupported dtype. Names file and tensor. The decoder is then half filled: drop it.
+    """
+    targets = places(decoder)
+    shards = _shards(folder)
+    _check_names(decoder.config, folder, shards, targets)
+    for file, names in shards.items():
+        with _open(file) as shard:
+            for name in names:
+                if name in targets:
+                    _copy(shard, file, name, targets[name])
+
+
+def _shards(folder: Path) -> dict[Path, list[str]]:
+    """File -> names of its tensors; every file is there."""
+    index = folder / INDEX
+    if not index.is_file():
+        file = folder / SINGLE
+        if not file.is_file():
+            fix = "use a checkpoint in safetensors format, or --load-format dummy"
+            raise InputError(f"neither {SINGLE} nor {INDEX} found", file=folder, fix=fix)
+        with _open(file) as shard:
+            return {file: list(shard.keys())}
+    shards: dict[Path, list[str]] = defaultdict(list)
+    for name, file_name in _weight_map(index).items():
+        shards[folder / file_name].append(name)
+    for file in shards:
+        if not file.is_file():
+            raise InputError("missing shard", file=file, key=shards[file][0], fix=_COMPLETE)
+    return shards
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError("no weight_map can be read", file=index, value=str(error), fix=_COMPLETE) from None
+    if not isinstance(names, dict):
+        raise InputError("must map tensors to files", file=index, key="weight_map", fix=_COMPLETE)
+    return names
+
+
+def _check_names(
+    config: ModelConfig, folder: Path, shards: dict[Path, list[str]], targets: dict[str, Tensor]
+) -> None:
+    files = {name: file for file, names in shards.items() for name in names}
+    missing = [name for name in targets if name not in files]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"missing tensor{more}", file=folder, key=missing[0], fix=_OTHER_MODEL)
+    for name, file in files.items():
+        if name not in targets and not _needless(name, config):
+            raise InputError("unexpected tensor", file=file, key=name, fix=_OTHER_MODEL)
+
+
+def _needless(name: str, config: ModelConfig) -> bool:
+    """Tensors some checkpoints hold although the decoder does without."""
+    if name == "lm_head.weight":
+        return config.tied_embeddings
+    extra = range(config.num_layers, config.num_layers + config.extra_layers)
+    return name.endswith("rotary_emb.inv_freq") or name.startswith(tuple(f"model.layers.{i}." for i in extra))
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            "not a readable safetensors file", file=file, value=str(error), fix=_COMPLETE
+        ) from None
+
+
+def _copy(shard: Any, file: Path, name: str, target: Tensor) -> None:
+    try:
+        header = shard.get_slice(name)
+    except SafetensorError:
+        raise InputError("missing tensor", file=file, key=name, fix=_COMPLETE) from None
+    if header.get_dtype() not in _DTYPES:
+        fix = "use an unquantised checkpoint"
+        raise InputError("unsupported dtype", file=file, key=name, value=header.get_dtype(), fix=fix)
+    shape = list(header.get_shape())
+    if shape != list(target.shape):
+        problem = f"shape {shape} where the config says {list(target.shape)}"
+        raise InputError(problem, file=file, key=name, fix=_OTHER_MODEL)
+    with torch.no_grad():
+        target.copy_(shard.get_tensor(name))

@@ -1,0 +1,250 @@
+"""What a HuggingFace `config.json` says about a decoder, checked: one dataclass for every architecture.
+
+The sizes are read by `blis_py.latency.model_shape`, so the simulator and the engine cannot disagree on
+them. A feature the decoder does not have is refused; nothing is quietly left out. A further architecture
+is one function here and one line in `ARCHITECTURES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.latency.hf_config import ConfigFile
+from blis_py.latency.model_shape import ModelShape, known_models, load_model
+from blis_py.latency.profiles import find_profile
+from engine.layers.mlp import Router
+from engine.layers.rope import Rope
+from engine.models.names import LING, LLAMA, MIXTRAL, Names
+from engine.models.rope_config import read_rope, read_rotary_dim
+
+LLADA2_BLOCK_TOKENS = 32
+"""LLaDA2 was trained on blocks of 32; its configs do not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder-only transformer with grouped-query attention, RoPE, RMSNorm and SwiGLU."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    """Width of a dense layer's feed-forward; unused when every layer is sparse."""
+    max_position_embeddings: int
+    """Longest sequence, RoPE scaling applied."""
+    rms_norm_eps: float
+    rope: Rope
+    rotary_dim: int
+    """Leading dimensions of a head that are rotated; the others pass through."""
+    tied_embeddings: bool
+    names: Names = LLAMA
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    router: Router | None = None
+    """None = every layer is dense."""
+    experts: int = 0
+    moe_intermediate_size: int = 0
+    """Width of one routed expert."""
+    shared_intermediate_size: int = 0
+    """Width of the shared experts together; 0 = none."""
+    sparse_layers: frozenset[int] = frozenset()
+    """Layers with routed experts."""
+    mask_block: int = 1
+    """Tokens that see each other whatever their order: 1 = causal, more = block diffusion."""
+    extra_layers: int = 0
+    """Multi-token prediction layers a checkpoint holds beyond `num_layers`; not loaded."""
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Keys and values of all layers for one token."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+def load_model_config(model: Path | str) -> ModelConfig:
+    """Read the architecture of a model.
+
+    Args:
+        model: a checkpoint folder, its config.json, or the name of a bundled model (`qwen3-0.6b`).
+
+    Raises:
+        InputError: no such model; unknown architecture; a key missing or out of range; a feature the
+            decoder does not have.
+    """
+    file = find_config(model)
+    config = ConfigFile.read(file)
+    architecture = _architecture(config)
+    _refuse_unsupported(config)
+    shape = load_model(str(model), file)
+    _refuse_short_window(config, shape)
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        num_layers=shape.layers,
+        num_heads=shape.heads,
+        num_kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate,
+        max_position_embeddings=shape.max_position_embeddings,
+        rms_norm_eps=config.number("rms_norm_eps"),
+        rope=read_rope(config),
+        rotary_dim=read_rotary_dim(config, shape.head_dim),
+        tied_embeddings=shape.tied_embeddings,
+        mask_block=_mask_block(config, architecture),
+        extra_layers=config.count("num_nextn_predict_layers", default=0, least=0),
+        **ARCHITECTURES[architecture](config, shape),
+    )
+
+
+def find_config(model: Path | str) -> Path:
+    """The config.json of a folder, a file, or a bundled model.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    path = Path(model)
+    if path.is_dir():
+        return path / "config.json"
+    if path.is_file():
+        return path
+    try:
+        return find_profile("models", str(model))
+    except InputError:
+        fix = f"give a folder with config.json, or one of {', '.join(known_models())}"
+        problem = "neither a folder nor a bundled model"
+        raise InputError(problem, key="--model", value=str(model), fix=fix) from None
+
+
+def _architecture(config: ConfigFile) -> str:
+    names = config.items("architectures")
+    if not names:
+        raise config.error("architectures", "missing", fix="use a complete HuggingFace config.json")
+    if names[0] not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise config.error("architectures", "unknown architecture", names[0], f"use one of {known}")
+    return str(names[0])
+
+
+def _refuse_unsupported(config: ConfigFile) -> None:
+    if config.has("quantization_config"):
+        method = config.required_section("quantization_config").values.get("quant_method")
+        fix = "use the unquantised checkpoint (bfloat16, float16 or float32)"
+        raise config.error("quantization_config", "quantised weights are not supported", method, fix)
+    activation = config.text("hidden_act", default="silu")
+    if activation != "silu":
+        raise config.error("hidden_act", "activation not supported", activation, "use a model with silu")
+    for key in ("mlp_bias", "norm_head"):
+        if config.flag(key, default=False):
+            raise config.error(key, "not supported", True, "use another model")
+
+
+def _refuse_short_window(config: ConfigFile, shape: ModelShape) -> None:
+    """A window as long as the context is no window; a shorter one would need another attention."""
+    if 0 < shape.sliding_window < shape.max_position_embeddings:
+        fix = f"set max_position_embeddings to {shape.sliding_window} to serve shorter contexts only"
+        raise config.error("sliding_window", "shorter than the context", shape.sliding_window, fix)
+
+
+def _mask_block(config: ConfigFile, architecture: str) -> int:
+    """`block_diffusion.block_size`, a key of our own, makes any decoder a block-diffusion model."""
+    diffusion = config.section("block_diffusion")
+    if diffusion is not None:
+        return diffusion.count("block_size")
+    return LLADA2_BLOCK_TOKENS if architecture == "LLaDA2MoeModelLM" else 1
+
+
+def _llama(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    bias = config.flag("attention_bias", default=False)
+    return {"qkv_bias": bias, "out_bias": bias}
+
+
+def _mistral(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    return {}
+
+
+def _qwen2(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    return {"qkv_bias": True}
+
+
+def _qwen3(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    return {"qk_norm": True, **_llama(config, shape)}
+
+
+def _mixtral(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    router = Router(top_k=shape.experts_per_token, renormalize=True)
+    return {"names": MIXTRAL, "router": router, **_experts(config, shape, range(shape.layers))}
+
+
+def _qwen3_moe(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    dense, step = config.items("mlp_only_layers"), config.count("decoder_sparse_step", default=1)
+    sparse = (layer for layer in range(shape.layers) if layer not in dense and (layer + 1) % step == 0)
+    renormalize = config.flag("norm_topk_prob", default=False)
+    router = Router(top_k=shape.experts_per_token, renormalize=renormalize)
+    return {"router": router, **_qwen3(config, shape), **_experts(config, shape, sparse)}
+
+
+def _ling(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    """Ling 2.0 (Bailing MoE V2); LLaDA2 is the same network with another mask."""
+    if config.text("score_function", default="sigmoid") != "sigmoid":
+        raise config.error("score_function", "not supported", config.values["score_function"], "use sigmoid")
+    if not config.flag("moe_router_enable_expert_bias", default=True):
+        raise config.error("moe_router_enable_expert_bias", "not supported", False, "use another model")
+    groups, chosen = config.count("n_group"), config.count("topk_group")
+    size = shape.experts // groups
+    if shape.experts % groups or size < 2:
+        problem = f"must divide num_experts ({shape.experts}) into groups of at least 2"
+        raise config.error("n_group", problem, groups)
+    if chosen > groups or chosen * size < shape.experts_per_token:
+        problem = f"must be at most n_group and offer {shape.experts_per_token} experts"
+        raise config.error("topk_group", problem, chosen)
+    router = Router(
+        top_k=shape.experts_per_token,
+        renormalize=config.flag("norm_topk_prob", default=True),
+        sigmoid=True,
+        num_groups=groups,
+        top_k_groups=chosen,
+        scale=config.number("routed_scaling_factor"),
+    )
+    first = config.count("first_k_dense_replace", default=0, least=0)
+    return {
+        "names": LING,
+        "qkv_bias": config.flag("use_qkv_bias", default=False),
+        "out_bias": config.flag("use_bias", default=False),
+        "qk_norm": config.flag("use_qk_norm", default=True),
+        "router": router,
+        **_experts(config, shape, range(first, shape.layers)),
+    }
+
+
+def _experts(config: ConfigFile, shape: ModelShape, sparse_layers: Iterable[int]) -> dict[str, Any]:
+    if not shape.is_moe:
+        key = config.key("num_experts", "num_local_experts")
+        raise config.error(key, "must be at least 2 in a mixture of experts", config.values.get(key))
+    return {
+        "experts": shape.experts,
+        "moe_intermediate_size": shape.moe_intermediate,
+        "shared_intermediate_size": shape.shared_intermediate,
+        "sparse_layers": frozenset(sparse_layers),
+    }
+
+
+ARCHITECTURES: dict[str, Callable[[ConfigFile, ModelShape], dict[str, Any]]] = {
+    "LlamaForCausalLM": _llama,
+    "MistralForCausalLM": _mistral,
+    "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "MixtralForCausalLM": _mixtral,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
+    "BailingMoeV2ForCausalLM": _ling,
+    "LLaDA2MoeModelLM": _ling,
+}
+"""Name in `architectures` -> the fields of `ModelConfig` in which it differs from the plainest decoder."""

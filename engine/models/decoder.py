@@ -1,0 +1,135 @@
+"""The one decoder: embedding, layers of attention and feed-forward around a residual stream, LM head.
+
+Every supported architecture is this module with other switches in its `ModelConfig`. It only infers, on
+one device, and does no Python work that depends on tensor values, so a forward can be captured in a
+CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.kernels.attention import AttentionMetadata
+from engine.kernels.norm import rms_norm
+from engine.layers.attention import Attention
+from engine.layers.mlp import GatedMlp, SparseMlp
+from engine.layers.parameter import weight
+from engine.layers.rope import cos_sin_table
+from engine.models.config import ModelConfig
+
+KVCache = Sequence[tuple[Tensor, Tensor]]
+"""Per layer `(k_cache, v_cache)`, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
+
+
+class Decoder(nn.Module):
+    """Weights are uninitialised until `engine.models.weights` fills them."""
+
+    cos_sin: Tensor
+    """`[max_positions, rotary_dim]` float32."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = weight(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.layers = nn.ModuleList(DecoderLayer(config, index, dtype) for index in range(config.num_layers))
+        self.norm = weight(config.hidden_size, dtype=dtype)
+        self.head = None if config.tied_embeddings else weight(*self.embedding.shape, dtype=dtype)
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, slots: Tensor, meta: AttentionMetadata, kv: KVCache
+    ) -> Tensor:
+        """Hidden states `[T, hidden]` of the new tokens, after the final norm.
+
+        Args:
+            input_ids: `[T]` int64, the new tokens of all sequences, one after another.
+            positions: `[T]` int64, where each stands in its sequence.
+            slots: `[T]` int64, where its keys and values go: page * page_size + offset; -1 = nowhere.
+        """
+        hidden, residual = F.embedding(input_ids, self.embedding), None
+        for layer, (k_cache, v_cache) in zip(self.layers, kv, strict=True):
+            hidden, residual = layer(hidden, residual, self.cos_sin, positions, slots, meta, k_cache, v_cache)
+        return rms_norm(hidden, self.norm, self.config.rms_norm_eps, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[R, hidden] -> [R, vocab]` float32; give it the rows that need logits, no others."""
+        return F.linear(hidden, self.embedding if self.head is None else self.head).float()
+
+    def set_max_positions(self, count: int) -> None:
+        """Compute the table of angles, on the device of the weights, for positions below `count`."""
+        config = self.config
+        table = cos_sin_table(config.rope, config.rotary_dim, count, self.embedding.device)
+        self.register_buffer("cos_sin", table, persistent=False)
+
+    def track_expert_load(self) -> Tensor | None:
+        """Start counting; `[sparse layers, experts]` int64, growing with every forward, None if dense.
+
+        The caller reads it and sets it to zero. Counting costs one kernel per sparse layer; padded rows
+        count as well, for they are computed.
+        """
+        sparse = [layer.mlp for layer in self.layers if isinstance(layer.mlp, SparseMlp)]
+        if not sparse:
+            return None
+        device = self.embedding.device
+        load = torch.zeros(len(sparse), self.config.experts, dtype=torch.int64, device=device)
+        for mlp, row in zip(sparse, load, strict=True):
+            mlp.load = row
+        return load
+
+
+class DecoderLayer(nn.Module):
+    """Norm, attention, norm, feed-forward. The residual stream is added inside the norms."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = config.rms_norm_eps
+        self.input_norm = weight(config.hidden_size, dtype=dtype)
+        self.attention = Attention(
+            hidden=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            eps=config.rms_norm_eps,
+            qkv_bias=config.qkv_bias,
+            out_bias=config.out_bias,
+            qk_norm=config.qk_norm,
+            dtype=dtype,
+        )
+        self.post_norm = weight(config.hidden_size, dtype=dtype)
+        self.mlp = _mlp(config, index, dtype)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        cos_sin: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        meta: AttentionMetadata,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Output of the feed-forward, and the residual stream it has yet to be added to."""
+        if residual is None:
+            residual, hidden = hidden, rms_norm(hidden, self.input_norm, self.eps)
+        else:
+            hidden, residual = rms_norm(hidden, self.input_norm, self.eps, residual)
+        hidden = self.attention(hidden, cos_sin, positions, slots, meta, k_cache, v_cache)
+        hidden, residual = rms_norm(hidden, self.post_norm, self.eps, residual)
+        return self.mlp(hidden), residual
+
+
+def _mlp(config: ModelConfig, index: int, dtype: torch.dtype) -> GatedMlp | SparseMlp:
+    if config.router is None or index not in config.sparse_layers:
+        return GatedMlp(hidden=config.hidden_size, intermediate=config.intermediate_size, dtype=dtype)
+    return SparseMlp(
+        hidden=config.hidden_size,
+        experts=config.experts,
+        intermediate=config.moe_intermediate_size,
+        shared_intermediate=config.shared_intermediate_size,
+        router=config.router,
+        dtype=dtype,
+    )
