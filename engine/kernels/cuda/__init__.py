@@ -1,0 +1,1 @@
+"""CUDA C++ kernels behind a plain C ABI: built once by nvcc, loaded by ctypes."""

@@ -1,0 +1,76 @@
+"""Building the CUDA C++ kernels: one `nvcc -shared`, cached by the hash of everything that went into it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+# Machine code for Hopper, and PTX for what comes after it.
+ARCHITECTURES = (
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-gencode=arch=compute_90,code=compute_90",
+)
+FLAGS = ("-std=c++17", "-O3")
+
+
+class BuildError(Exception):
+    """The kernels cannot be built here; the message says why."""
+
+
+def sources() -> list[Path]:
+    """The kernels' source files, one library's worth."""
+    return sorted(FOLDER.glob("*.cu"))
+
+
+def compiler() -> str:
+    """Path of nvcc: from $CUDACXX, the search path, or the usual place."""
+    for candidate in (os.environ.get("CUDACXX"), "nvcc", "/usr/local/cuda/bin/nvcc"):
+        found = shutil.which(candidate) if candidate else None
+        if found:
+            return found
+    raise BuildError("nvcc was not found: install the CUDA toolkit, or name nvcc in $CUDACXX")
+
+
+def cache_folder() -> Path:
+    """Where built libraries are kept: blis/kernels under $XDG_CACHE_HOME, else ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "blis" / "kernels"
+
+
+def library() -> Path:
+    """Path of the shared library with all kernels, built if it is not in the cache yet."""
+    nvcc = compiler()
+    target = cache_folder() / f"blis_kernels_{_key(nvcc)}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            built = Path(scratch) / target.name
+            run([nvcc, *FLAGS, "-shared", "-Xcompiler", "-fPIC", *ARCHITECTURES, "-o", str(built), *_names()])
+            built.replace(target)  # atomic: a process that builds at the same time leaves a whole file too
+    return target
+
+
+def run(command: list[str]) -> str:
+    """Run a compiler in the kernels' folder; returns what it said, or raises BuildError with it."""
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    if done.returncode:
+        raise BuildError(f"{command[0]} failed with status {done.returncode}:\n{said.strip()[-4000:]}")
+    return said
+
+
+def _names() -> list[str]:
+    return [path.name for path in sources()]
+
+
+def _key(nvcc: str) -> str:
+    digest = hashlib.sha256()
+    for path in [*sources(), *sorted(FOLDER.glob("*.cuh"))]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update(repr((FLAGS, ARCHITECTURES)).encode() + run([nvcc, "--version"]).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,87 @@
+"""The C ABI of the CUDA C++ kernels: every function with its argument types, and how they are called.
+
+Each launch function returns a CUDA error code, 0 for success; pointers and the stream pass as integers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import warnings
+
+import torch
+
+from engine.kernels.cuda import build
+
+_pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+
+# name: argument types, without the stream that comes last in every launch.
+LAUNCHES: dict[str, tuple[type, ...]] = {
+    # k_cache, v_cache, sources, targets, count, page_bytes
+    "blis_copy_pages": (_pointer, _pointer, _pointer, _pointer, _long, _long),
+    # logits, bfloat16, tokens, experts, top_k, renormalize, weights, ids
+    "blis_route_softmax": (_pointer, _int, _int, _int, _int, _int, _pointer, _pointer),
+    # logits, bfloat16, bias, tokens, experts, top_k, groups, keep_groups, renormalize, scale, weights, ids
+    "blis_route_grouped_sigmoid": (
+        *(_pointer, _int, _pointer, _int, _int, _int, _int, _int, _int, _float),
+        *(_pointer, _pointer),
+    ),
+    # ids, num_rows, experts, block_m, capacity, rows, tile_experts, padded
+    "blis_align_experts": (_pointer, _int, _int, _int, _int, _pointer, _pointer, _pointer),
+    # logits, bitmask, rows, vocabulary, temperatures, top_k, top_p, min_p, seeds, positions, scratch, tokens
+    "blis_sample": (_pointer, _pointer, _int, _int, *(_pointer,) * 8),
+}
+# name: argument types of the functions that launch nothing; they return an int.
+QUERIES: dict[str, tuple[type, ...]] = {"blis_sample_scratch_bytes": ()}
+
+
+class LaunchError(RuntimeError):
+    """A kernel launch was refused by the CUDA runtime."""
+
+
+def declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Give every function of a loaded library its types; raises AttributeError where one is missing."""
+    for name, arguments in LAUNCHES.items():
+        getattr(library, name).argtypes = (*arguments, _pointer)
+    for name, arguments in QUERIES.items():
+        getattr(library, name).argtypes = arguments
+    return library
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The kernels, built if need be; raises BuildError or OSError where that is impossible."""
+    return declare(ctypes.CDLL(str(build.library())))
+
+
+@functools.cache
+def available() -> bool:
+    """Whether the CUDA C++ kernels can run here; says why not in one warning."""
+    try:
+        if torch.cuda.get_device_capability() < (9, 0):
+            raise build.BuildError("they need a GPU of compute capability 9.0 or later")
+        load()
+    except (build.BuildError, OSError, RuntimeError, AttributeError) as error:
+        warnings.warn(
+            f"running without the CUDA C++ kernels, on slower torch code: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
+    """Address of a contiguous tensor of a kernel's element type; raises TypeError for anything else."""
+    if tensor.dtype != dtype or not tensor.is_contiguous():
+        layout = "contiguous" if tensor.is_contiguous() else "strided"
+        raise TypeError(f"the kernel takes a contiguous {dtype} tensor, not a {layout} {tensor.dtype} one")
+    return tensor.data_ptr()
+
+
+def launch(name: str, device: torch.device, *arguments: int | float | None) -> None:
+    """Call a launch function on the device's current stream; raises LaunchError if it was refused."""
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    code = getattr(load(), name)(*arguments, stream)
+    if code:
+        raise LaunchError(f"{name} was not launched: CUDA error {code}")

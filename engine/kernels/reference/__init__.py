@@ -1,0 +1,1 @@
+"""Torch references of all kernels: the oracle of the tests, and the engine's path on CPU."""

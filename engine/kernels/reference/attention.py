@@ -1,0 +1,163 @@
+"""Paged attention in plain torch: the CPU engine's path, and the oracle of the Triton kernels.
+
+Sequences of one query length and of similar context are attended together: one gather of their pages and one
+masked scaled-dot-product attention per such group, so that decoding a batch, or its diffusion blocks, is one
+call. What depends on the batch alone (indices, masks) is derived once and reused by every layer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from engine.kernels.attention import AttentionMetadata
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sequences attended in one call: `B` of them, `L` query tokens each, `N` key tokens (whole pages).
+
+    Args:
+        rows: `[B * L]` query rows, or a slice where they lie together.
+        tiles: `[B * Hk * P]` indices into the cache seen as `[pages * Hk, page_size, D]`.
+        hidden: indices into the gathered `[B * Hk * N]` tokens of those that are not the sequence's.
+        causal: every token of each sequence is new and the mask is causal: no mask to hold.
+        bias: `[B, 1, G * L or 1, N]`, 0 where a query may look and -inf elsewhere; none where all see all.
+        blind: `[B, L]` true at queries that see nothing; none where there are none.
+    """
+
+    batch: int
+    query_len: int
+    rows: Tensor | slice
+    tiles: Tensor
+    hidden: Tensor | None
+    causal: bool
+    bias: Tensor | None
+    blind: Tensor | None
+
+
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float
+) -> Tensor:
+    """As `engine.kernels.attention.paged_attention`."""
+    key = (tuple(k_cache.shape[1:3]), q.shape[1], q.dtype)
+    groups = meta.plans.get(key)
+    if groups is None:
+        groups = meta.plans[key] = plan(meta, k_cache, q)
+    if len(groups) == 1 and groups[0].batch * groups[0].query_len == q.shape[0]:
+        return _attend(q, k_cache, v_cache, groups[0], scale)
+    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    for group in groups:
+        out[group.rows] = _attend(q[group.rows], k_cache, v_cache, group, scale)
+    return out
+
+
+def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: Group, scale: float) -> Tensor:
+    """Attend `[B * L, H, D]`: the query heads of a KV head become rows beside its query tokens."""
+    tokens, num_heads, head_dim = q.shape
+    num_kv_heads = k_cache.shape[1]
+    keys = _gather(k_cache, group)
+    values = _gather(v_cache, group)
+    if group.causal:
+        queries = q.view(group.batch, group.query_len, num_heads, head_dim).transpose(1, 2)
+        keys, values = keys[:, :, : group.query_len], values[:, :, : group.query_len]
+        out = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).reshape(q.shape)
+    heads_per_kv = num_heads // num_kv_heads
+    by_token = q.reshape(group.batch, group.query_len, num_kv_heads, heads_per_kv, head_dim)
+    queries = by_token.permute(0, 2, 3, 1, 4)
+    packed = queries.reshape(group.batch, num_kv_heads, heads_per_kv * group.query_len, head_dim)
+    out = F.scaled_dot_product_attention(packed, keys, values, group.bias, scale=scale)
+    out = out.view(queries.shape).permute(0, 3, 1, 2, 4).reshape(q.shape)
+    if group.blind is not None:
+        out.masked_fill_(group.blind.reshape(tokens, 1, 1), 0.0)
+    return out
+
+
+def _gather(cache: Tensor, group: Group) -> Tensor:
+    """`[B, Hk, N, D]`: the pages of each sequence in order, zero where they hold nothing of its own."""
+    _, num_kv_heads, page_size, head_dim = cache.shape
+    gathered = cache.reshape(-1, page_size, head_dim).index_select(0, group.tiles)
+    if group.hidden is not None:
+        gathered.view(-1, head_dim).index_fill_(0, group.hidden, 0.0)
+    return gathered.view(group.batch, num_kv_heads, -1, head_dim)
+
+
+def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[Group]:
+    """Sort a batch into groups, so that padding at most quadruples the keys read.
+
+    In numpy: these are many operations on few numbers, where torch spends microseconds on each.
+    """
+    page_size = k_cache.shape[2]
+    starts, seq_lens, tables = (
+        tensor.cpu().numpy() for tensor in (meta.query_start, meta.seq_lens, meta.block_tables)
+    )
+    members: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
+    for sequence, (query_len, length) in enumerate(
+        zip(np.diff(starts).tolist(), seq_lens.tolist(), strict=True)
+    ):
+        pages = -(-length // page_size)
+        fresh = 1 < query_len == length and meta.mask_block == 1
+        if query_len:
+            members[query_len, pages.bit_length() // 2, fresh].append(sequence)
+    return [
+        _group(meta.mask_block, k_cache, q, query_len, starts[which], seq_lens[which], tables[which], fresh)
+        for (query_len, _, fresh), which in members.items()
+    ]
+
+
+def _group(
+    mask_block: int,
+    k_cache: Tensor,
+    q: Tensor,
+    query_len: int,
+    starts: Ints,
+    seq_lens: Ints,
+    tables: Ints,
+    fresh: bool,
+) -> Group:
+    num_kv_heads, page_size = k_cache.shape[1:3]
+    ends = seq_lens[:, None]
+    pages = max(1, -(-int(seq_lens.max()) // page_size))
+    # Entries past a sequence's end may be anything; page 0 stands in, and what it holds is hidden.
+    table = np.where(np.arange(pages) * page_size < ends, tables[:, :pages], 0).astype(np.int64)
+    tiles = table[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[:, None]
+
+    tokens = np.arange(pages * page_size)
+    outside = np.broadcast_to((tokens >= ends)[:, None], (len(ends), num_kv_heads, len(tokens)))
+    hidden = np.flatnonzero(outside)
+    positions = ends - query_len + np.arange(query_len)
+    limits = np.minimum((positions // mask_block + 1) * mask_block, ends)
+    bias = None
+    if not fresh and limits.min() < len(tokens):
+        unseen = tokens >= limits[:, None, :, None]
+        unseen = np.tile(unseen, (1, 1, q.shape[1] // num_kv_heads if query_len > 1 else 1, 1))
+        bias = torch.zeros(unseen.shape, dtype=q.dtype).masked_fill_(torch.from_numpy(unseen), -torch.inf)
+    blind = limits <= 0
+    rows = starts[:, None].astype(np.int64) + np.arange(query_len)
+    first, last = int(rows[0, 0]), int(rows[-1, -1])
+    return Group(
+        batch=len(ends),
+        query_len=query_len,
+        rows=slice(first, last + 1) if last + 1 - first == rows.size else _on(q, rows.reshape(-1)),
+        tiles=_on(q, tiles.reshape(-1)),
+        hidden=_on(q, hidden) if hidden.size else None,
+        causal=fresh,
+        bias=None if bias is None else bias.to(q.device),
+        blind=_on(q, blind) if blind.any() else None,
+    )
+
+
+def _on(q: Tensor, values: Ints) -> Tensor:
+    return torch.from_numpy(values).to(q.device)

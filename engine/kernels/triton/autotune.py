@@ -1,0 +1,43 @@
+"""Autotuning that also works where there is nothing to time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether kernels run in Triton's interpreter, on CPU tensors. Decided once, when Triton is imported.
+
+The interpreter computes wrongly in bf16: kernels cast every load to float32 under a constexpr there.
+"""
+
+
+class FirstConfig:
+    """A kernel launched with the first of its configurations."""
+
+    def __init__(self, kernel: Any, config: Any) -> None:
+        self.fn, self.config = kernel, config
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            return self.fn[grid](*args, **kwargs, **self.config.all_kwargs())
+
+        return launch
+
+
+def autotuned(configs: Sequence[Any], key: Sequence[str]) -> Callable[[Any], Any]:
+    """`triton.autotune`, except that a lone configuration and the interpreter take the first untimed.
+
+    Keep the list short: every configuration is compiled and timed at the first launch of each key, which
+    must have happened before a CUDA graph is captured.
+    """
+
+    def decorate(kernel: Any) -> Any:
+        if INTERPRETED or len(configs) == 1:
+            return FirstConfig(kernel, configs[0])
+        return triton.autotune(configs=list(configs), key=list(key))(kernel)
+
+    return decorate

@@ -1,0 +1,302 @@
+"""Paged attention of one query token per sequence, bound by how fast keys and values come from memory.
+
+The work of a batch is one line of tiles: for each sequence, for each of its KV heads, its tiles of BLOCK_N
+tokens. A fixed number of programs, as many as the GPU holds at once, take equal shares of that line whatever
+the lengths, so one long sequence among short ones delays nobody, and the launch does not depend on tensor
+values (CUDA graphs). A program's share may begin and end inside a (sequence, head); such partial softmaxes go
+to a small workspace and a second kernel merges them. The query heads of a KV head are the rows of one
+tensor-core tile, so keys and values are read once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.aot import AotCase
+from engine.kernels.triton.attention_tiles import (
+    LOG2_E,
+    load_tile,
+    multiprocessors,
+    padded_head_dim,
+    softmax_step,
+    tile_offsets,
+)
+from engine.kernels.triton.autotune import INTERPRETED
+
+if TYPE_CHECKING:
+    from engine.kernels.attention import AttentionMetadata
+
+PROGRAMS_PER_SM = 2
+NUM_WARPS = 4
+NUM_STAGES = 5  # two tiles of keys and values ahead, and the page numbers of the tiles after them
+MERGE_WARPS = 4
+
+_VARYING = ["num_seqs", "stride_table"]
+
+
+@triton.jit(do_not_specialize=_VARYING)
+def _decode(
+    out,
+    q,
+    k_cache,
+    v_cache,
+    block_tables,
+    seq_lens,
+    partial_out,
+    partial_stats,
+    scale_log2,
+    num_seqs,
+    stride_table,
+    stride_ot,
+    stride_qt,
+    stride_qh,
+    stride_page,
+    stride_head,
+    stride_slot,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    F32: tl.constexpr,
+):
+    rows = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, BLOCK_D)
+    row_mask = (rows < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+
+    sequences = tl.arange(0, BLOCK_S)
+    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
+    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
+    line = tl.max(ends, 0)
+    share = tl.cdiv(line, tl.num_programs(0))
+    tile = tl.program_id(0) * share
+    stop = tl.minimum(tile + share, line)
+
+    while tile < stop:
+        before = ends <= tile
+        sequence = tl.sum(before.to(tl.int32), 0)
+        seq_len = tl.load(seq_lens + sequence)
+        tiles = tl.cdiv(seq_len, BLOCK_N)
+        inside = tile - tl.max(tl.where(before, ends, 0), 0)
+        head = inside // tiles
+        first = inside % tiles
+        count = tl.minimum(tiles - first, stop - tile)
+
+        query = q + sequence.to(tl.int64) * stride_qt + (head * GROUP + rows) * stride_qh
+        queries = tl.load(query[:, None] + dims[None, :], mask=row_mask, other=0.0)
+        if F32:
+            queries = queries.to(tl.float32)
+        table = block_tables + sequence.to(tl.int64) * stride_table
+        keys_of_head = k_cache + head.to(tl.int64) * stride_head
+        values_of_head = v_cache + head.to(tl.int64) * stride_head
+        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for index in range(first, first + count):
+            offsets, _, valid = tile_offsets(
+                table, index * BLOCK_N, seq_len, dims, stride_page, stride_slot, PAGE_SIZE, BLOCK_N
+            )
+            keys = load_tile(keys_of_head + offsets, valid, dims, HEAD_DIM, True, F32)
+            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+            scores = tl.where(valid[None, :], scores, float("-inf"))
+            values = load_tile(values_of_head + offsets, valid, dims, HEAD_DIM, True, F32)
+            peak, total, acc = softmax_step(scores, peak, total, acc, values, scale_log2)
+
+        if count == tiles:
+            target = out + sequence.to(tl.int64) * stride_ot + (head * GROUP + rows)[:, None] * HEAD_DIM
+            result = (acc / total[:, None]).to(out.dtype.element_ty)
+            tl.store(target + dims[None, :], result, mask=row_mask)
+        else:
+            part = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
+            tl.store(partial_out + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=row_mask)
+            tl.store(partial_stats + part * 2, peak, mask=rows < GROUP)
+            tl.store(partial_stats + part * 2 + 1, total, mask=rows < GROUP)
+        tile += count
+
+
+@triton.jit(do_not_specialize=["num_seqs", "programs"])
+def _merge(
+    out,
+    seq_lens,
+    partial_out,
+    partial_stats,
+    scale_log2,
+    num_seqs,
+    programs,
+    stride_ot,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """Merge the partial softmaxes of one (sequence, query head); zeros for a sequence without tokens.
+
+    The program whose share holds a (sequence, head)'s first tile keeps its part in slot 1, those that go on
+    in slot 0: a program can have at most one of each.
+    """
+    sequence = tl.program_id(0)
+    query_head = tl.program_id(1)
+    head = query_head // GROUP
+    row = query_head % GROUP
+    dims = tl.arange(0, BLOCK_D)
+    dim_mask = dims < HEAD_DIM
+    target = out + sequence.to(tl.int64) * stride_ot + query_head * HEAD_DIM + dims
+
+    sequences = tl.arange(0, BLOCK_S)
+    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
+    line_tiles = tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS
+    share = tl.cdiv(tl.sum(line_tiles, 0), programs)
+    tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
+    if tiles == 0:
+        tl.store(target, tl.zeros([BLOCK_D], tl.float32).to(out.dtype.element_ty), mask=dim_mask)
+    else:
+        start = tl.sum(tl.where(sequences < sequence, line_tiles, 0), 0) + head * tiles
+        first_program = start // share
+        last_program = (start + tiles - 1) // share
+        if first_program < last_program:
+            peak = tl.full([1], float("-inf"), tl.float32)
+            total = tl.zeros([1], tl.float32)
+            acc = tl.zeros([BLOCK_D], tl.float32)
+            for block in range(first_program, last_program + 1, BLOCK_P):
+                program = block + tl.arange(0, BLOCK_P)
+                real = program <= last_program
+                part = (program * 2 + (program == first_program)) * GROUP + row
+                peaks = tl.load(partial_stats + part * 2, mask=real, other=float("-inf"))
+                totals = tl.load(partial_stats + part * 2 + 1, mask=real, other=0.0)
+                parts = tl.load(
+                    partial_out + part[:, None] * HEAD_DIM + dims[None, :],
+                    mask=real[:, None] & dim_mask[None, :],
+                    other=0.0,
+                )
+                new_peak = tl.maximum(peak, tl.max(peaks, 0))
+                shrink = tl.exp2((peak - new_peak) * scale_log2)
+                factors = tl.exp2((peaks - new_peak) * scale_log2)
+                total = total * shrink + tl.sum(totals * factors, 0)
+                acc = acc * shrink + tl.sum(parts * factors[:, None], 0)
+                peak = new_peak
+            tl.store(target, (acc / total).to(out.dtype.element_ty), mask=dim_mask)
+
+
+def decode_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    meta: AttentionMetadata,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """Attend the first `meta.num_decodes` rows of `q` and write the same rows of `out`."""
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads, page_size = k_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    programs = PROGRAMS_PER_SM * multiprocessors(q.device)
+    partial_out = torch.empty((programs, 2, group, head_dim), dtype=torch.float32, device=q.device)
+    partial_stats = torch.empty((programs, 2, group, 2), dtype=torch.float32, device=q.device)
+    line = {
+        "NUM_KV_HEADS": num_kv_heads,
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "BLOCK_S": _block_s(meta.num_decodes),
+        "BLOCK_N": _block_n(head_dim),
+        "BLOCK_D": padded_head_dim(head_dim),
+    }
+    _decode[(programs,)](
+        out,
+        q,
+        k_cache,
+        v_cache,
+        meta.block_tables,
+        meta.seq_lens,
+        partial_out,
+        partial_stats,
+        scale * LOG2_E,
+        meta.num_decodes,
+        meta.block_tables.stride(0),
+        out.stride(0),
+        q.stride(0),
+        q.stride(1),
+        *k_cache.stride()[:3],
+        PAGE_SIZE=page_size,
+        BLOCK_M=max(16, triton.next_power_of_2(group)),
+        F32=INTERPRETED,
+        num_warps=NUM_WARPS,
+        num_stages=NUM_STAGES,
+        **line,
+    )
+    _merge[(meta.num_decodes, num_heads)](
+        out,
+        meta.seq_lens,
+        partial_out,
+        partial_stats,
+        scale * LOG2_E,
+        meta.num_decodes,
+        programs,
+        out.stride(0),
+        BLOCK_P=16,
+        num_warps=MERGE_WARPS,
+        **line,
+    )
+
+
+def _block_n(head_dim: int) -> int:
+    """Tokens per tile: 16 KiB of bf16 keys, so that an SM holds the prefetched tiles of three programs."""
+    return min(128, 8192 // padded_head_dim(head_dim))
+
+
+def _block_s(num_seqs: int) -> int:
+    """Room for the batch's lengths in few sizes, so that batches of all sizes share few compilations."""
+    return 64 if num_seqs <= 64 else max(512, triton.next_power_of_2(num_seqs))
+
+
+def aot_cases() -> list[AotCase]:
+    """The decode kernels as launched for common models; pages that hold a whole tile, and smaller ones."""
+    tensors = dict.fromkeys(("out", "q", "k_cache", "v_cache"), "*bf16:16")
+    partials = dict.fromkeys(("partial_out", "partial_stats"), "*fp32:16")
+    scalars = {"scale_log2": "fp32", "num_seqs": "i32"}
+    strides = ("stride_ot", "stride_qt", "stride_qh", "stride_page", "stride_head", "stride_slot")
+    signature = {
+        **tensors,
+        **dict.fromkeys(("block_tables", "seq_lens"), "*i32:16"),
+        **partials,
+        **scalars,
+        "stride_table": "i32",
+        **dict.fromkeys(strides, "i32:16"),
+    }
+    shapes = ((128, 4, 16), (128, 4, 64), (128, 8, 256), (64, 8, 16), (96, 1, 32), (256, 4, 16))
+    expects = ("HMMA", "LDGSTS")
+    cases = []
+    for head_dim, group, page_size in shapes:
+        name = f"d{head_dim} g{group} page{page_size}"
+        line = {
+            "NUM_KV_HEADS": 8,
+            "GROUP": group,
+            "HEAD_DIM": head_dim,
+            "BLOCK_S": 64,
+            "BLOCK_N": _block_n(head_dim),
+            "BLOCK_D": padded_head_dim(head_dim),
+        }
+        constexprs = {**line, "PAGE_SIZE": page_size, "BLOCK_M": 16, "F32": False}
+        cases.append(
+            AotCase(f"decode {name}", _decode, signature, constexprs, NUM_WARPS, NUM_STAGES, expects)
+        )
+    merge = {
+        "out": "*bf16:16",
+        "seq_lens": "*i32:16",
+        **partials,
+        **scalars,
+        "programs": "i32",
+        "stride_ot": "i32:16",
+    }
+    merge_constexprs = {**line, "BLOCK_P": 16}
+    cases.append(AotCase("decode merge d256 g4", _merge, merge, merge_constexprs, MERGE_WARPS))
+    return cases

@@ -1,0 +1,235 @@
+"""The expert MLPs as two grouped matrix products over rows aligned to experts.
+
+The first gathers the tokens of each tile, multiplies by the gate and up halves of the expert's w13 at once
+and applies SwiGLU; the second multiplies by w2 and weighs the rows; a third, small kernel adds up each
+token's rows in a fixed order. At decode sizes the time is that of reading the weights: a tile of rows is high
+enough to hold nearly every expert's rows, so that each weight is read once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.aot import AotCase
+from engine.kernels.triton.autotune import INTERPRETED, autotuned
+
+Tensor = torch.Tensor
+MIN_BLOCK_M, MAX_BLOCK_M = 16, 128
+COMBINE_BLOCK = 1024
+
+
+def _config(block_n: int, block_k: int, num_warps: int, num_stages: int) -> Any:
+    return triton.Config({"BLOCK_N": block_n, "BLOCK_K": block_k}, num_warps=num_warps, num_stages=num_stages)
+
+
+# What differs in kind: narrow and wide tiles, deep and shallow pipelines. BLOCK_M follows from the load.
+# Every configuration is timed once for each BLOCK_M and shape, so each costs seconds at start-up.
+CONFIGS = [
+    _config(64, 64, 4, 4),
+    _config(64, 128, 4, 3),
+    _config(64, 128, 8, 4),
+    _config(128, 64, 8, 4),
+    _config(128, 128, 8, 3),
+    _config(32, 128, 4, 4),
+]
+
+
+@autotuned(CONFIGS, key=["BLOCK_M", "D", "F"])
+@triton.jit(do_not_specialize=["num_rows"])
+def _gate_up(
+    hidden,
+    x,
+    w13,
+    rows,
+    tile_experts,
+    num_rows,
+    tiles,
+    stride_x,
+    TOP_K: tl.constexpr,
+    D: tl.constexpr,
+    F: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    F32: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    tile = tl.program_id(0) % tiles
+    expert = tl.load(tile_experts + tile).to(tl.int64)
+    if expert < 0:
+        return
+    row = tl.load(rows + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    real = row < num_rows
+    columns = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    a = x + (row // TOP_K).to(tl.int64)[:, None] * stride_x + k[None, :]
+    gate = w13 + expert * (2 * F * D) + columns[:, None] * D + k[None, :]
+    up = gate + F * D
+    gates = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    ups = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, D, BLOCK_K):
+        within = k[None, :] < D - start
+        a_tile = _load(a + start, real[:, None], within, True, D % BLOCK_K != 0, F32)
+        gate_tile = _load(gate + start, columns[:, None] < F, within, F % BLOCK_N != 0, D % BLOCK_K != 0, F32)
+        up_tile = _load(up + start, columns[:, None] < F, within, F % BLOCK_N != 0, D % BLOCK_K != 0, F32)
+        gates = tl.dot(a_tile, gate_tile.T, gates, input_precision="ieee")
+        ups = tl.dot(a_tile, up_tile.T, ups, input_precision="ieee")
+    result = gates * tl.sigmoid(gates) * ups
+    place = hidden + row.to(tl.int64)[:, None] * F + columns[None, :]
+    tl.store(place, result.to(hidden.dtype.element_ty), mask=real[:, None] & (columns[None, :] < F))
+
+
+@autotuned(CONFIGS, key=["BLOCK_M", "D", "F"])
+@triton.jit(do_not_specialize=["num_rows"])
+def _down(
+    products,
+    hidden,
+    w2,
+    weights,
+    rows,
+    tile_experts,
+    num_rows,
+    tiles,
+    D: tl.constexpr,
+    F: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    F32: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    tile = tl.program_id(0) % tiles
+    expert = tl.load(tile_experts + tile).to(tl.int64)
+    if expert < 0:
+        return
+    row = tl.load(rows + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    real = row < num_rows
+    columns = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    a = hidden + row.to(tl.int64)[:, None] * F + k[None, :]
+    b = w2 + expert * (D * F) + columns[:, None] * F + k[None, :]
+    sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, F, BLOCK_K):
+        within = k[None, :] < F - start
+        a_tile = _load(a + start, real[:, None], within, True, F % BLOCK_K != 0, F32)
+        b_tile = _load(b + start, columns[:, None] < D, within, D % BLOCK_N != 0, F % BLOCK_K != 0, F32)
+        sums = tl.dot(a_tile, b_tile.T, sums, input_precision="ieee")
+    weight = tl.load(weights + row, mask=real, other=0.0)
+    place = products + row.to(tl.int64)[:, None] * D + columns[None, :]
+    inside = real[:, None] & (columns[None, :] < D)
+    tl.store(place, (sums * weight[:, None]).to(products.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _load(pointers, outer, inner, OUTER: tl.constexpr, INNER: tl.constexpr, F32: tl.constexpr):
+    """A tile, masked only along the dimensions where it may overhang."""
+    if OUTER and INNER:
+        tile = tl.load(pointers, mask=outer & inner, other=0.0)
+    elif OUTER:
+        tile = tl.load(pointers, mask=outer, other=0.0)
+    elif INNER:
+        tile = tl.load(pointers, mask=inner, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile.to(tl.float32) if F32 else tile
+
+
+@triton.jit
+def _combine(out, products, TOP_K: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    dims = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    total = tl.zeros((BLOCK_D,), dtype=tl.float32)
+    for choice in tl.static_range(TOP_K):
+        total += tl.load(products + (token * TOP_K + choice) * D + dims, mask=dims < D, other=0.0).to(
+            tl.float32
+        )
+    tl.store(out + token * D + dims, total.to(out.dtype.element_ty), mask=dims < D)
+
+
+def block_m(num_rows: int, num_experts: int) -> int:
+    """Rows per tile: enough for nearly every expert's share of an even load, within what the tiles allow."""
+    share = num_rows * 5 // (num_experts * 4)
+    return min(MAX_BLOCK_M, max(MIN_BLOCK_M, triton.next_power_of_2(max(share, 1))))
+
+
+def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    """See `engine.kernels.moe.fused_moe`."""
+    from engine.kernels.moe import align_experts
+
+    tokens, top_k = ids.shape
+    experts, d, f = w2.shape
+    num_rows = tokens * top_k
+    if not num_rows:
+        return torch.empty_like(x)
+    height = block_m(num_rows, experts)
+    rows, tile_experts, _ = align_experts(ids, experts, height)
+    tiles = tile_experts.shape[0]
+    hidden = torch.empty(num_rows, f, dtype=x.dtype, device=x.device)
+    products = torch.empty(num_rows, d, dtype=x.dtype, device=x.device)
+    out = torch.empty(tokens, d, dtype=x.dtype, device=x.device)
+    wide = INTERPRETED or x.dtype == torch.float32
+
+    def columns(n: int) -> Any:
+        return lambda meta: (tiles * triton.cdiv(n, meta["BLOCK_N"]),)
+
+    _gate_up[columns(f)](
+        hidden,
+        x,
+        w13,
+        rows,
+        tile_experts,
+        num_rows,
+        tiles,
+        x.stride(0),
+        TOP_K=top_k,
+        D=d,
+        F=f,
+        BLOCK_M=height,
+        F32=wide,
+    )
+    _down[columns(d)](
+        products,
+        hidden,
+        w2,
+        weights,
+        rows,
+        tile_experts,
+        num_rows,
+        tiles,
+        D=d,
+        F=f,
+        BLOCK_M=height,
+        F32=wide,
+    )
+    block = min(COMBINE_BLOCK, triton.next_power_of_2(d))
+    _combine[(tokens, triton.cdiv(d, block))](out, products, TOP_K=top_k, D=d, BLOCK_D=block)
+    return out
+
+
+def aot_cases() -> list[AotCase]:
+    """Qwen3-30B-A3B at every tile height and LLaDA2-mini, in the first configuration."""
+    bf16, indices = (
+        "*bf16:16",
+        {"rows": "*i32:16", "tile_experts": "*i32:16", "num_rows": "i32", "tiles": "i32"},
+    )
+    up = {"hidden": bf16, "x": bf16, "w13": bf16, **indices, "stride_x": "i32:16"}
+    down = {"products": bf16, "hidden": bf16, "w2": bf16, "weights": "*fp32:16", **indices}
+    first = CONFIGS[0]
+    cases = []
+    for name, d, f, heights in (
+        ("qwen3-30b-a3b", 2048, 768, (16, 32, 64, 128)),
+        ("llada2-mini", 2048, 512, (32,)),
+    ):
+        for height in heights:
+            constants = {"D": d, "F": f, "BLOCK_M": height, "F32": False, **first.kwargs}
+            expects = ("HGMMA" if height >= 64 else "HMMA", "LDGSTS")
+            launch = (first.num_warps, first.num_stages, expects)
+            cases.append(
+                AotCase(f"moe gate_up {name} m{height}", _gate_up, up, {**constants, "TOP_K": 8}, *launch)
+            )
+            cases.append(AotCase(f"moe down {name} m{height}", _down, down, constants, *launch))
+    combine = {"TOP_K": 8, "D": 2048, "BLOCK_D": COMBINE_BLOCK}
+    cases.append(AotCase("moe combine", _combine, {"out": bf16, "products": bf16}, combine, max_registers=64))
+    return cases

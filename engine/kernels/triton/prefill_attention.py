@@ -1,0 +1,379 @@
+"""Paged attention of many query tokens per sequence: prefills, chunks over a cached prefix, diffusion blocks.
+
+One code path for the causal and the block-causal mask: each query row sees the keys below its own limit, and
+a tile of keys below every row's limit needs no mask at all. The query heads of one KV head are packed with
+the query tokens into the rows of a tile (row = token * GROUP + head), so a diffusion block of 32 tokens at
+GROUP 4 fills a 128-row tensor-core tile and its keys are read once.
+
+The grid follows from the shapes alone: sequence `s` owns the tiles from
+`query_start[s] * GROUP // BLOCK_M + s` on, which leaves each sequence at least as many as it needs; a program
+finds its sequence by bisection. When that makes fewer programs than the GPU has room for, each tile's keys
+are also split among several programs and a second kernel merges them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.aot import AotCase
+from engine.kernels.triton.attention_tiles import (
+    LOG2_E,
+    load_tile,
+    multiprocessors,
+    padded_head_dim,
+    softmax_step,
+    tile_offsets,
+)
+from engine.kernels.triton.autotune import INTERPRETED, autotuned
+
+if TYPE_CHECKING:
+    from engine.kernels.attention import AttentionMetadata
+
+MAX_SPLITS = 16
+MIN_SPLIT_TOKENS = 512
+
+_VARYING = ["first_seq", "num_seqs", "num_tokens", "stride_table"]
+
+
+@triton.jit
+def _attend(
+    first,
+    last,
+    peak,
+    total,
+    acc,
+    queries,
+    keys_of_head,
+    values_of_head,
+    table,
+    seq_len,
+    limits,
+    scale_log2,
+    stride_page,
+    stride_slot,
+    dims,
+    BLOCK_N: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    F32: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Take in the key tiles from `first` to before `last`; unmasked ones are visible to every row."""
+    for index in range(first, last):
+        offsets, tokens, valid = tile_offsets(
+            table, index * BLOCK_N, seq_len, dims, stride_page, stride_slot, PAGE_SIZE, BLOCK_N
+        )
+        keys = load_tile(keys_of_head + offsets, valid, dims, HEAD_DIM, MASKED, F32)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+        if MASKED:
+            scores = tl.where(tokens[None, :] < limits[:, None], scores, float("-inf"))
+        values = load_tile(values_of_head + offsets, valid, dims, HEAD_DIM, MASKED, F32)
+        peak, total, acc = softmax_step(scores, peak, total, acc, values, scale_log2)
+    return peak, total, acc
+
+
+@triton.jit(do_not_specialize=_VARYING)
+def _prefill(
+    out,
+    q,
+    k_cache,
+    v_cache,
+    query_start,
+    seq_lens,
+    block_tables,
+    partial_out,
+    partial_stats,
+    scale_log2,
+    first_seq,
+    num_seqs,
+    num_tokens,
+    stride_table,
+    stride_ot,
+    stride_qt,
+    stride_qh,
+    stride_page,
+    stride_head,
+    stride_slot,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    MASK_BLOCK: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    F32: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    # The last tiles of a sequence see the most keys: start with those.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    head = tl.program_id(1)
+    low = first_seq
+    high = first_seq + num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        owned = (tl.load(query_start + middle) - first_seq) * GROUP // BLOCK_M + middle - first_seq
+        if owned <= tile:
+            low = middle
+        else:
+            high = middle
+    begin = tl.load(query_start + low)
+    query_len = tl.load(query_start + low + 1) - begin
+    first_row = (tile - ((begin - first_seq) * GROUP // BLOCK_M + low - first_seq)) * BLOCK_M
+
+    if first_row < query_len * GROUP:
+        seq_len = tl.load(seq_lens + low)
+        rows = first_row + tl.arange(0, BLOCK_M)
+        dims = tl.arange(0, BLOCK_D)
+        tokens = rows // GROUP
+        heads = head * GROUP + rows % GROUP
+        row_valid = tokens < query_len
+        row_mask = row_valid[:, None]
+        if BLOCK_D != HEAD_DIM:
+            row_mask = row_mask & (dims < HEAD_DIM)[None, :]
+        q_rows = q + (begin + tokens).to(tl.int64) * stride_qt + heads * stride_qh
+        queries = tl.load(q_rows[:, None] + dims[None, :], mask=row_mask, other=0.0)
+        if F32:
+            queries = queries.to(tl.float32)
+
+        # Keys that every row sees, and keys that any row sees: the limits of the first and the last row.
+        position = seq_len - query_len
+        limits = tl.minimum(((position + tokens) // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
+        first_token = first_row // GROUP
+        last_token = tl.minimum((first_row + BLOCK_M - 1) // GROUP, query_len - 1)
+        seen_by_all = tl.minimum(((position + first_token) // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
+        seen_by_any = tl.minimum(((position + last_token) // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
+        start = 0
+        stop = tl.cdiv(seen_by_any, BLOCK_N)
+        if SPLIT:
+            share = tl.cdiv(stop, tl.num_programs(2))
+            start = tl.program_id(2) * share
+            stop = tl.minimum(start + share, stop)
+        full = tl.maximum(tl.minimum(seen_by_all // BLOCK_N, stop), start)
+
+        table = block_tables + low.to(tl.int64) * stride_table
+        keys_of_head = k_cache + head.to(tl.int64) * stride_head
+        values_of_head = v_cache + head.to(tl.int64) * stride_head
+        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for phase in tl.static_range(2):
+            peak, total, acc = _attend(
+                start if phase == 0 else full,
+                full if phase == 0 else stop,
+                peak,
+                total,
+                acc,
+                queries,
+                keys_of_head,
+                values_of_head,
+                table,
+                seq_len,
+                limits,
+                scale_log2,
+                stride_page,
+                stride_slot,
+                dims,
+                BLOCK_N,
+                PAGE_SIZE,
+                HEAD_DIM,
+                F32,
+                phase == 1,
+            )
+
+        if SPLIT:
+            # [splits, tokens, heads]: the float32 parts of every split
+            num_heads = tl.num_programs(1) * GROUP
+            token = begin - first_seq + tokens
+            part = (tl.program_id(2).to(tl.int64) * num_tokens + token) * num_heads + heads
+            tl.store(partial_out + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=row_mask)
+            tl.store(partial_stats + part * 2, peak, mask=row_valid)
+            tl.store(partial_stats + part * 2 + 1, total, mask=row_valid)
+        else:
+            result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+            out_rows = out + (begin + tokens).to(tl.int64) * stride_ot + heads * HEAD_DIM
+            tl.store(out_rows[:, None] + dims[None, :], result.to(out.dtype.element_ty), mask=row_mask)
+
+
+@triton.jit(do_not_specialize=["first_row", "num_rows"])
+def _merge(
+    out,
+    partial_out,
+    partial_stats,
+    scale_log2,
+    first_row,
+    num_rows,
+    SPLITS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Merge the splits of one row (a query token's head); zeros for a row that sees nothing."""
+    row = tl.program_id(0).to(tl.int64)
+    splits = tl.arange(0, BLOCK_SPLITS)
+    dims = tl.arange(0, BLOCK_D)
+    part = splits * num_rows.to(tl.int64) + row
+    peaks = tl.load(partial_stats + part * 2, mask=splits < SPLITS, other=float("-inf"))
+    totals = tl.load(partial_stats + part * 2 + 1, mask=splits < SPLITS, other=0.0)
+    mask = (splits < SPLITS)[:, None] & (dims < HEAD_DIM)[None, :]
+    parts = tl.load(partial_out + part[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
+    peak = tl.max(peaks, 0)
+    factors = tl.where(totals == 0.0, 0.0, tl.exp2((peaks - peak) * scale_log2))
+    total = tl.sum(totals * factors, 0)
+    result = tl.sum(parts * factors[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    target = out + (first_row + row) * HEAD_DIM + dims
+    tl.store(target, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
+
+
+def _config(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Any:
+    return triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=num_warps, num_stages=num_stages)
+
+
+_KEY = ["GROUP", "HEAD_DIM", "PAGE_SIZE", "MASK_BLOCK", "SPLIT"]
+# The pipeline also prefetches page numbers: 3 stages hold one tile of keys and values ahead, 5 hold two.
+CONFIGS = {
+    "wide": [_config(128, 64, 8, 5), _config(128, 64, 8, 3), _config(64, 64, 4, 3)],
+    "narrow": [_config(64, 64, 4, 5)],
+    "small": [_config(16, 64, 4, 5)],
+    "wide d256": [_config(128, 32, 8, 3), _config(64, 64, 8, 3)],
+    "narrow d256": [_config(64, 64, 8, 3)],
+    "small d256": [_config(16, 32, 4, 5)],
+}
+KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
+
+
+def _shape(rows: int, head_dim: int) -> str:
+    """Which configurations suit the longest sequence's rows (query tokens times GROUP)."""
+    width = "small" if rows <= 16 else "narrow" if rows <= 64 else "wide"
+    return width if head_dim <= 128 else f"{width} d256"
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    meta: AttentionMetadata,
+    scale: float,
+    out: torch.Tensor,
+    splits: int | None = None,
+) -> None:
+    """Attend the rows of `q` that follow the first `meta.num_decodes` and write the same rows of `out`.
+
+    `splits` overrides among how many programs a tile's keys are divided.
+    """
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads, page_size = k_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    tokens = q.shape[0] - meta.num_decodes
+    num_seqs = meta.num_seqs - meta.num_decodes
+    shape = _shape(meta.max_query_len * group, head_dim)
+
+    def tiles(block_m: int) -> int:
+        return tokens * group // block_m + num_seqs
+
+    if splits is None:
+        programs = tiles(CONFIGS[shape][0].kwargs["BLOCK_M"]) * num_kv_heads
+        splits = _splits(programs, multiprocessors(q.device), meta.max_seq_len)
+    parts = splits * tokens * num_heads if splits > 1 else 0
+    partial_out = torch.empty((parts, head_dim), dtype=torch.float32, device=q.device)
+    partial_stats = torch.empty((parts, 2), dtype=torch.float32, device=q.device)
+    KERNELS[shape][lambda config: (tiles(config["BLOCK_M"]), num_kv_heads, splits)](
+        out,
+        q,
+        k_cache,
+        v_cache,
+        meta.query_start,
+        meta.seq_lens,
+        meta.block_tables,
+        partial_out,
+        partial_stats,
+        scale * LOG2_E,
+        meta.num_decodes,
+        num_seqs,
+        tokens,
+        meta.block_tables.stride(0),
+        out.stride(0),
+        q.stride(0),
+        q.stride(1),
+        *k_cache.stride()[:3],
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        PAGE_SIZE=page_size,
+        MASK_BLOCK=meta.mask_block,
+        SPLIT=splits > 1,
+        BLOCK_D=padded_head_dim(head_dim),
+        F32=INTERPRETED,
+    )
+    if splits > 1:
+        _merge[(tokens * num_heads,)](
+            out,
+            partial_out,
+            partial_stats,
+            scale * LOG2_E,
+            meta.num_decodes * num_heads,
+            tokens * num_heads,
+            SPLITS=splits,
+            HEAD_DIM=head_dim,
+            BLOCK_SPLITS=MAX_SPLITS,
+            BLOCK_D=padded_head_dim(head_dim),
+            num_warps=1,
+        )
+
+
+def _splits(programs: int, sms: int, max_seq_len: int) -> int:
+    """Among how many programs to divide each tile's keys, so that few tiles fill the GPU."""
+    return max(1, min(sms // programs, max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS))
+
+
+def aot_cases() -> list[AotCase]:
+    """The prefill kernels as launched for common models, causal and block-causal, in every tile shape."""
+    strides = ("stride_ot", "stride_qt", "stride_qh", "stride_page", "stride_head", "stride_slot")
+    signature = {
+        **dict.fromkeys(("out", "q", "k_cache", "v_cache"), "*bf16:16"),
+        **dict.fromkeys(("query_start", "seq_lens", "block_tables"), "*i32:16"),
+        **dict.fromkeys(("partial_out", "partial_stats"), "*fp32:16"),
+        "scale_log2": "fp32",
+        **dict.fromkeys(_VARYING, "i32"),
+        **dict.fromkeys(strides, "i32:16"),
+    }
+    cases = []
+    for shape, head_dim, group, page_size, mask_block in (
+        ("wide", 128, 4, 16, 1),
+        ("wide", 128, 4, 64, 32),
+        ("wide", 128, 8, 256, 1),
+        ("wide", 64, 8, 16, 1),
+        ("wide", 96, 1, 32, 1),
+        ("wide d256", 256, 4, 16, 1),
+        ("narrow", 128, 4, 16, 1),
+        ("narrow d256", 256, 4, 16, 1),
+        ("small", 128, 1, 16, 1),
+        ("small d256", 256, 1, 16, 1),
+    ):
+        for config in CONFIGS[shape]:
+            block_m, block_n = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+            constexprs = {
+                "GROUP": group,
+                "HEAD_DIM": head_dim,
+                "PAGE_SIZE": page_size,
+                "MASK_BLOCK": mask_block,
+                "SPLIT": mask_block > 1,
+                "BLOCK_D": padded_head_dim(head_dim),
+                "F32": False,
+                **config.kwargs,
+            }
+            tile = f"{block_m}x{block_n}x{config.num_stages}"
+            name = f"prefill {tile} d{head_dim} g{group} page{page_size} mask{mask_block}"
+            expects = ("HGMMA" if block_m >= 64 else "HMMA", "LDGSTS")
+            cases.append(
+                AotCase(name, _prefill, signature, constexprs, config.num_warps, config.num_stages, expects)
+            )
+    merge = {
+        **{name: signature[name] for name in ("out", "partial_out", "partial_stats", "scale_log2")},
+        **dict.fromkeys(("first_row", "num_rows"), "i32"),
+    }
+    sizes = {"SPLITS": 6, "HEAD_DIM": 128, "BLOCK_SPLITS": MAX_SPLITS, "BLOCK_D": 128}
+    cases.append(AotCase("prefill merge d128", _merge, merge, sizes, num_warps=1))
+    return cases

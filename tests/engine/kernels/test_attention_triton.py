@@ -1,0 +1,123 @@
+"""The Triton kernels in Triton's interpreter, in float32: masks, pages, splits and merges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from attention_cases import make_batch, naive
+
+from engine.kernels import backend
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them on the device")
+
+
+def check(lengths: list[tuple[int, int]], **shape: Any) -> None:
+    batch = make_batch(lengths, **shape)
+    with backend.force("triton"):
+        out = batch.attend()
+    torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 8])
+def test_decode_packs_the_query_heads_of_a_kv_head(group: int) -> None:
+    check([(1, 37), (1, 5)], heads=2 * group, kv_heads=2)
+
+
+@pytest.mark.parametrize("page_size", [16, 20, 64, 256])
+def test_decode_reads_pages_of_any_size(page_size: int) -> None:
+    check([(1, 300), (1, 64), (1, 1)], page_size=page_size, head_dim=128)
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_decode_takes_head_dimensions_that_are_no_power_of_two(head_dim: int) -> None:
+    check([(1, 70), (1, 3)], head_dim=head_dim, heads=2, kv_heads=1)
+
+
+def test_decode_splits_a_long_sequence_among_all_programs_beside_short_ones() -> None:
+    check([(1, 9), (1, 1500), (1, 0), (1, 130), (1, 257)], head_dim=128)
+
+
+def test_decode_gives_padded_rows_zeros() -> None:
+    check([(1, 0), (1, 40), (1, 0)])
+    check([(1, 0), (1, 0)])
+
+
+def test_decode_takes_more_sequences_than_one_block_of_lengths() -> None:
+    check([(1, 3 + index % 5) for index in range(70)], heads=1, kv_heads=1, head_dim=8)
+
+
+@pytest.mark.parametrize("mask_block", [1, 32])
+@pytest.mark.parametrize("group", [1, 4, 8])
+def test_prefill_packs_query_heads_and_tokens(group: int, mask_block: int) -> None:
+    check([(40, 40), (33, 70)], heads=2 * group, kv_heads=2, mask_block=mask_block)
+
+
+@pytest.mark.parametrize("page_size", [16, 20, 64, 256])
+def test_prefill_reads_pages_of_any_size(page_size: int) -> None:
+    check([(130, 200), (5, 65)], page_size=page_size, heads=2, kv_heads=1)
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 256])
+def test_prefill_takes_head_dimensions_that_are_no_power_of_two(head_dim: int) -> None:
+    check([(20, 70)], head_dim=head_dim, heads=2, kv_heads=1)
+
+
+@pytest.mark.parametrize("mask_block", [1, 32])
+def test_prefill_of_single_tokens(mask_block: int) -> None:
+    check([(1, 17), (1, 1), (1, 90)], num_decodes=0, mask_block=mask_block)
+
+
+@pytest.mark.parametrize("mask_block", [1, 32])
+def test_decodes_chunks_and_prompts_in_one_batch(mask_block: int) -> None:
+    check([(1, 30), (1, 9), (20, 20), (3, 50), (70, 90)], mask_block=mask_block)
+
+
+def test_prompt_tails_are_cut_inside_a_block() -> None:
+    check([(45, 45), (32, 96), (32, 77), (64, 130)], mask_block=32)
+
+
+def test_prefill_gives_padded_sequences_zeros() -> None:
+    check([(4, 0), (6, 20), (32, 0)], num_decodes=0, mask_block=32)
+    check([(4, 0), (6, 20), (32, 0)], num_decodes=0)
+
+
+@pytest.mark.parametrize("mask_block", [1, 32])
+@pytest.mark.parametrize("splits", [2, 5])
+def test_prefill_merges_splits_of_the_keys(splits: int, mask_block: int) -> None:
+    """More splits than tiles leaves some with nothing, and some rows see nothing in some splits."""
+    from engine.kernels.triton.prefill_attention import prefill_attention
+
+    lengths = [(1, 9), (10, 150), (9, 9), (2, 0)]
+    batch = make_batch(lengths, heads=2, kv_heads=1, mask_block=mask_block)
+    out = torch.full(batch.q.shape, torch.nan)
+    prefill_attention(batch.q, batch.k_cache, batch.v_cache, batch.meta, batch.scale, out, splits)
+    torch.testing.assert_close(out[1:].double(), naive(batch)[1:], atol=3e-6, rtol=1e-5)
+    assert out[:1].isnan().all(), "rows of decodes are not the prefill kernel's to write"
+
+
+def test_a_grid_larger_than_the_batch_changes_nothing() -> None:
+    """As in a CUDA graph: the launch is sized by maxima, the tensors say what there is."""
+    batch = make_batch([(1, 30), (20, 40)])
+    with backend.force("triton"):
+        expected = batch.attend()
+        roomy = replace(batch, meta=replace(batch.meta, max_query_len=64, max_seq_len=4096))
+        torch.testing.assert_close(roomy.attend(), expected, atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("programs", "max_seq_len", "splits"),
+    [(8, 16_384, 16), (40, 16_384, 3), (40, 1100, 2), (8, 500, 1), (132, 16_384, 1), (1000, 16_384, 1)],
+)
+def test_few_tiles_over_long_contexts_are_split(programs: int, max_seq_len: int, splits: int) -> None:
+    from engine.kernels.triton.prefill_attention import _splits
+
+    assert _splits(programs, 132, max_seq_len) == splits
+
+
+def test_the_interpreter_takes_the_first_configuration() -> None:
+    from engine.kernels.triton.prefill_attention import CONFIGS, KERNELS
+
+    assert all(KERNELS[shape].config is configs[0] for shape, configs in CONFIGS.items())

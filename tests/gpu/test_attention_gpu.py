@@ -1,0 +1,127 @@
+"""The attention kernels on a CUDA device, in bf16, against float64; run by `make gpu`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.kernels import backend
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "kernels"))
+from attention_cases import Batch, make_batch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+MANY = [(1, 1 + 37 * index % 900) for index in range(64)]
+SHAPES: dict[str, tuple[list[tuple[int, int]], dict[str, Any]]] = {
+    "decode, one long sequence": ([(1, 20_000)], {}),
+    "decode, many lengths": (MANY, {}),
+    "decode, one long among short": ([(1, 30), (1, 16_000), *MANY], {"heads": 64}),
+    "decode, no grouping, d64": (MANY, {"heads": 8, "head_dim": 64}),
+    "decode, groups of 3, d96": (MANY, {"heads": 24, "head_dim": 96, "page_size": 32}),
+    "decode, d256, large pages": (MANY, {"heads": 32, "head_dim": 256, "page_size": 256}),
+    "prompt": ([(2048, 2048)], {}),
+    "prompts of many lengths": ([(new, new) for new in (700, 3, 129, 64, 1000)], {"page_size": 64}),
+    "chunks over cached prefixes": ([(512, 4096), (100, 3000), (1, 2000)], {"num_decodes": 0}),
+    "decodes, chunks and prompts": ([*MANY, (300, 300), (512, 2000), (2, 77)], {}),
+    "diffusion blocks": (
+        [(32, 64 + 32 * index) for index in range(40)],
+        {"mask_block": 32, "num_decodes": 0},
+    ),
+    "diffusion prompts with tails": ([(77, 77), (500, 1013), (32, 5000)], {"mask_block": 32, "head_dim": 64}),
+}
+
+
+def batch_of(lengths: list[tuple[int, int]], shape: dict[str, Any], seed: int = 0) -> Batch:
+    settings = {
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "dtype": torch.bfloat16,
+        "device": "cuda",
+        **shape,
+    }
+    return make_batch(lengths, seed=seed, **settings)
+
+
+def oracle(batch: Batch) -> torch.Tensor:
+    """The torch reference in float64, which is checked against the definition on the CPU."""
+    exact = replace(batch, q=batch.q.double(), k_cache=batch.k_cache.double(), v_cache=batch.v_cache.double())
+    with backend.force("reference"):
+        return exact.attend()
+
+
+def attend_into_poison(batch: Batch) -> torch.Tensor:
+    """Attend after filling the allocator's free memory with NaN, so that an unwritten output shows."""
+    torch.full(batch.q.shape, torch.nan, dtype=batch.q.dtype, device="cuda")
+    return batch.attend()
+
+
+@pytest.mark.parametrize(("lengths", "shape"), SHAPES.values(), ids=SHAPES.keys())
+def test_bf16_matches_float64(lengths: list[tuple[int, int]], shape: dict[str, Any]) -> None:
+    """Everything that is no sequence's own token is NaN here: reading any of it would show."""
+    batch = batch_of(lengths, shape)
+    exact = oracle(batch)
+    out = attend_into_poison(batch).double()
+    assert torch.isfinite(out).all()
+    assert (out - exact).norm() / exact.norm() < 1e-2
+    torch.testing.assert_close(out, exact, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "name", ["decode, one long among short", "decodes, chunks and prompts", "diffusion blocks"]
+)
+def test_repeats_are_bit_identical(name: str) -> None:
+    """Nothing in the kernels adds up in an order that varies, so a difference would be a race."""
+    batch = batch_of(*SHAPES[name])
+    first = batch.attend()
+    for _ in range(50):
+        assert torch.equal(attend_into_poison(batch), first)
+
+
+def test_padded_rows_are_zero() -> None:
+    out = attend_into_poison(batch_of([(1, 0), (1, 500), (1, 0)], {}))
+    assert (out[[0, 2]] == 0).all()
+    assert torch.isfinite(out).all()
+
+
+def test_a_captured_graph_attends_what_is_copied_into_its_tensors() -> None:
+    """Captured for 64 rows of up to 4096 tokens, replayed for batches of other lengths and with padding."""
+    batch = batch_of([(1, 4096)] * 64, {})
+    meta = batch.meta
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        batch.attend()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = batch.attend()
+    for lengths in ([*(4096 - 64 * index for index in range(64))], [1] * 64, [0] * 60 + [4096, 7, 0, 1234]):
+        meta.seq_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+        out.fill_(torch.nan)
+        graph.replay()
+        exact = oracle(replace(batch, meta=replace(meta, plans={})))
+        torch.testing.assert_close(out.double(), exact, atol=2e-2, rtol=2e-2)
+
+
+def test_one_compilation_serves_every_batch_size() -> None:
+    """Counts and table widths must not specialise the kernels, or serving would stop to compile."""
+    from engine.kernels.triton import decode_attention
+
+    def compiled() -> int:
+        return sum(len(caches[0]) for caches in decode_attention._decode.device_caches.values())
+
+    batch_of([(1, 40)] * 3, {}).attend()
+    before = compiled()
+    for count in (1, 2, 16, 17, 48):
+        batch_of([(1, 40)] * count, {}).attend()
+        batch_of([(1, 40)] * count, {"spare_pages": count}).attend()
+    assert compiled() == before
