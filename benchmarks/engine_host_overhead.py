@@ -1,0 +1,127 @@
+"""Host time of one decode step of the engine, without the model: what a GPU step has to hide or add.
+
+    python benchmarks/engine_host_overhead.py [--sequences 64] [--steps 400] [--repeat 7] [--sampling greedy]
+
+A model and a sampling kernel that do nothing stand in for the real ones, so the rest is scheduling, batch
+preparation and bookkeeping, the step log included. Thread CPU time on one core; prints JSON with
+microseconds per step: `step_us` and its segments are medians over all steps, `best_us` is the fastest step
+(what is left when nobody else slows the core down), and `calibration_ns` the speed of this core (see
+`measure.calibrate`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import calibrate, pin
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import engine.sampler
+from blis_py.traces.steplog import SEGMENTS
+from engine.build import build_engine
+from engine.clock import CpuClock
+from engine.config import EngineConfig
+from engine.kernels.sampling import SamplingTensors
+from engine.sampling_params import SamplingParams
+
+_VOCABULARY = 128
+_PROMPT_TOKENS = 128
+_WARM_UP_STEPS = 20
+_SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "random": {"temperature": 0.8},
+    "filtered": {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+}
+
+
+@dataclass
+class _Sizes:
+    num_layers: int = 1
+    num_kv_heads: int = 1
+    head_dim: int = 1
+    vocab_size: int = _VOCABULARY
+    max_position_embeddings: int = 8192
+
+
+@dataclass
+class NoModel:
+    """Any token follows any other."""
+
+    config: _Sizes = field(default_factory=_Sizes)
+    answers: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def __call__(self, input_ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return input_ids
+
+    def track_expert_load(self) -> None: ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows = hidden.shape[0]
+        if rows not in self.answers:
+            self.answers[rows] = torch.rand(rows, _VOCABULARY, generator=torch.Generator().manual_seed(0))
+        return self.answers[rows]
+
+
+def no_sampling(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
+    """In place of the kernel: some token for each row."""
+    return params.positions
+
+
+def measure(sequences: int, steps: int, sampling: str) -> dict[str, NDArray[np.float64]]:
+    """Microseconds of each of `steps` steps that all decode `sequences` tokens, and of their segments."""
+    config = EngineConfig(
+        model="none", device="cpu", max_num_seqs=sequences, max_model_len=4096, num_kv_blocks=256 * sequences
+    )
+    llm = build_engine(config, model=NoModel(), clock=CpuClock())
+    for i in range(sequences):
+        prompt = [(i * 7 + j) % _VOCABULARY for j in range(_PROMPT_TOKENS + i % config.block_size)]
+        llm.add_request(prompt, SamplingParams(max_tokens=3000, **_SAMPLING[sampling]))
+    while len(llm.step().tokens) < sequences:
+        pass
+    for _ in range(_WARM_UP_STEPS):
+        llm.step()
+    first = llm.recorder.steps
+    wholes = np.zeros(steps)
+    for i in range(steps):
+        begin_ns = time.thread_time_ns()
+        llm.step()
+        wholes[i] = (time.thread_time_ns() - begin_ns) / 1e3
+    log = llm.recorder.log()
+    return {"step_us": wholes, **{name[:-3] + "_us": log.column(name)[first:] / 1e3 for name in SEGMENTS}}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--sampling", choices=_SAMPLING, default="greedy")
+    options = parser.parse_args()
+    pin(None)
+    torch.set_num_threads(1)
+    speed = calibrate()
+    engine.sampler.sample = no_sampling  # type: ignore[attr-defined]
+    runs = [measure(options.sequences, options.steps, options.sampling) for _ in range(options.repeat)]
+    result: dict[str, Any] = {
+        name: float(np.median(np.concatenate([run[name] for run in runs]))) for name in runs[0]
+    }
+    result["best_us"] = float(min(run["step_us"].min() for run in runs))
+    result |= {"sequences": options.sequences, "sampling": options.sampling, "steps": options.steps}
+    result |= {"repeat": options.repeat, "calibration_ns": statistics.mean((speed, calibrate()))}
+    print(json.dumps({k: round(v, 2) if isinstance(v, float) else v for k, v in result.items()}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""`blis engine …`: the real engine. It lives in the package `engine`, which needs torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from blis_py.cli.options import Flags, Group
+
+GROUPS: tuple[Group, ...] = ()
+
+
+def engine(flags: Flags) -> None:
+    """Run the real engine: generate, bench, info. Needs a further package: pip install 'blis-py[engine]'."""
+
+
+def run_engine(arguments: Sequence[str]) -> int:
+    """Runs `blis engine` with these arguments; returns the exit code."""
+    if find_spec("torch") is None:
+        print("error: the engine needs torch: pip install 'blis-py[engine]'", file=sys.stderr)
+        return 1
+    from engine.cli import run
+
+    try:
+        return run(arguments)
+    except RuntimeError as error:  # what torch raises, running out of memory included
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1

@@ -1,0 +1,256 @@
+"""The step log of an engine: one row per step, one row per request, as CSV or Parquet.
+
+`steps.csv` has the steps, `steps.requests.csv` beside it the requests (the same with `.parquet`). Both
+carry the same metadata: in CSV as JSON in a first line that begins with `#`, in Parquet in the file's own.
+Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means: as in the step
+before.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.features import StepFeatures
+from blis_py.errors import InputError
+from blis_py.traces.files import reading, writing
+
+SCHEMA = 1
+"""Raised whenever a column changes its meaning or goes; further columns do not raise it."""
+_MARK = "# blis-py step log "
+
+Numbers = tuple[int, ...]
+Kind = str
+"""`int`, `float`, `text`, or `ints` (a list)."""
+
+SEGMENTS = ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
+"""Host time of a step by what the host was doing. `launch_ns` on the CPU is the forward itself; `sample_ns`
+contains the wait for the device."""
+FEATURE_KINDS: dict[str, Kind] = {
+    field.name: "float" if field.name == "prefill_prompt_pairs" else "int" for field in fields(StepFeatures)
+}
+STEP_KINDS: dict[str, Kind] = {
+    "step": "int",  # index in the log
+    "start_ns": "int",  # when the scheduler planned it: what had arrived by then was seen
+    "end_ns": "int",
+    **dict.fromkeys(SEGMENTS, "int"),
+    "gpu_ns": "int",  # forward and sampling: CUDA events on the stream; on the CPU launch_ns + sample_ns
+    "regime": "text",  # graph or eager
+    "bucket": "int",  # padded batch of a graph, else 0
+    "waiting": "int",  # requests left in the queue when the step was planned
+    "running": "int",
+    "kv_blocks": "int",  # in use during the step
+    "active_experts": "int",  # summed over sparse layers; -1 = not counted
+    "failed": "int",  # 1: the forward raised an error, and its requests ended
+    **FEATURE_KINDS,
+    "prefill_ids": "ints",
+    "prefill_chunks": "ints",  # tokens of each
+    "decode_ids": "ints",
+    "admitted_ids": "ints",
+    "preempted_ids": "ints",
+    "finished_ids": "ints",
+}
+REQUEST_KINDS: dict[str, Kind] = {
+    "number": "int",  # as in the lists of the steps
+    "id": "text",
+    "arrival_ns": "int",
+    "enqueue_ns": "int",  # the step boundary at which the scheduler first saw it
+    "prompt_tokens": "int",
+    "output_tokens": "int",  # emitted
+    "max_tokens": "int",  # its limit; 0 = none
+    "priority": "int",
+    "deadline_ns": "int",
+    "abort_ns": "int",  # the step boundary at which it was aborted; -1 = it was not
+    "cached_tokens": "int",
+    "preemptions": "int",
+    "first_token_ns": "int",
+    "finish_ns": "int",
+    "finish_reason": "text",
+    "prompt_blocks": "int",  # of the block keys, those of the prompt
+    "block_keys": "ints",  # equal numbers = equal content up to the end of the block
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """A recorded run.
+
+    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` to columns: lists, of equal
+    length within each table. `meta` says what ran: `schema`, `clock`, `scheduler` (the settings of
+    `SchedulerConfig`), and what else the engine told.
+    """
+
+    meta: dict[str, Any]
+    steps: dict[str, list[Any]]
+    requests: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.steps["step"])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of numbers of the steps."""
+        return np.array(self.steps[name], dtype=np.float64 if STEP_KINDS[name] == "float" else np.int64)
+
+    def features(self, index: int) -> StepFeatures:
+        """The features of one step."""
+        return StepFeatures(**{name: self.steps[name][index] for name in FEATURE_KINDS})
+
+
+def write_step_log(log: StepLog, path: str | Path) -> None:
+    """Writes both files; the name ends in `.csv`, `.csv.gz` or `.parquet`."""
+    path = Path(path)
+    write = _format_of(path)[1]
+    decode_ids: list[Numbers] = log.steps["decode_ids"]
+    changed = [i == 0 or ids != decode_ids[i - 1] for i, ids in enumerate(decode_ids)]
+    told = [ids if new else None for ids, new in zip(decode_ids, changed, strict=True)]
+    write(path, log.meta, {**log.steps, "decode_ids": told}, STEP_KINDS)
+    write(_requests_path(path), log.meta, log.requests, REQUEST_KINDS)
+
+
+def read_step_log(path: str | Path) -> StepLog:
+    """
+    Raises:
+        InputError: no step log, one of another schema, or a damaged one.
+    """
+    path = Path(path)
+    read = _format_of(path)[0]
+    meta, steps = read(path, STEP_KINDS)
+    steps["decode_ids"] = list(_filled(steps["decode_ids"]))
+    return StepLog(meta, steps, read(_requests_path(path), REQUEST_KINDS)[1])
+
+
+def _filled(lists: Iterable[Numbers | None]) -> Iterator[Numbers]:
+    latest: Numbers = ()
+    for ids in lists:
+        latest = latest if ids is None else ids
+        yield latest
+
+
+def _requests_path(path: Path) -> Path:
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}.requests{dot}{rest}")
+
+
+def _check_meta(path: Path, text: str) -> dict[str, Any]:
+    try:
+        meta: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise InputError("not a step log", file=path, fix="give the file the engine wrote") from None
+    if meta.get("schema") != SCHEMA:
+        raise InputError(
+            f"step log of another schema than {SCHEMA}",
+            file=path,
+            value=meta.get("schema"),
+            fix="record it again",
+        )
+    return meta
+
+
+# -- CSV -------------------------------------------------------------------------------------------
+
+
+def _cell(kind: Kind, value: Any) -> Any:
+    if kind != "ints":
+        return value
+    return "=" if value is None else " ".join(map(str, value))
+
+
+def _value(kind: Kind, cell: str) -> Any:
+    if kind == "ints":
+        return None if cell == "=" else tuple(map(int, cell.split()))
+    return cell if kind == "text" else float(cell) if kind == "float" else int(cell)
+
+
+def _write_csv(path: Path, meta: dict[str, Any], table: dict[str, list[Any]], kinds: dict[str, Kind]) -> None:
+    columns = [[_cell(kind, value) for value in table[name]] for name, kind in kinds.items()]
+    with writing(path) as text:
+        text.write(_MARK + json.dumps(meta) + "\n")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(kinds)
+        writer.writerows(zip(*columns, strict=True))
+
+
+def _read_csv(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    with reading(path) as text:
+        first = text.readline()
+        meta = _check_meta(path, first.removeprefix(_MARK))
+        rows = csv.DictReader(text)
+        _check_columns(path, rows.fieldnames or (), kinds)
+        table: dict[str, list[Any]] = {name: [] for name in kinds}
+        for number, row in enumerate(rows, start=3):
+            for name, kind in kinds.items():
+                try:
+                    table[name].append(_value(kind, row[name]))
+                except (ValueError, AttributeError, TypeError):
+                    raise InputError(
+                        "not what belongs here", file=f"{path}:{number}", key=name, value=row[name]
+                    ) from None
+    return meta, table
+
+
+def _check_columns(path: Path, found: Iterable[str], kinds: dict[str, Kind]) -> None:
+    missing = [name for name in kinds if name not in set(found)]
+    if missing:
+        raise InputError("a column is missing", file=path, key=missing[0], fix="record the log again")
+
+
+# -- Parquet ---------------------------------------------------------------------------------------
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        fix = "pip install 'blis-py[engine]', or use .csv"
+        raise InputError("Parquet needs a package that is not installed", value="pyarrow", fix=fix) from None
+    return pyarrow
+
+
+def _write_parquet(
+    path: Path, meta: dict[str, Any], table: dict[str, list[Any]], kinds: dict[str, Kind]
+) -> None:
+    pa = _pyarrow()
+    types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string(), "ints": pa.list_(pa.int64())}
+    arrays = [pa.array(table[name], types[kind]) for name, kind in kinds.items()]
+    columns = pa.table(arrays, names=list(kinds)).replace_schema_metadata({"blis": json.dumps(meta)})
+    pa.parquet.write_table(columns, path, compression="zstd")
+
+
+def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    pa = _pyarrow()
+    try:
+        columns = pa.parquet.read_table(path)
+    except FileNotFoundError:
+        raise InputError("no such file", file=path, fix="check the path") from None
+    except pa.ArrowException as error:
+        raise InputError(f"cannot be read: {error}", file=path) from None
+    meta = _check_meta(path, ((columns.schema.metadata or {}).get(b"blis") or b"").decode())
+    _check_columns(path, columns.column_names, kinds)
+    table = {name: columns[name].to_pylist() for name in kinds}
+    for name, kind in kinds.items():
+        if kind == "ints":
+            table[name] = [None if value is None else tuple(value) for value in table[name]]
+    return meta, table
+
+
+Read = Callable[[Path, dict[str, Kind]], tuple[dict[str, Any], dict[str, list[Any]]]]
+Write = Callable[[Path, dict[str, Any], dict[str, list[Any]], dict[str, Kind]], None]
+FORMATS: dict[str, tuple[Read, Write]] = {
+    ".csv": (_read_csv, _write_csv),
+    ".csv.gz": (_read_csv, _write_csv),
+    ".parquet": (_read_parquet, _write_parquet),
+}
+
+
+def _format_of(path: Path) -> tuple[Read, Write]:
+    for suffix, functions in FORMATS.items():
+        if path.name.endswith(suffix):
+            return functions
+    raise InputError("unknown kind of file", file=path, fix=f"let the name end in {', '.join(FORMATS)}")

@@ -1,0 +1,164 @@
+"""From a configuration to an engine: model, KV cache, scheduler, graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from blis_py.core.scheduler import Scheduler
+from blis_py.errors import InputError
+from engine.batch import BatchBuilder
+from engine.clock import Clock, make_clock
+from engine.config import EngineConfig
+from engine.engine import LLMEngine
+from engine.executor import Executor, Forward, Model
+from engine.graphs import CudaCapture, DecodeGraphs, default_buckets
+from engine.kernels.attention import AttentionMetadata
+from engine.kv_pool import Capacity, allocate, capacity
+from engine.models.tokenizer import Tokenizer
+from engine.sampler import Sampler
+from engine.steplog import StepRecorder, scheduler_meta
+from engine.timing import StepTimer
+
+
+def build_engine(
+    config: EngineConfig,
+    *,
+    model: Model | None = None,
+    tokenizer: Tokenizer | None = None,
+    clock: Clock | None = None,
+) -> LLMEngine:
+    """An engine, ready to serve; on CUDA its decode graphs are captured.
+
+    Args:
+        model: instead of loading the one the configuration names.
+        tokenizer: the same.
+
+    Raises:
+        InputError: the model is unknown, damaged, or does not fit; settings that cannot work.
+    """
+    device = pick_device(config.device)
+    dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
+    if model is None:
+        model, tokenizer = _load(config, device, dtype, tokenizer)
+    sizes = model.config
+
+    def profile() -> None:
+        _largest_forward(model, config, dtype, device)
+
+    room = capacity(config, sizes, dtype, device, profile)
+    scheduler = Scheduler(config.scheduler_config(room.num_blocks, room.max_model_len), track_longest=True)
+    forward = Forward(model, allocate(sizes, room.num_blocks, config.block_size, dtype, device))
+    executor = _executor(config, forward, room, device)
+    clock = make_clock(config.clock) if clock is None else clock
+    return LLMEngine(
+        scheduler=scheduler,
+        executor=executor,
+        sampler=Sampler(device),
+        recorder=StepRecorder(_meta(config, scheduler, room, device, dtype)),
+        clock=clock,
+        timer=StepTimer(clock, device),
+        vocab_size=sizes.vocab_size,
+        tokenizer=tokenizer,
+        seed=config.seed,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """The device to run on.
+
+    Raises:
+        InputError: CUDA is asked for and not there.
+    """
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise InputError("there is no CUDA device", key="device", value=name, fix="use --device cpu")
+    return torch.device("cuda" if there and name != "cpu" else "cpu")
+
+
+def _load(
+    config: EngineConfig, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None
+) -> tuple[Model, Tokenizer]:
+    from engine.models import build_model, load_model_config, load_tokenizer
+
+    architecture = load_model_config(config.model)
+    if architecture.mask_block != 1:
+        fix = "use an autoregressive model"
+        raise InputError(
+            "is a block-diffusion model, not served yet", key="model", value=config.model, fix=fix
+        )
+    model = build_model(
+        architecture,
+        device=device,
+        dtype=dtype,
+        load_format=config.load_format,
+        path=config.model,
+        seed=config.seed,
+        max_positions=config.max_model_len,
+    )
+    return model, tokenizer or load_tokenizer(config.tokenizer or config.model)
+
+
+def _executor(config: EngineConfig, forward: Forward, room: Capacity, device: torch.device) -> Executor:
+    graphs = expert_load = None
+    if config.count_active_experts:
+        expert_load = forward.model.track_expert_load()
+    with_graphs = device.type == "cuda" and not config.enforce_eager
+    buckets = config.cudagraph_capture_sizes or default_buckets(config.max_num_seqs)
+    builder = BatchBuilder(
+        max_seqs=config.max_num_seqs,
+        max_tokens=config.max_num_batched_tokens,
+        max_model_len=room.max_model_len,
+        block_size=config.block_size,
+        device=device,
+        largest_bucket=max(buckets) if with_graphs else 0,
+    )
+    if with_graphs:
+        with torch.inference_mode():
+            graphs = DecodeGraphs(forward, builder, room.max_model_len, buckets, CudaCapture())
+    return Executor(forward, builder, config.max_num_seqs, graphs, expert_load)
+
+
+@torch.inference_mode()
+def _largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> None:
+    """As many tokens as a step can have, in as many sequences, with as many rows of logits; stores nothing.
+
+    All sequences read the same single page.
+    """
+    tokens = config.max_num_batched_tokens
+    seqs = min(config.max_num_seqs, tokens)
+    longest = tokens - seqs + 1
+    lengths = torch.ones(seqs, dtype=torch.int32)
+    lengths[-1] = longest
+    starts = torch.zeros(seqs + 1, dtype=torch.int32)
+    starts[1:] = lengths.cumsum(0)
+    meta = AttentionMetadata(
+        query_start=starts.to(device),
+        seq_lens=lengths.to(device),
+        block_tables=torch.zeros((seqs, -(-longest // config.block_size)), dtype=torch.int32, device=device),
+        max_query_len=longest,
+        max_seq_len=longest,
+        num_decodes=seqs - 1,
+    )
+    zeros = torch.zeros(tokens, dtype=torch.int64, device=device)
+    page = allocate(model.config, 1, config.block_size, dtype, device)
+    hidden = model(zeros, zeros, zeros - 1, meta, page)
+    logits = model.logits(hidden[:seqs])
+    torch.log_softmax(logits, dim=-1).sort(dim=-1)  # about what sampling takes at most
+
+
+def _meta(
+    config: EngineConfig, scheduler: Scheduler, room: Capacity, device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {
+        "clock": config.clock,
+        "model": config.model,
+        "device": name,
+        "dtype": str(dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "kv_capacity": room.source,
+        "scheduler": scheduler_meta(scheduler),
+    }

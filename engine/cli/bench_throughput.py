@@ -1,0 +1,82 @@
+"""`blis engine bench throughput`: how many tokens a second, everything there from the beginning."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from blis_py.cli.options import Flag, Flags
+from blis_py.cli.progress import Progress
+from blis_py.errors import InputError
+from engine.cli.options import ENGINE, STEP_LOG, engine_config, say
+from engine.sequence import Sequence as Running
+
+WORKLOAD = (
+    Flag("--num-prompts", int, "", "Requests. Default 100."),
+    Flag("--input-len", int, "", "Tokens of a prompt. Default 128."),
+    Flag("--output-len", int, "", "Tokens of an output. Default 128."),
+    Flag("--prefix-len", int, "", "Further tokens in front that all prompts share. Default 0."),
+)
+OUTPUT = (Flag("--output-json", str, "", "Write the result to a file as well.", metavar="FILE"), STEP_LOG)
+GROUPS = (("Workload", WORKLOAD), *ENGINE, ("Output", OUTPUT))
+
+
+def throughput(flags: Flags) -> None:
+    """Offline throughput, in the shape of `vllm bench throughput`."""
+    import numpy as np
+
+    from blis_py.workload.table import RequestTable
+    from engine.build import build_engine
+    from engine.driver import serve
+    from engine.synthetic import synthetic_prompts
+
+    count, shared = flags.get("--num-prompts", 100), flags.get("--prefix-len", 0)
+    inputs, outputs = flags.get("--input-len", 128) + shared, flags.get("--output-len", 128)
+    engine = build_engine(engine_config(flags))
+    table = RequestTable.build(
+        np.zeros(count, dtype=np.int64),
+        np.full(count, inputs),
+        np.full(count, outputs),
+        content=np.zeros(count, dtype=np.int64) if shared else None,
+        contents=((("shared", shared),),) if shared else (),
+    )
+    prompts = synthetic_prompts(table, engine.vocab_size, flags.get("--seed", 0))
+    say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
+    serve(engine, table.limited(min(count, 4)), prompts, at_once=True)  # warm-up
+    engine.reset()
+    with Progress(sys.stderr) as progress:
+        outcomes = serve(engine, table, prompts, at_once=True, progress=progress)
+    complete(outcomes)
+    elapsed_s = engine.recorder.log().steps["end_ns"][-1] / 1e9
+    tokens = count * (inputs + outputs)
+    result = {
+        "elapsed_time": elapsed_s,
+        "num_requests": count,
+        "total_num_tokens": tokens,
+        "requests_per_second": count / elapsed_s,
+        "tokens_per_second": tokens / elapsed_s,
+        "output_tokens_per_second": count * outputs / elapsed_s,
+        "clock": engine.clock.name,
+    }
+    finish(result, flags, engine.recorder.write)
+
+
+def complete(outcomes: Sequence[Running | InputError]) -> None:
+    """Raises what went wrong with the first request that was not served to the end."""
+    for outcome in outcomes:
+        if isinstance(outcome, InputError):
+            raise outcome
+        if outcome.error is not None:
+            raise RuntimeError(outcome.error)
+
+
+def finish(result: dict[str, object], flags: Flags, write_log: Callable[[str], None]) -> None:
+    """Result to stdout and where else it is wanted."""
+    text = json.dumps(result, indent=2)
+    print(text)
+    if "--output-json" in flags:
+        with open(flags["--output-json"], "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    if "--step-log" in flags:
+        write_log(flags["--step-log"])

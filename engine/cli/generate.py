@@ -1,0 +1,77 @@
+"""`blis engine generate`: prompts in, text out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from blis_py.cli.options import Flag, Flags
+from blis_py.cli.progress import Progress
+from blis_py.errors import InputError
+from engine.cli.options import ENGINE, STEP_LOG, engine_config
+from engine.llm import RequestOutput
+from engine.sampling_params import SamplingParams
+
+PROMPTS = (
+    Flag("--prompt", list[str], "", "A prompt (repeatable).", metavar="TEXT"),
+    Flag("--prompts-file", str, "", "One prompt per line; - reads standard input.", metavar="FILE"),
+)
+SAMPLING = (
+    Flag("--temperature", float, "temperature", "0 = greedy. Default 1."),
+    Flag("--top-k", int, "top_k", "Only the k most likely tokens; 0 = all. Default 0."),
+    Flag("--top-p", float, "top_p", "Only the most likely tokens of this probability. Default 1."),
+    Flag("--min-p", float, "min_p", "Only tokens of this share of the likeliest one's. Default 0."),
+    Flag("--sampling-seed", int, "seed", "The same random numbers for every prompt."),
+    Flag("--repetition-penalty", float, "repetition_penalty", "Default 1."),
+    Flag("--presence-penalty", float, "presence_penalty", "Default 0."),
+    Flag("--frequency-penalty", float, "frequency_penalty", "Default 0."),
+    Flag("--max-tokens", int, "max_tokens", "Most tokens to emit. Default 16."),
+    Flag("--min-tokens", int, "min_tokens", "No end before so many tokens. Default 0."),
+    Flag("--stop", list[str], "stop", "A string that ends the output (repeatable).", metavar="TEXT"),
+    Flag("--ignore-eos", bool, "ignore_eos", "Go on after an end of sequence."),
+    Flag("--logprobs", int, "logprobs", "Log-probabilities of so many likeliest tokens."),
+)
+OUTPUT = (
+    Flag("--format", str, "", "text, or jsonl with everything. By default text on a terminal, else jsonl."),
+    STEP_LOG,
+)
+GROUPS = (("Prompts", PROMPTS), ("Sampling", SAMPLING), *ENGINE, ("Output", OUTPUT))
+
+
+def generate(flags: Flags) -> None:
+    """Complete prompts."""
+    style = flags.get("--format", "text" if sys.stdout.isatty() else "jsonl")
+    if style not in ("text", "jsonl"):
+        raise InputError("unknown format", key="--format", value=style, fix="use text or jsonl")
+    prompts = _prompts(flags)
+    params = SamplingParams(**{flag.key: flags[flag.name] for flag in SAMPLING if flag.name in flags})
+
+    from engine.build import build_engine
+    from engine.llm import generate as run
+
+    engine = build_engine(engine_config(flags))
+    with Progress(sys.stderr) as progress:
+        outputs = run(engine, prompts, [params] * len(prompts), progress)
+    if "--step-log" in flags:
+        engine.recorder.write(flags["--step-log"])
+    for output in outputs:
+        print(json.dumps(_row(output)) if style == "jsonl" else output.text)
+    broken = next((output.error for output in outputs if output.error is not None), None)
+    if broken is not None:
+        raise RuntimeError(broken)
+
+
+def _prompts(flags: Flags) -> list[str]:
+    prompts = list(flags.get("--prompt", ()))
+    if (name := flags.get("--prompts-file")) is not None:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        prompts += [line for line in text.splitlines() if line]
+    if not prompts:
+        raise InputError("no prompts", fix="give --prompt TEXT or --prompts-file FILE")
+    return prompts
+
+
+def _row(output: RequestOutput) -> dict[str, object]:
+    return {field.name: getattr(output, field.name) for field in fields(output)}

@@ -1,0 +1,59 @@
+"""`blis engine info`: what would run, and how."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from blis_py.cli.options import Flag, Flags
+from engine.cli.options import ENGINE, engine_config
+
+GROUPS = (
+    *ENGINE,
+    ("Output", (Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),)),
+)
+
+
+def info(flags: Flags) -> None:
+    """Show the model, its KV cache, and the implementation of every op."""
+    facts = _facts(flags)
+    if flags.get("--format", "table" if sys.stdout.isatty() else "json") == "json":
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        print(f"{name:22} {value}")
+
+
+def _facts(flags: Flags) -> dict[str, Any]:
+    import torch
+
+    from engine.build import build_engine
+    from engine.kernels import backend
+
+    engine = build_engine(engine_config(flags))
+    config = engine.scheduler.config
+    model = engine.executor.forward.model
+    sizes, meta = model.config, engine.recorder.meta
+    kv = engine.executor.forward.kv
+    probe = kv[0][0]
+    graphs = engine.executor.graphs
+    return {
+        "model": meta["model"],
+        "architecture": sizes.architecture,
+        "layers": sizes.num_layers,
+        "parameters": sum(p.numel() for p in model.parameters()) if isinstance(model, torch.nn.Module) else 0,
+        "vocabulary": sizes.vocab_size,
+        "device": meta["device"],
+        "dtype": meta["dtype"],
+        "max_model_len": config.max_model_len,
+        "kv_blocks": config.num_kv_blocks,
+        "block_size": config.block_size,
+        "kv_tokens": config.num_kv_blocks * config.block_size,
+        "kv_cache_bytes": sum(k.nbytes + v.nbytes for k, v in kv),
+        "kv_capacity_from": meta["kv_capacity"],
+        "attention_norm_mlp": backend.choose(probe),
+        "sampling_routing_pages": backend.choose_cuda(probe),
+        "decode_graphs": list(graphs.buckets) if graphs is not None else [],
+        "torch": meta["torch"],
+    }

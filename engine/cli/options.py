@@ -1,0 +1,72 @@
+"""The flags of `blis engine`, and the configuration they make."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from blis_py.cli.options import Flag, Flags
+from engine.config import EngineConfig
+
+MODEL = (
+    Flag("--model", str, "model", "Checkpoint folder, config.json, or bundled model.", metavar="PATH|NAME"),
+    Flag("--tokenizer", str, "tokenizer", "Folder with a tokenizer.json. Default the model's."),
+    Flag("--load-format", str, "load_format", "safetensors or dummy. Default safetensors."),
+    Flag("--device", str, "device", "cuda, cpu or auto. Default auto."),
+    Flag("--dtype", str, "dtype", "bfloat16, float16, float32 or auto. Default auto."),
+    Flag("--seed", int, "seed", "Of dummy weights, prompts and samples. Default 0."),
+    Flag("--clock", str, "clock", "wall, or cpu: CPU time of the engine's thread. Default wall."),
+)
+MEMORY = (
+    Flag("--max-model-len", int, "max_model_len", "Longest sequence. Default what fits."),
+    Flag("--gpu-memory-utilization", float, "gpu_memory_utilization", "Share of the GPU. Default 0.9."),
+    Flag(
+        "--kv-cache-memory",
+        int,
+        "kv_cache_memory_bytes",
+        "Bytes for the KV cache.",
+        ("--kv-cache-memory-bytes",),
+    ),
+    Flag("--num-kv-blocks", int, "num_kv_blocks", "Pages of the KV cache.", ("--num-gpu-blocks-override",)),
+    Flag("--block-size", int, "block_size", "Tokens per page, 16 to 256. Default 16."),
+)
+SCHEDULER = (
+    Flag("--max-num-seqs", int, "max_num_seqs", "Most running requests. Default 256."),
+    Flag("--max-num-batched-tokens", int, "max_num_batched_tokens", "Tokens per step. Default 2048."),
+    Flag(
+        "--long-prefill-token-threshold",
+        int,
+        "long_prefill_token_threshold",
+        "Longest prefill chunk; 0 = no limit. Default 0.",
+    ),
+    Flag(
+        "--scheduler", str, "scheduler", "fcfs, priority-fcfs, sjf. Default fcfs.", ("--scheduling-policy",)
+    ),
+    Flag("--preemption-policy", str, "preemption_policy", "Victim: fcfs or priority. Default fcfs."),
+    Flag("--batch-former", str, "batch_former", "running-first or prefill-first. Default running-first."),
+    Flag("--no-enable-prefix-caching", bool, "enable_prefix_caching", "Compute every prompt in full."),
+    Flag("--enforce-eager", bool, "enforce_eager", "No CUDA graphs."),
+)
+STEP_LOG = Flag("--step-log", str, "", "Write the step log: .csv, .csv.gz or .parquet.", metavar="FILE")
+ENGINE = (("Model", MODEL), ("Memory", MEMORY), ("Scheduler", SCHEDULER))
+
+_FLAGS = (*MODEL, *MEMORY, *SCHEDULER)
+
+
+def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
+    """The configuration that the flags make; `defaults` where a flag is absent."""
+    from blis_py.errors import InputError
+
+    settings = dict(defaults)
+    for flag in _FLAGS:
+        for name in (flag.name, *flag.aliases):
+            if name in flags:
+                settings[flag.key] = flags[name] if flag.name != "--no-enable-prefix-caching" else False
+    if "model" not in settings:
+        raise InputError("no model given", key="--model", fix="name a checkpoint folder or a bundled model")
+    return EngineConfig(**settings)
+
+
+def say(line: str) -> None:
+    """A line of talk."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,43 @@
+"""What a run of the engine came to, in the form the simulator's runs have: same reports, same formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.core.features import StepFeatures
+from blis_py.core.scheduler import Step
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.workload.table import RequestTable
+from engine.engine import LLMEngine
+from engine.sequence import Sequence as Running
+
+
+def run_record(engine: LLMEngine, table: RequestTable, outcomes: Sequence[Running | InputError]) -> RunRecord:
+    """The record of a run of `engine.driver.serve` on a fresh engine.
+
+    Raises:
+        RuntimeError: a forward broke; what is left has no meaning.
+    """
+    log = engine.recorder.log()
+    recorder = Recorder(table, FrontendDelays())
+    instance = InstanceLog(recorder, engine.scheduler, record_steps=False)
+    for start_ns, end_ns in zip(log.steps["start_ns"], log.steps["end_ns"], strict=True):
+        instance.steps(Step(StepFeatures()), start_ns, (end_ns - start_ns,), 1)
+    enqueue_ns = dict(zip(log.requests["number"], log.requests["enqueue_ns"], strict=True))
+    for row, outcome in enumerate(outcomes):
+        recorder.instance[row] = 0
+        if isinstance(outcome, InputError):
+            recorder.enqueue_ns[row] = recorder.finish_ns[row] = int(table.arrival_ns[row])
+            recorder.outcome[row] = Outcome.UNSERVABLE
+            continue
+        recorder.enqueue_ns[row] = enqueue_ns[row]
+        if outcome.finish_reason == "timeout":
+            instance.timed_out(outcome.request)
+        elif outcome.error is None:
+            instance.finished(outcome.request)
+        else:
+            raise RuntimeError(f"{outcome.request.id}: {outcome.error}")
+    return recorder.record([instance], max(log.steps["end_ns"], default=0))

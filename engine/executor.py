@@ -1,0 +1,271 @@
+"""Runs the model on planned steps: slots, batch tensors, forward, logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from blis_py.core.request import Request, Status
+from blis_py.core.scheduler import Scheduler, Step
+from engine.batch import BatchBuilder, Inputs, Ints, Layout
+from engine.kernels.attention import AttentionMetadata
+from engine.kv_pool import KVCache
+from engine.sequence import NO_SLOT, Sequence
+
+
+class Model(Protocol):
+    """What the executor asks of a model; `engine.models.Decoder` is one."""
+
+    config: Any
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        meta: AttentionMetadata,
+        kv: KVCache,
+    ) -> torch.Tensor: ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+    def track_expert_load(self) -> torch.Tensor | None: ...
+
+
+class Forward:
+    """The model and its KV cache."""
+
+    def __init__(self, model: Model, kv: KVCache) -> None:
+        self.model, self.kv = model, kv
+
+    def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
+        """Hidden states `[T, d]`; keys and values go into the cache."""
+        return self.model(inputs.input_ids, inputs.positions, inputs.slots, meta, self.kv)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[R, vocab]` float32."""
+        return self.model.logits(hidden)
+
+
+class Graphs(Protocol):
+    """Captured decode steps; see `engine.graphs`."""
+
+    @property
+    def buckets(self) -> Ordered[int]: ...
+
+    def bucket(self, decodes: int) -> int: ...
+
+    def replay(self, bucket: int, decodes: int) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emitters:
+    """The sequences of a batch that emit a token, in the order of the rows of logits.
+
+    The same object step after step, as long as they are the same.
+    """
+
+    sequences: list[Sequence]
+    rows: Ints
+    """Their slots."""
+    first_end: int
+    """Value of the step counter at which the first of them has emitted all it may."""
+    stop_ids: frozenset[int]
+    """Tokens at which any of them ends."""
+    watched: bool
+    """Whether every token of some of them has to be looked at."""
+
+    @classmethod
+    def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
+        """Those of the step of index `tick`."""
+        return cls(
+            sequences,
+            rows,
+            min((end_of(sequence.request, tick) for sequence in sequences), default=NEVER),
+            frozenset().union(*{sequence.stop_ids for sequence in sequences}),
+            any(sequence.watched for sequence in sequences),
+        )
+
+
+NEVER = 1 << 62
+
+
+def end_of(request: Request, tick: int) -> int:
+    """Value of the step counter at which it has emitted all it may; it emits in the step of index `tick`."""
+    if request.status is Status.DECODING:
+        return request.finish_tick
+    return tick + request.target - request.generated
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step, ready to run."""
+
+    layout: Layout
+    emitters: Emitters
+    num_seqs: int
+    num_decodes: int
+    max_query_len: int
+    max_seq_len: int
+    bucket: int
+    """Padded size of a captured decode step; 0 = eager."""
+
+
+class Executor:
+    """Gives running sequences slots, builds the batch of each step and runs it.
+
+    Args:
+        graphs: captured decode steps, or None: everything eager.
+        expert_load: `[sparse layers, experts]` to which the model adds the tokens of each expert, or None.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        builder: BatchBuilder,
+        max_num_seqs: int,
+        graphs: Graphs | None = None,
+        expert_load: torch.Tensor | None = None,
+    ) -> None:
+        self.forward = forward
+        self.graphs = graphs
+        self._expert_load = expert_load
+        self.builder = builder
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._decoding: list[Request] = []
+        self._decodes = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
+
+    # -- slots -----------------------------------------------------------------------------------
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence no longer runs; its slot is free."""
+        if sequence.slot != NO_SLOT:
+            self._free_slots.append(sequence.slot)
+            sequence.slot = NO_SLOT
+
+    def note_tokens(self, emitters: Emitters, tokens: Ints) -> None:
+        """What was sampled is the next input of each."""
+        self.builder.sampled(emitters.rows, tokens)
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that no sequence has."""
+        return len(self._free_slots)
+
+    # -- prepare -----------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        step: Step,
+        decoding: list[Request],
+        scheduler: Scheduler,
+        sequence_of: dict[Request, Sequence],
+    ) -> Batch:
+        """The batch of a planned step, in the staging buffer.
+
+        Args:
+            decoding: those that decode; the same object as last time means the same requests.
+        """
+        for request in step.preempted:
+            self.release(sequence_of[request])
+        if decoding is not self._decoding:
+            self._decoding = decoding
+            sequences = [sequence_of[request] for request in decoding]
+            rows = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
+            self._decodes = Emitters.of(sequences, rows, scheduler.tick)
+            for sequence in sequences:
+                if sequence.table_changed:
+                    self._write_table(sequence, scheduler.block_table(sequence.request))
+                    sequence.table_changed = False
+        decodes = self._decodes
+        for index in self.builder.begin(decodes.rows):
+            table = scheduler.block_table(decoding[index])
+            self.builder.new_page(index, decodes.sequences[index].slot, len(table) - 1, table[-1])
+        if step.prefills:
+            return self._mixed(step.prefills, scheduler, sequence_of)
+        count = len(decoding)
+        bucket = self.graphs.bucket(count) if self.graphs is not None else 0
+        layout = self.builder.decodes(bucket)
+        return Batch(layout, decodes, count, count, 1, step.features.max_context + 1, bucket)
+
+    def _mixed(
+        self,
+        prefills: Ordered[tuple[Request, int]],
+        scheduler: Scheduler,
+        sequence_of: dict[Request, Sequence],
+    ) -> Batch:
+        slots, starts, complete = [], [], []
+        chunks: list[Ints] = []
+        for request, count in prefills:
+            sequence = sequence_of[request]
+            if sequence.slot == NO_SLOT:
+                sequence.slot = self._free_slots.pop()
+            self._write_table(sequence, scheduler.block_table(request))
+            sequence.table_changed = True  # a radix cache may put shared blocks in place of its own
+            start, end = request.computed, request.computed + count
+            slots.append(sequence.slot)
+            starts.append(start)
+            chunks.append(sequence.tokens(start, end))
+            complete.append(sequence if end == request.num_tokens else None)
+        emits = [sequence is not None for sequence in complete]
+        layout = self.builder.mixed(slots, starts, chunks, emits)
+        return Batch(
+            layout,
+            self._emitters([sequence for sequence in complete if sequence is not None], scheduler.tick),
+            num_seqs=len(layout.host.rows),
+            num_decodes=len(self._decodes.sequences),
+            max_query_len=max(map(len, chunks)),
+            max_seq_len=int(layout.host.seq_lens.max()),
+            bucket=0,
+        )
+
+    def _emitters(self, complete: list[Sequence], tick: int) -> Emitters:
+        """The decodes, and behind them the prefills that are complete after this step."""
+        if not complete:
+            return self._decodes
+        rows = np.array([sequence.slot for sequence in complete], dtype=np.int64)
+        sequences = self._decodes.sequences + complete
+        return Emitters.of(sequences, np.concatenate((self._decodes.rows, rows)), tick)
+
+    def _write_table(self, sequence: Sequence, table: list[int]) -> None:
+        self.builder.tables.write(sequence.slot, 0, table)
+
+    # -- launch ------------------------------------------------------------------------------------
+
+    def launch(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Sends the batch and starts its forward.
+
+        Returns:
+            Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions.
+        """
+        inputs = self.builder.send(batch.layout)
+        hidden, positions = self._hidden(batch, inputs), inputs.positions
+        if batch.num_decodes < batch.num_seqs:  # not every row emits
+            if not batch.emitters.sequences:
+                return None, positions
+            hidden, positions = hidden.index_select(0, inputs.emit), positions.index_select(0, inputs.emit)
+        return self.forward.logits(hidden), positions[: len(hidden)]
+
+    def _hidden(self, batch: Batch, inputs: Inputs) -> torch.Tensor:
+        if batch.bucket:
+            assert self.graphs is not None
+            return self.graphs.replay(batch.bucket, batch.num_decodes)
+        meta = self.builder.metadata(
+            inputs,
+            num_decodes=batch.num_decodes,
+            max_query_len=batch.max_query_len,
+            max_seq_len=batch.max_seq_len,
+        )
+        return self.forward.hidden(inputs, meta)
+
+    def active_experts(self) -> int:
+        """Experts that had a token since the last call, over all sparse layers; -1 where nobody counts."""
+        if self._expert_load is None:
+            return -1
+        active = int(self._expert_load.count_nonzero())
+        self._expert_load.zero_()
+        return active

@@ -1,0 +1,90 @@
+"""CUDA graphs of decode steps: a batch is padded to the next captured size and replayed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from engine.batch import BatchBuilder, Inputs
+from engine.executor import Forward
+
+_LARGEST_DEFAULT = 512
+_WARM_UPS = 2
+
+Replay = Callable[[], None]
+Capture = Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]
+"""Records what a function does on the device; returns how to do it again, and where its result appears."""
+
+
+def default_buckets(max_num_seqs: int) -> tuple[int, ...]:
+    """1, 2, 4, 8, then every multiple of 8, up to the first that holds `max_num_seqs` (512 at most)."""
+    sizes = [1, 2, 4, *range(8, _LARGEST_DEFAULT + 1, 8)]
+    return tuple(sizes[: bisect_left(sizes, max_num_seqs) + 1])
+
+
+class CudaCapture:
+    """Captures one after another into a common memory pool: only one graph runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARM_UPS):  # lazy initialisation and autotuning may not happen in a capture
+                run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = run()
+        return graph.replay, result
+
+
+class DecodeGraphs:
+    """One graph per bucket, from the inputs in the staging buffer to hidden states.
+
+    The inputs of a bucket always lie at the same place (`StagingBuffer.layout`), so filling and sending
+    that layout is all a replay needs. Padded rows have length 0 and slot -1: they read and store nothing.
+    Attention is told the longest length there can be, as a graph cannot depend on the lengths. The LM head
+    stays outside: its rows are exact then, and no graph keeps logits of a large vocabulary.
+
+    Args:
+        buckets: batch sizes to capture.
+        capture: how; another one stands in for CUDA in tests.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        builder: BatchBuilder,
+        max_model_len: int,
+        buckets: Sequence[int],
+        capture: Capture,
+    ) -> None:
+        self.buckets: Sequence[int] = sorted(set(buckets))
+        self._forward, self._builder, self._max_model_len = forward, builder, max_model_len
+        self._graphs: dict[int, tuple[Replay, torch.Tensor]] = {}
+        for size in reversed(self.buckets):  # the largest first: the others fit into its memory
+            inputs = builder.padding(size)
+            self._graphs[size] = capture(partial(self._run, size, inputs))
+
+    def bucket(self, decodes: int) -> int:
+        """The smallest captured size that holds so many; 0 if none does."""
+        index = bisect_left(self.buckets, decodes)
+        return self.buckets[index] if index < len(self.buckets) else 0
+
+    def replay(self, bucket: int, decodes: int) -> torch.Tensor:
+        """Hidden states `[decodes, d]` of the batch that has been sent. Overwritten by the next replay."""
+        replay, hidden = self._graphs[bucket]
+        replay()
+        return hidden[:decodes]
+
+    def _run(self, size: int, inputs: Inputs) -> torch.Tensor:
+        meta = self._builder.metadata(
+            inputs, num_decodes=size, max_query_len=1, max_seq_len=self._max_model_len
+        )
+        return self._forward.hidden(inputs, meta)

@@ -1,0 +1,137 @@
+"""Offline use: prompts in, texts out.
+
+llm = LLM("path/to/checkpoint")
+for output in llm.generate(["Hello"], SamplingParams(temperature=0)):
+    print(output.text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blis_py.errors import InputError
+from engine.build import build_engine
+from engine.config import EngineConfig
+from engine.engine import LLMEngine
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence as Running
+from engine.sequence import TokenLogprobs
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What became of one prompt."""
+
+    request_id: str
+    prompt: str | None
+    """As given; `None` where token ids were given."""
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    """Emitted tokens, the one that ended it included."""
+    text: str
+    """Without the token or (unless asked for) the string that ended it."""
+    finish_reason: str
+    """`stop`, `length`, `abort`, `timeout` or `error`."""
+    stop_reason: int | str | None
+    logprobs: list[TokenLogprobs] | None
+    error: str | None
+    """What went wrong in the forward, where `finish_reason` is `error`."""
+    cached_tokens: int
+    """Prompt tokens found in the prefix cache."""
+
+
+class LLM:
+    """An engine with everything run to the end.
+
+    Args:
+        model: as `EngineConfig.model`.
+        settings: further fields of `EngineConfig`.
+    """
+
+    def __init__(self, model: str, **settings: Any) -> None:
+        known = EngineConfig.__dataclass_fields__
+        for name in settings:
+            if name not in known:
+                raise InputError("unknown setting", key=name, fix=f"use one of {', '.join(known)}")
+        self.engine: LLMEngine = build_engine(EngineConfig(model=model, **settings))
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Outputs in the order of the prompts.
+
+        Args:
+            prompts: texts or lists of token ids; one of either stands for a list of one.
+            params: for all prompts, or one each.
+            progress: called with (requests ended, requests in all).
+
+        Raises:
+            InputError: a prompt that can never be served; then none is.
+        """
+        several = _several(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or SamplingParams()] * len(several)
+        if len(params) != len(several):
+            raise InputError(
+                f"{len(several)} prompts, {len(params)} sampling parameters", fix="give one for each prompt"
+            )
+        return generate(self.engine, several, params, progress)
+
+
+def generate(
+    engine: LLMEngine,
+    prompts: Sequence[Prompt],
+    params: Sequence[SamplingParams],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[RequestOutput]:
+    """Runs all prompts on an engine until the last is done."""
+    sequences: list[Running] = []
+    try:
+        for prompt, own in zip(prompts, params, strict=True):
+            sequences.append(engine.add_request(prompt, own))
+        ended = 0
+        while engine.has_unfinished:
+            ended += len(engine.step().finished)
+            if progress is not None:
+                progress(ended, len(prompts))
+    except BaseException:
+        for sequence in sequences:
+            engine.abort_request(sequence.request.id)
+        engine.let_go()
+        raise
+    return [output_of(sequence) for sequence in sequences]
+
+
+def output_of(sequence: Running) -> RequestOutput:
+    """The outcome of a finished sequence."""
+    assert sequence.finish_reason is not None, "it has not ended"
+    return RequestOutput(
+        request_id=sequence.request.id,
+        prompt=sequence.prompt,
+        prompt_token_ids=sequence.prompt_ids.tolist(),
+        token_ids=list(sequence.output_ids),
+        text=sequence.text(),
+        finish_reason=sequence.finish_reason,
+        stop_reason=sequence.stop_reason,
+        logprobs=sequence.logprobs if sequence.params.logprobs is not None else None,
+        error=sequence.error,
+        cached_tokens=max(sequence.request.cached_tokens, 0),
+    )
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    ids = [item for item in prompts if isinstance(item, int)]
+    texts = [item for item in prompts if not isinstance(item, int)]
+    if ids and texts:
+        raise InputError("token ids among prompts", value=ids[0], fix="give texts, or lists of token ids")
+    return [ids] if ids else texts

@@ -1,0 +1,46 @@
+"""The text of one output as its tokens come, and the search for stop strings in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.models.tokenizer import Detokenizer, Tokenizer
+
+
+class OutputText:
+    """Text so far, cut at the stop string that ended it."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), include_stop: bool = False) -> None:
+        self.text = ""
+        self.seen = 0
+        """Output tokens decoded."""
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stop, self._include = stop, include_stop
+
+    def append(self, ids: Sequence[int]) -> None:
+        """Decodes further tokens."""
+        for token in ids:
+            self.text += self._detokenizer.add(token)
+        self.seen += len(ids)
+
+    def append_and_stop(self, token: int) -> str | None:
+        """Decodes one more token; returns the stop string that it completes, if any, and cuts the text.
+
+        Of several the one that begins first.
+        """
+        before = len(self.text)
+        self.append([token])
+        places = [
+            (place, stop)
+            for stop in self._stop
+            if (place := self.text.find(stop, max(before - len(stop) + 1, 0))) >= 0
+        ]
+        if not places:
+            return None
+        place, stop = min(places)
+        self.text = self.text[: place + len(stop) * self._include]
+        return stop
+
+    def flush(self) -> None:
+        """Nothing follows: an incomplete character comes as it is."""
+        self.text += self._detokenizer.finish()

@@ -1,0 +1,100 @@
+"""How the tokens of one request are chosen, and when it ends; names and defaults of vLLM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blis_py.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """Immutable; one object may serve many requests.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    temperature: float = 1.0
+    """0 = greedy."""
+    top_k: int = 0
+    """Only the k most likely tokens; 0 or -1 = all."""
+    top_p: float = 1.0
+    """Only the most likely tokens that together have this probability."""
+    min_p: float = 0.0
+    """Only tokens with at least this share of the most likely one's probability."""
+    seed: int | None = None
+    """Of this request; `None` = drawn from the engine's seed and the number of the request."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output."""
+    presence_penalty: float = 0.0
+    """Taken from the logits of tokens in the output."""
+    frequency_penalty: float = 0.0
+    """Taken from the logits of tokens in the output, as often as they occur there."""
+    max_tokens: int | None = 16
+    """Most tokens to emit; `None` = up to `max_model_len`."""
+    min_tokens: int = 0
+    """So many tokens come before an end of sequence or any stop condition."""
+    stop: str | Sequence[str] = ()
+    """Strings that end the output as soon as they occur in it."""
+    stop_token_ids: Sequence[int] = ()
+    """Tokens that end the output, beside the model's own."""
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    """The model's end of sequence is a token like any other."""
+    logprobs: int | None = None
+    """Log-probabilities of so many most likely tokens beside the chosen one; `None` = of none at all."""
+    detokenize: bool = True
+    """Whether outputs carry text."""
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for key, (low, high, excluded) in _RANGES.items():
+            value = getattr(self, key)
+            if value is not None and (not low <= value <= high or value == excluded):
+                raise InputError("out of range", key=key, value=value, fix=_fix(low, high, excluded))
+        if not all(stop):
+            raise InputError("holds an empty string", key="stop", fix="drop it")
+        if stop and not self.detokenize:
+            raise InputError("needs text to look at", key="stop", fix="leave detokenize on, or drop stop")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InputError(
+                f"is more than max_tokens = {self.max_tokens}", key="min_tokens", value=self.min_tokens
+            )
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop`, always as a tuple."""
+        assert isinstance(self.stop, tuple)
+        return self.stop
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on the tokens so far."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+_RANGES: dict[str, tuple[float, float, float | None]] = {
+    "temperature": (0.0, math.inf, math.inf),
+    "top_k": (-1, math.inf, None),
+    "top_p": (0.0, 1.0, 0.0),
+    "min_p": (0.0, 1.0, None),
+    "seed": (-(2**63), 2**63 - 1, None),
+    "repetition_penalty": (0.0, math.inf, 0.0),
+    "presence_penalty": (-2.0, 2.0, None),
+    "frequency_penalty": (-2.0, 2.0, None),
+    "max_tokens": (1, math.inf, None),
+    "min_tokens": (0, math.inf, None),
+    "logprobs": (0, math.inf, None),
+}
+"""Least, most, and a bound that does not itself belong."""
+
+
+def _fix(low: float, high: float, excluded: float | None) -> str:
+    if excluded == low:
+        return f"use more than {low:g}" + (f", at most {high:g}" if high < math.inf else "")
+    return f"use at least {low:g}" + (f", at most {high:g}" if high < math.inf else "")

@@ -1,0 +1,138 @@
+"""A request with its tokens: what the engine knows beyond the scheduler's `Request`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.request import FinishReason, Request
+from engine.models.tokenizer import Tokenizer
+from engine.output_text import OutputText
+from engine.sampling_params import SamplingParams
+
+NO_SLOT = -1
+
+_REASONS = {FinishReason.TIMEOUT: "timeout", FinishReason.ABORT: "abort"}
+
+TokenLogprobs = dict[int, float]
+"""Log-probability by token id, of one emitted token and of the most likely ones beside it."""
+
+
+class Sequence:
+    """One request in the engine.
+
+    Args:
+        index: running number, also `request.row`.
+        request: the scheduler's view; it owns status and block table.
+        seed: of its random numbers.
+        stop_ids: tokens that end it.
+    """
+
+    __slots__ = (
+        "error",
+        "finish_ns",
+        "finish_reason",
+        "first_token_ns",
+        "index",
+        "logprobs",
+        "output_ids",
+        "output_text",
+        "params",
+        "prompt",
+        "prompt_ids",
+        "request",
+        "seed",
+        "slot",
+        "stop_ids",
+        "stop_reason",
+        "table_changed",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        request: Request,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        seed: int,
+        stop_ids: frozenset[int],
+        tokenizer: Tokenizer | None,
+        prompt: str | None = None,
+    ) -> None:
+        self.index = index
+        self.request = request
+        self.prompt = prompt
+        self.output_ids: list[int] = []
+        """Tokens emitted so far; the one that ended it included."""
+        request.output_ids = self.output_ids
+        self.prompt_ids: NDArray[np.int64] = np.array(prompt_ids, dtype=np.int64)
+        self.params = params
+        self.seed = seed
+        self.stop_ids = stop_ids
+        self.output_text = None
+        if params.detokenize and tokenizer is not None:
+            include = params.include_stop_str_in_output
+            self.output_text = OutputText(tokenizer, params.stop_strings, include)
+        self.watched = bool(params.stop_strings)
+        """Whether every token has to be looked at."""
+        self.slot = NO_SLOT
+        """Its row in the per-slot arrays while it runs."""
+        self.table_changed = False
+        """Whether its block table may no longer be what stands in that row."""
+        self.logprobs: list[TokenLogprobs] = []
+        self.finish_reason: str | None = None
+        """`stop`, `length`, `abort`, `timeout` or `error`; `None` while it is not finished."""
+        self.stop_reason: int | str | None = None
+        """The stop token or stop string that ended it; `None` for the model's own end of sequence."""
+        self.error: str | None = None
+        self.first_token_ns = -1
+        self.finish_ns = -1
+
+    def tokens(self, start: int, end: int) -> NDArray[np.int64]:
+        """Prompt and emitted tokens from position `start` to before `end`."""
+        prompt = self.prompt_ids
+        if end <= len(prompt):
+            return prompt[start:end]
+        emitted = self.output_ids[max(start - len(prompt), 0) : end - len(prompt)]
+        return np.concatenate((prompt[start:], np.array(emitted, dtype=np.int64)))
+
+    def stops_at(self, token: int) -> bool:
+        """Whether `token`, the latest one, ends the sequence by what it is; notes why.
+
+        Where there are stop strings to look for, the text is brought up to date.
+        """
+        late_enough = len(self.output_ids) > self.params.min_tokens
+        if token in self.stop_ids and late_enough:
+            self.finish_reason = "stop"
+            self.stop_reason = token if token in self.params.stop_token_ids else None
+        elif self.params.stop_strings and self.output_text is not None:
+            if not late_enough:
+                self.output_text.append([token])
+                return False
+            found = self.output_text.append_and_stop(token)
+            if found is not None:
+                self.finish_reason, self.stop_reason = "stop", found
+        return self.finish_reason is not None
+
+    def finished(self, now_ns: int) -> None:
+        """The scheduler has let it go."""
+        self.finish_ns = now_ns
+        if self.finish_reason is None:
+            reason = self.request.finish_reason
+            assert reason is not None
+            self.finish_reason = _REASONS.get(reason, "length")
+
+    def text(self) -> str:
+        """The output so far as text; empty without a tokenizer."""
+        output = self.output_text
+        if output is None:
+            return ""
+        if not isinstance(self.stop_reason, str):
+            rest = self.output_ids[output.seen :]
+            if rest and self.finish_reason == "stop":
+                rest = rest[:-1]  # the token that said so is no text
+            output.append(rest)
+            if self.finish_reason is not None:
+                output.flush()
+        return output.text

@@ -1,0 +1,201 @@
+"""Keeps what every step was and took. A step costs a few appends; tables are made when asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler, Step
+from blis_py.traces.steplog import FEATURE_KINDS, REQUEST_KINDS, SCHEMA, STEP_KINDS, StepLog, write_step_log
+from engine.sequence import Sequence
+
+_NUMBERS = tuple(name for name, kind in STEP_KINDS.items() if kind in ("int", "float"))
+_TIMED = _NUMBERS[1:9]
+_STATE = tuple(name for name in _NUMBERS[9:] if name not in FEATURE_KINDS)
+assert ("step", *_TIMED, *_STATE, *FEATURE_KINDS) == _NUMBERS
+
+_PACK = 1024
+"""Steps kept as tuples before they are packed."""
+
+Times = tuple[int, int, int, int, int, int, int, int]
+"""start, end, schedule, prepare, launch, sample, finish and GPU time, in ns."""
+
+
+class StepRecorder:
+    """The step log of a running engine.
+
+    Args:
+        meta: what ran; see `StepLog`.
+    """
+
+    def __init__(self, meta: dict[str, Any]) -> None:
+        self.meta = {"schema": SCHEMA, **meta}
+        self.steps = 0
+        self._latest: list[tuple[float, ...]] = []
+        self._packed: list[NDArray[np.float64]] = [np.zeros((0, len(_NUMBERS)))]
+        self._lists: dict[str, dict[int, tuple[int, ...]]] = {
+            name: {} for name, kind in STEP_KINDS.items() if kind == "ints"
+        }
+        self._decoding: list[Request] | None = None
+        self._state = (0, 0, 0)
+        """Waiting and running requests and blocks in use in the current step."""
+        self._arrived: list[tuple[Sequence, int]] = []
+        """Requests added since the last step boundary, with the number of their block keys."""
+        self._open: dict[int, tuple[Sequence, int, int]] = {}
+        """Requests by number, with the boundary at which they were added and the number of their keys."""
+        self._closed: dict[int, tuple[Any, ...]] = {}
+        """Rows of requests that have ended, by number."""
+        self._abort_ns: dict[int, int] = {}
+        self._key_numbers: dict[Hashable, int] = {}
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def added(self, sequence: Sequence) -> None:
+        """A request has entered the queue."""
+        self._arrived.append((sequence, len(sequence.request.block_keys)))
+
+    def boundary(self, now_ns: int) -> None:
+        """The scheduler is about to look at the queue: what was added since the last time is in it."""
+        if self._arrived:
+            for sequence, keys in self._arrived:
+                self._open[sequence.index] = (sequence, now_ns, keys)
+            self._arrived.clear()
+
+    def aborted(self, sequence: Sequence, now_ns: int) -> None:
+        self._abort_ns[sequence.index] = now_ns
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def planned(self, step: Step, scheduler: Scheduler, decoding: list[Request]) -> None:
+        """Notes who is in the step that has just been planned.
+
+        Args:
+            decoding: the same object as last time means the same requests.
+        """
+        index, lists = self.steps, self._lists
+        if decoding is not self._decoding:
+            self._decoding = decoding
+            lists["decode_ids"][index] = _rows(decoding)
+        if step.prefills:
+            lists["prefill_ids"][index] = _rows(request for request, _ in step.prefills)
+            lists["prefill_chunks"][index] = tuple(tokens for _, tokens in step.prefills)
+        if step.admitted:
+            lists["admitted_ids"][index] = _rows(step.admitted)
+        if step.preempted:
+            lists["preempted_ids"][index] = _rows(step.preempted)
+        self._state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use())
+
+    def done(
+        self,
+        step: Step,
+        times: Times,
+        finished: Iterable[Request],
+        *,
+        bucket: int = 0,
+        active_experts: int = -1,
+        failed: bool = False,
+    ) -> None:
+        """The step is over."""
+        ended = _rows(finished)
+        if ended:
+            self._lists["finished_ids"][self.steps] = ended
+        f = step.features
+        self._latest.append(
+            (
+                self.steps,
+                *times,
+                bucket,
+                *self._state,
+                active_experts,
+                failed,
+                f.prefill_seqs,
+                f.prefill_tokens,
+                f.prefill_pairs,
+                f.prefill_kv_tokens,
+                f.prefill_prompt_pairs,
+                f.decode_seqs,
+                f.decode_kv_tokens,
+                f.max_context,
+                f.emitted_rows,
+            )
+        )
+        if len(self._latest) == _PACK:
+            self._pack()
+        self.steps += 1
+
+    def _pack(self) -> None:
+        """Keeps numbers as arrays and of ended requests a row, which takes a tenth of the memory."""
+        for number, entry in list(self._open.items()):
+            if entry[0].finish_reason is not None:
+                del self._open[number]
+                self._closed[number] = self._request(*entry)
+        if self._latest:
+            self._packed.append(np.array(self._latest, dtype=np.float64))
+            self._latest.clear()
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def log(self) -> StepLog:
+        """What has been recorded so far."""
+        self._pack()
+        numbers = np.concatenate(self._packed)
+        steps: dict[str, list[Any]] = {}
+        for i, name in enumerate(_NUMBERS):
+            column = numbers[:, i].tolist()
+            steps[name] = column if STEP_KINDS[name] == "float" else [int(value) for value in column]
+        steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
+        for name, by_step in self._lists.items():
+            steps[name] = [by_step.get(i, ()) for i in range(self.steps)]
+        latest: tuple[int, ...] = ()
+        for i in range(self.steps):
+            latest = steps["decode_ids"][i] = self._lists["decode_ids"].get(i, latest)
+        return StepLog(self.meta, steps, self._requests())
+
+    def write(self, path: str | Path) -> None:
+        """The log as `.csv`, `.csv.gz` or `.parquet`, with the requests in a second file beside it."""
+        write_step_log(self.log(), path)
+
+    def _requests(self) -> dict[str, list[Any]]:
+        rows = self._closed | {number: self._request(*entry) for number, entry in self._open.items()}
+        columns = zip(*(rows[number] for number in sorted(rows)), strict=True) if rows else _NO_REQUESTS
+        return {name: list(column) for name, column in zip(REQUEST_KINDS, columns, strict=True)}
+
+    def _request(self, sequence: Sequence, enqueue_ns: int, prompt_blocks: int) -> tuple[Any, ...]:
+        request, numbers = sequence.request, self._key_numbers
+        return (
+            sequence.index,
+            request.id,
+            request.arrival_ns,
+            enqueue_ns,
+            request.prompt_tokens,
+            len(sequence.output_ids),
+            request.max_tokens,
+            request.priority,
+            request.deadline_ns,
+            self._abort_ns.get(sequence.index, -1),
+            max(request.cached_tokens, 0),
+            request.preemptions,
+            sequence.first_token_ns,
+            sequence.finish_ns,
+            sequence.finish_reason or "",
+            prompt_blocks,
+            tuple(numbers.setdefault(key, len(numbers)) for key in request.block_keys),
+        )
+
+
+_NO_REQUESTS: Iterable[tuple[Any, ...]] = ((),) * len(REQUEST_KINDS)
+
+
+def _rows(requests: Iterable[Request]) -> tuple[int, ...]:
+    return tuple(request.row for request in requests)
+
+
+def scheduler_meta(scheduler: Scheduler) -> dict[str, Any]:
+    """The scheduler's settings, as the log keeps them."""
+    return dataclasses.asdict(scheduler.config)

@@ -1,0 +1,182 @@
+"""The tensors of a batch: what stands where, and what padding may not do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from stub_engine import StubModel, StubSizes, stub_engine
+
+from blis_py.errors import InputError
+from engine.batch import BatchBuilder
+from engine.config import EngineConfig
+from engine.graphs import default_buckets
+from engine.kv_pool import CPU_DEFAULT_BYTES, block_bytes, capacity
+from engine.sampling_params import SamplingParams
+
+CPU = torch.device("cpu")
+
+
+def builder(largest_bucket: int = 0) -> BatchBuilder:
+    made = BatchBuilder(
+        max_seqs=6,
+        max_tokens=64,
+        max_model_len=128,
+        block_size=16,
+        device=CPU,
+        largest_bucket=largest_bucket,
+    )
+    for slot in range(6):
+        made.tables.write(slot, 0, [10 * slot + page for page in range(8)])
+    return made
+
+
+def prefill(made: BatchBuilder, slot: int, tokens: int) -> None:
+    """Slot `slot` has `tokens` tokens in the cache and has sampled token 7 + slot."""
+    made.begin(np.zeros(0, dtype=np.int64))
+    made.mixed([slot], [0], [np.arange(tokens)], [True])
+    made.sampled(np.array([slot]), np.array([7 + slot]))
+
+
+def test_decodes_stand_before_prefills_and_every_token_has_its_place() -> None:
+    made = builder()
+    prefill(made, 4, 20)
+    prefill(made, 2, 5)
+    assert made.begin(np.array([4, 2])) == []
+    layout = made.mixed([0, 1], [14, 0], [np.array([50, 51, 52, 53]), np.array([60, 61])], [True, False])
+    ids, positions, slots = layout.host.tokens
+    assert ids.tolist() == [11, 9, 50, 51, 52, 53, 60, 61]
+    assert positions.tolist() == [20, 5, 14, 15, 16, 17, 0, 1]
+    assert slots.tolist() == [41 * 16 + 4, 20 * 16 + 5, 14, 15, 16, 17, 160, 161]
+    assert layout.host.rows.tolist() == [4, 2, 0, 1]
+    assert layout.host.query_start.tolist() == [0, 1, 2, 6, 8]
+    assert layout.host.seq_lens.tolist() == [21, 6, 18, 2]
+    assert layout.host.emit.tolist() == [0, 1, 5], "the unfinished prefill emits nothing"
+    assert made.send(layout).slots.tolist() == slots.tolist()
+
+
+def test_a_decode_goes_on_where_it_was_also_after_a_mixed_batch() -> None:
+    made = builder()
+    prefill(made, 3, 14)
+    places = []
+    for step in range(4):
+        rows = np.array([3])
+        for index in made.begin(rows):
+            made.new_page(index, 3, 1, 77)
+        mixed = step == 1
+        layout = made.mixed([0], [0], [np.array([5])], [True]) if mixed else made.decodes()
+        places.append(tuple(layout.host.tokens[1:, 0].tolist()))
+        made.sampled(rows, np.array([step]))
+    assert places == [(14, 30 * 16 + 14), (15, 30 * 16 + 15), (16, 77 * 16), (17, 77 * 16 + 1)]
+    assert made.tables.host[3, 1] == 77
+
+
+def test_padded_rows_read_and_store_nothing_and_stay_so() -> None:
+    made = builder(largest_bucket=8)
+    prefill(made, 1, 4)
+    prefill(made, 5, 9)
+    rows = np.array([5, 1])
+    for step in range(3):
+        made.begin(rows)
+        host = made.decodes(padded=8).host
+        assert host.tokens[1].tolist() == [9 + step, 4 + step, 0, 0, 0, 0, 0, 0]
+        assert host.tokens[2, 2:].tolist() == [-1] * 6
+        assert host.tokens[0, 2:].tolist() == [0] * 6
+        assert host.seq_lens.tolist() == [10 + step, 5 + step, 0, 0, 0, 0, 0, 0]
+        assert host.rows.tolist() == [5, 1, *[6] * 6]
+        assert host.query_start.tolist() == list(range(9))
+        made.sampled(rows, np.array([1, 2]))
+
+
+def test_fewer_decodes_in_the_same_bucket_leave_no_trace_of_those_before() -> None:
+    made = builder(largest_bucket=4)
+    for slot in range(3):
+        prefill(made, slot, 4 + slot)
+    made.begin(np.array([0, 1, 2]))
+    made.decodes(padded=4)
+    made.begin(np.array([1]))
+    host = made.decodes(padded=4).host
+    assert host.seq_lens.tolist() == [7, 0, 0, 0]
+    assert host.tokens[2].tolist() == [10 * 16 + 6, -1, -1, -1]
+    assert host.rows.tolist() == [1, 6, 6, 6]
+
+
+def test_the_inputs_of_a_bucket_always_lie_at_the_same_place() -> None:
+    made = builder(largest_bucket=4)
+    before = made.padding(4)
+    prefill(made, 0, 9)
+    made.begin(np.array([0]))
+    after = made.send(made.decodes(padded=4))
+    for name in ("input_ids", "positions", "slots", "rows", "query_start", "seq_lens"):
+        assert getattr(before, name).data_ptr() == getattr(after, name).data_ptr()
+
+
+def test_buckets_are_powers_of_two_then_multiples_of_eight() -> None:
+    assert default_buckets(1) == (1,)
+    assert default_buckets(5) == (1, 2, 4, 8)
+    assert default_buckets(33) == (1, 2, 4, 8, 16, 24, 32, 40)
+    assert default_buckets(10_000)[-1] == 512
+
+
+# -- the KV pool -----------------------------------------------------------------------------------
+
+
+def measured(**settings: object) -> int:
+    config = EngineConfig(model="stub", **settings)  # type: ignore[arg-type]
+    return capacity(config, StubSizes(), torch.float32, CPU, lambda: None).num_blocks
+
+
+def test_the_pool_has_as_many_pages_as_are_given_or_fit() -> None:
+    assert block_bytes(StubSizes(num_layers=3, num_kv_heads=2, head_dim=8), 16, torch.bfloat16) == 3072
+    assert measured(num_kv_blocks=33) == 33
+    assert measured(kv_cache_memory_bytes=1000) == 1000 // 128
+    assert measured() == CPU_DEFAULT_BYTES // 128
+    assert measured(kv_cache_memory_bytes=1000, block_size=32) == 1000 // 256
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"kv_cache_memory_bytes": 100}, "no room for the KV cache"),
+        ({"num_kv_blocks": 4, "max_model_len": 65}, "more than the 64 tokens the KV cache holds.*at most 64"),
+        ({"max_model_len": 5000}, "model's own 4096"),
+        ({"num_kv_blocks": 4, "kv_cache_memory_bytes": 1000}, "given twice"),
+        ({"block_size": 8}, "not a page size"),
+        ({"block_size": 48}, "not a page size"),
+        ({"device": "tpu"}, "unknown choice"),
+        ({"gpu_memory_utilization": 0.0}, "above 0"),
+        ({"scheduler": "best"}, "unknown choice"),
+    ],
+    ids=str,
+)
+def test_an_engine_that_cannot_work_is_refused(settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        stub_engine(**{"max_model_len": None, "num_kv_blocks": None, **settings})
+
+
+def test_the_longest_sequence_is_what_the_cache_holds_unless_told_otherwise() -> None:
+    engine = stub_engine(max_model_len=None, num_kv_blocks=5)
+    assert engine.scheduler.config.max_model_len == 80
+
+
+def test_the_profiling_forward_runs_and_stores_nothing() -> None:
+    from engine.build import _largest_forward
+
+    model = StubModel()
+    config = EngineConfig(model="stub", max_num_seqs=8, max_num_batched_tokens=100)
+    _largest_forward(model, config, torch.float32, CPU)
+    assert model.forwards == 1
+
+
+def test_mixed_and_decode_batches_do_not_disturb_each_other_over_many_steps() -> None:
+    engine = stub_engine()
+    params = SamplingParams(temperature=0, max_tokens=40)
+    sequences = []
+    for step in range(60):
+        if step % 7 == 0:
+            sequences.append(engine.add_request([step + 1] * (step + 1), params))
+        engine.step()
+        engine.scheduler.check()
+    log = engine.recorder.log()
+    assert {0, 1} <= set(log.steps["prefill_seqs"])
+    assert len(sequences) == 9

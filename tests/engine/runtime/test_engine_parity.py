@@ -1,0 +1,205 @@
+"""The simulator forms the engine's batches, step by step, given its arrivals and step times."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stub_engine import VOCAB, Letters, StubModel, run_all, stub_engine
+
+from blis_py.calibrate.parity import replay_steps
+from blis_py.errors import InputError
+from blis_py.traces.steplog import StepLog, read_step_log, write_step_log
+from engine.engine import LLMEngine
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence
+
+
+def busy_run(seed: int, requests: int = 50, model: StubModel | None = None, **config: Any) -> LLMEngine:
+    """Requests come while others run: shared prefixes, next turns, aborts, deadlines, stops, idle times."""
+    rng = random.Random(seed)
+    engine = stub_engine(model, tokenizer=Letters(), max_model_len=256, **config)
+    beginnings = [[rng.randrange(1, VOCAB) for _ in range(60)] for _ in range(3)]
+    sequences: list[Sequence] = []
+    while len(sequences) < requests or engine.has_unfinished:
+        while len(sequences) < requests and rng.random() < 0.4:
+            prompt = rng.choice(beginnings)[: rng.randrange(60)]
+            prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]
+            if sequences and rng.random() < 0.3:
+                last = rng.choice(sequences)
+                prompt = [*last.prompt_ids.tolist(), *last.output_ids, 5][:190]
+            deadline = engine.clock.now_ns() + rng.randrange(10**5) if rng.random() < 0.1 else -1
+            params = SamplingParams(temperature=0, max_tokens=rng.randrange(1, 60))
+            sequences.append(
+                engine.add_request(prompt, params, priority=rng.choice([0, 1, 5]), deadline_ns=deadline)
+            )
+        if sequences and rng.random() < 0.02:
+            engine.abort_request(rng.choice(sequences).request.id)
+        if rng.random() < 0.1:
+            engine.clock.wait_until(engine.clock.now_ns() + rng.randrange(10**5))
+        engine.step()
+    return engine
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "priority-fcfs", "sjf"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_kv_blocks": 400},
+        {"num_kv_blocks": 24, "max_num_batched_tokens": 40},
+        {"num_kv_blocks": 24, "enable_prefix_caching": False, "long_prefill_token_threshold": 13},
+        {"num_kv_blocks": 24, "preemption_policy": "priority", "max_num_batched_tokens": 12},
+        {"num_kv_blocks": 40, "batch_former": "prefill-first"},
+    ],
+    ids=["roomy", "chunks", "no-prefix-cache", "tight", "prefill-first"],
+)
+def test_the_simulator_forms_the_same_batches(scheduler: str, config: dict[str, Any]) -> None:
+    for seed in range(2):
+        engine = busy_run(seed, scheduler=scheduler, **config)
+        parity = replay_steps(engine.recorder.log())
+        assert parity.first is None
+        assert parity.identical == parity.steps == engine.scheduler.tick
+
+
+def test_the_runs_compared_contain_what_makes_it_hard() -> None:
+    engine = busy_run(1, num_kv_blocks=24, max_num_batched_tokens=40)
+    counters, steps = engine.scheduler.counters, engine.recorder.log().steps
+    assert counters.preemptions > 5
+    assert counters.prefix_hit_tokens > 500
+    assert sum(d > 0 and p > 0 for d, p in zip(steps["decode_seqs"], steps["prefill_seqs"], strict=True)) > 20
+    reasons = set(engine.recorder.log().requests["finish_reason"])
+    assert reasons == {"stop", "length", "abort", "timeout"}
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10**6),
+    blocks=st.integers(16, 60),
+    budget=st.integers(4, 100),
+    seqs=st.integers(1, 16),
+    scheduler=st.sampled_from(["fcfs", "priority-fcfs", "sjf", "reverse-priority"]),
+    aging=st.sampled_from([None, 0.05]),
+)
+def test_random_settings_too(
+    seed: int, blocks: int, budget: int, seqs: int, scheduler: str, aging: float | None
+) -> None:
+    engine = busy_run(
+        seed,
+        20,
+        num_kv_blocks=blocks,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        scheduler=scheduler,
+        sjf_aging_ms=aging if scheduler == "sjf" else None,
+    )
+    parity = replay_steps(engine.recorder.log())
+    assert (parity.first, parity.share) == (None, 1.0)
+
+
+def test_another_scheduler_is_found_out_at_the_first_step_it_plans_otherwise() -> None:
+    log = busy_run(3, num_kv_blocks=24, scheduler="fcfs").recorder.log()
+    log.meta["scheduler"] = log.meta["scheduler"] | {"scheduler": "sjf"}
+    parity = replay_steps(log)
+    assert parity.first is not None
+    assert parity.share < 1
+    assert parity.first.engine != parity.first.simulator
+
+
+def test_other_step_times_change_the_batches() -> None:
+    log = busy_run(3, num_kv_blocks=24).recorder.log()
+    log.steps["start_ns"] = [start // 3 for start in log.steps["start_ns"]]
+    assert replay_steps(log).share < 0.5
+
+
+def test_a_run_that_goes_on_is_compared_as_far_as_it_got() -> None:
+    engine = stub_engine()
+    engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=30))
+    for _ in range(10):
+        engine.step()
+    parity = replay_steps(engine.recorder.log())
+    assert (parity.steps, parity.identical, parity.first) == (10, 10, None)
+
+
+def test_the_comparison_ends_at_a_broken_step() -> None:
+    engine = busy_run(0, 10, StubModel(fail_at=25), num_kv_blocks=64)
+    parity = replay_steps(engine.recorder.log())
+    assert (parity.steps, parity.identical, parity.stopped_at) == (25, 25, 25)
+
+
+# -- the log as a file ---------------------------------------------------------------------------
+
+
+def log_of_a_run() -> StepLog:
+    return busy_run(2, 12, num_kv_blocks=24).recorder.log()
+
+
+@pytest.mark.parametrize("name", ["steps.csv", "steps.csv.gz", "steps.parquet"])
+def test_a_log_is_read_back_as_it_was_written(tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    log = log_of_a_run()
+    write_step_log(log, tmp_path / name)
+    again = read_step_log(tmp_path / name)
+    assert again == log
+    assert replay_steps(again).share == 1.0
+
+
+def test_a_file_that_is_no_step_log_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="not a step log"):
+        read_step_log(path)
+    with pytest.raises(InputError, match="unknown kind of file"):
+        read_step_log(tmp_path / "steps.txt")
+
+
+def test_a_log_of_another_schema_is_refused(tmp_path: Path) -> None:
+    log = log_of_a_run()
+    log.meta["schema"] = 999
+    write_step_log(log, tmp_path / "steps.csv")
+    with pytest.raises(InputError, match="another schema"):
+        read_step_log(tmp_path / "steps.csv")
+
+
+def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    write_step_log(log_of_a_run(), path)
+    lines = path.read_text().splitlines()
+    lines[4] = lines[4].replace(lines[4].split(",")[1], "soon", 1)
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"steps.csv:5: start_ns: not what belongs here \(found 'soon'\)"):
+        read_step_log(path)
+
+
+def test_segments_and_features_of_the_log_add_up() -> None:
+    log = log_of_a_run()
+    for index in range(len(log)):
+        row = {name: column[index] for name, column in log.steps.items()}
+        segments = sum(row[f"{part}_ns"] for part in ("schedule", "prepare", "launch", "sample", "finish"))
+        assert segments == row["end_ns"] - row["start_ns"]
+        assert row["prefill_tokens"] == sum(row["prefill_chunks"])
+        assert row["decode_seqs"] == len(row["decode_ids"])
+        assert row["gpu_ns"] == row["launch_ns"] + row["sample_ns"]
+    assert sum(log.steps["emitted_rows"]) == sum(log.requests["output_tokens"])
+    assert sorted(i for ids in log.steps["finished_ids"] for i in ids) == sorted(
+        number
+        for number, reason in zip(log.requests["number"], log.requests["finish_reason"], strict=True)
+        if reason in ("stop", "length")
+    )
+
+
+def test_the_engine_on_the_wall_clock_is_matched_too() -> None:
+    from engine.clock import WallClock
+
+    engine = stub_engine(clock=WallClock(), num_kv_blocks=24, max_model_len=256)
+    rng = random.Random(0)
+    for _ in range(30):
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 100))]
+        engine.add_request(prompt, SamplingParams(temperature=0, max_tokens=30))
+        engine.step()
+    run_all(engine)
+    assert replay_steps(engine.recorder.log()).share == 1.0
