@@ -68,13 +68,9 @@ def check(config: RunConfig, layers: Layers) -> None:
     scheduler = config.scheduler
     for name, problem, fix in contradictions(scheduler.policy, scheduler):
         raise layers.error(problem, f"scheduler.{'policy' if name == 'scheduler' else name}", fix=fix)
-    if layers.by_flag("scheduler.enable_prefix_caching") and scheduler.enable_prefix_caching:
-        if scheduler.prefix_cache == "none":
-            raise layers.error(
-                "contradicts --prefix-cache none",
-                "scheduler.enable_prefix_caching",
-                fix="drop one of the two",
-            )
+    on = "scheduler.enable_prefix_caching"
+    if layers.by_flag(on) and scheduler.enable_prefix_caching and scheduler.prefix_cache == "none":
+        raise layers.error("contradicts prefix_cache: none", on, fix="drop one of the two")
 
 
 def _check_source(load: WorkloadSection, layers: Layers) -> None:

@@ -22,7 +22,7 @@ class CacheAwareQueue(dict[Request, None]):
     """Waiting requests, of which `best` picks one by what the cache holds at this moment.
 
     - *Fairness*: a request that has waited `fairness_ms`, or while `fairness_tokens` of prefill work were
-      done, goes first, by arrival. A bound of 0 makes it fcfs; without one a stream of hits may starve others.
+      done, goes first, by arrival. A bound of 0 is fcfs; without one a stream of hits may starve others.
     - *Long queues*: with more than `lpm_max_queue` waiting the order is that of arrival, as in SGLang.
     - *In-batch sharing*: who shares uncached tokens with a prompt that is being computed is held back until
       they are, instead of computing them too. Not for those who have waited too long.

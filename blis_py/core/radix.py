@@ -27,7 +27,7 @@ _FEWEST_ENTRIES = 64
 
 
 class Family:
-    """Everything below one child of a root: the users of one system prompt, one document, one conversation."""
+    """Everything below one child of a root: the users of one system prompt, one document, one dialogue."""
 
     __slots__ = ("saved_blocks",)
 
