@@ -14,8 +14,8 @@ class DfsWeight(CacheAwareQueue):
     """From the root to the child below which most waiting requests have their match, and so on down.
 
     Requests that share a subtree are thus served one after the other while it is cached, the heaviest first
-    (SGLang's `dfs-weight`). Among equally heavy children the one with the earliest arrival comes first, at the
-    end of the path the longest match. Needs the radix cache.
+    (SGLang's `dfs-weight`). Among equally heavy children the one with the earliest arrival comes first; at
+    the end of the path, the longest match. Needs the radix cache.
     """
 
     def best(self, waiting: Collection[Request]) -> Request:

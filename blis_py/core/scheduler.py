@@ -254,6 +254,8 @@ class Scheduler:
         free = self.kv.pool.num_free - self._owed_blocks
         if self._cache_aware and self._cache_aware.looks_at_cache and self._room_to_admit():
             # What is evicted may put another request, one that fits, at the head of the queue.
+            if not self._running_first and decoding.crossings[tick % self._block_size]:
+                return 1  # it was asked before this step's decodes took blocks
             free = min(free, self.kv.pool.num_blank - self._owed_blocks)
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
