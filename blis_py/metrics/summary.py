@@ -13,6 +13,7 @@ from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.reuse import unlimited
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 
 LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
@@ -77,6 +78,7 @@ class _Summary:
                 **cluster,
                 **self._per_unit(cluster["throughput"]),
                 **engine(self.record.instances, self._elapsed_ns()),
+                "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
             },
             "classes": classes,
@@ -181,6 +183,19 @@ def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, An
         "priority_inversions": total("priority_inversions"),
         "head_of_line_events": total("head_of_line_events"),
     }
+
+
+def _prefix_hit_ceiling(record: RunRecord) -> float | None:
+    """The hit rate of a prefix cache that forgets nothing, for the requests that were served.
+
+    `None` without a prefix cache, or where prompts have nothing to share.
+    """
+    settings = record.config.get("scheduler", {})
+    cache_is_on = settings.get("enable_prefix_caching", True) and settings.get("prefix_cache") != "none"
+    served = np.flatnonzero(record.scheduled_ns >= 0)
+    if not cache_is_on or "block_size" not in settings or not np.any(record.table.content[served] >= 0):
+        return None
+    return unlimited(record.table.take(served), int(settings["block_size"])).hit_rate
 
 
 def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:

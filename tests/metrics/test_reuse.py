@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations
 
@@ -9,10 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_builders import instance, record
+from record_builders import table as arrivals
 
 from blis_py.core.kv import KeySpace
 from blis_py.errors import InputError
+from blis_py.metrics import summarise
+from blis_py.metrics.record import RunRecord
 from blis_py.metrics.reuse import clairvoyant, unlimited
+from blis_py.metrics.summary import _prefix_hit_ceiling
 from blis_py.workload import Content, RequestTable
 
 
@@ -142,3 +148,35 @@ def test_without_shared_content_nothing_is_found() -> None:
 def test_a_negative_size_is_refused() -> None:
     with pytest.raises(InputError, match="num_blocks"):
         clairvoyant(table((1, ())), 16, -1)
+
+
+def talk_and_stranger(**settings: object) -> RunRecord:
+    """A record of three served requests, of which the second repeats the first with its answer."""
+    talk: Content = (("talk", 64),)
+    requests = replace(
+        arrivals([0, 10, 20], prompt_tokens=[33, 65, 100]), content=np.array([0, 0, -1]), contents=[talk]
+    )
+    run = record(requests, [instance([100, 200])], [(0, [0]), (0, [1]), (0, [1])])
+    run.config = {"scheduler": {"block_size": 16, **settings}}
+    return run
+
+
+def test_the_summary_tells_the_ceiling_beside_the_hit_rate() -> None:
+    cluster = summarise(talk_and_stranger())["cluster"]
+    assert cluster["prefix_hit_ceiling"] == pytest.approx(64 / 198)
+    keys = list(cluster)
+    assert keys.index("prefix_hit_ceiling") > keys.index("prefix_hit_rate")
+
+
+@pytest.mark.parametrize("settings", [{"enable_prefix_caching": False}, {"prefix_cache": "none"}])
+def test_without_a_prefix_cache_there_is_no_ceiling(settings: dict[str, object]) -> None:
+    assert summarise(talk_and_stranger(**settings))["cluster"]["prefix_hit_ceiling"] is None
+
+
+def test_requests_that_were_never_served_are_no_part_of_the_ceiling() -> None:
+    run = talk_and_stranger()
+    run.scheduled_ns[0] = -1
+    run.scheduled_ns[1] = -1
+    assert _prefix_hit_ceiling(run) is None
+    run.scheduled_ns[1] = 10
+    assert _prefix_hit_ceiling(run) == 0.0

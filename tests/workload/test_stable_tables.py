@@ -17,7 +17,10 @@ DIGESTS = {
     "bursty": "f25cff09f4b6a316",
     "chat": "d779e2bba7c06e65",
     "code": "05fda4f94cf2bf23",
+    "hot-prefix": "23a45a91642a1e86",
     "mixed-slo": "d5ab69d8e2266ffb",
+    "multi-turn-chat": "8e74f15ef397ebbe",
+    "rag-nested": "969b443c399030e1",
     "rag": "ab81ab6f6b961879",
 }
 
