@@ -70,7 +70,7 @@ class CacheAwareQueue(dict[Request, None]):
     # -- the queue -------------------------------------------------------------------------------
 
     def push(self, request: Request) -> None:
-        if request.queued_at_tokens < 0:
+        if not request.preemptions:
             request.queued_at_tokens = self._counters.prefill_tokens
         self[request] = None
         self._by_arrival.push(request)

@@ -72,13 +72,13 @@ class KVCache:
         if not self.prefix_caching:
             return 0
         limit = min((request.num_tokens - 1) // self.block_size, len(request.block_keys))
-        blocks = min(request.matched, limit)
+        blocks = min(request.match or 0, limit)
 
         def unknown(index: int) -> bool:
             return not self.pool.knows(_name(request, index))
 
         if (blocks and unknown(blocks - 1)) or (blocks < limit and not unknown(blocks)):
-            request.matched = blocks = bisect_left(range(limit), True, key=unknown)
+            request.match = blocks = bisect_left(range(limit), True, key=unknown)
         return blocks
 
     def own_blocks(self, request: Request, shared: int) -> int:
@@ -133,9 +133,6 @@ class KVCache:
         for i, name in enumerate(_names(request, first, end), first):
             remember(name, table[i])
 
-    def publish(self, request: Request) -> None:
-        """A step of the request's prefill is over: its full blocks have been computed."""
-
     def grow(self, blocks: int) -> None:
         """Takes blocks for decoding requests that cross a block boundary, in bulk."""
         self.unassigned += self.pool.take(blocks)
@@ -153,8 +150,11 @@ class KVCache:
         Args:
             keep: remember the private blocks, so that the request may find them again.
         """
-        table = self._complete_table(request)
-        request.block_table = []
+        table, request.block_table = request.block_table, []
+        missing = -(-request.computed // self.block_size) - len(table)
+        if missing > 0:
+            table += self.unassigned[-missing:]
+            del self.unassigned[-missing:]
         named: list[int] = []
         if request.block_keys and self.prefix_caching:
             if len(request.block_keys) * self.block_size > request.prompt_tokens:
@@ -167,14 +167,6 @@ class KVCache:
         if keep and self.prefix_caching:
             request.kept_blocks = table
             request.kept_full = max(request.computed // self.block_size - len(named), 0)
-
-    def _complete_table(self, request: Request) -> list[int]:
-        table = request.block_table
-        missing = -(-request.computed // self.block_size) - len(table)
-        if missing > 0:
-            table += self.unassigned[-missing:]
-            del self.unassigned[-missing:]
-        return table
 
     def _register_answer(self, request: Request, table: list[int]) -> None:
         """Names the full blocks of an answer that others may ask for; nobody did while it decoded."""

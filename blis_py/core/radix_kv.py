@@ -5,7 +5,7 @@ from __future__ import annotations
 from blis_py.core.blocks import BlockPool
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.kv import KVCache
-from blis_py.core.radix import Keys, RadixTree
+from blis_py.core.radix import Keys, Match, RadixTree
 from blis_py.core.request import Request
 
 
@@ -83,7 +83,7 @@ class RadixKV(KVCache):
         if type(keys) is not list:
             request.block_keys = keys = list(keys)
         limit = min((request.num_tokens - 1) // self.block_size, len(keys))
-        match = request.match
+        match: Match | None = request.match
         if match is None or not self.tree.holds(match, keys, limit):
             request.match = match = self.tree.match(keys, limit, request.extra_key)
         return match.blocks
@@ -93,7 +93,8 @@ class RadixKV(KVCache):
         return self.tree.blocks(request.match) if request.match is not None else []
 
     def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
-        pool, match = self.pool, request.match
+        pool = self.pool
+        match: Match | None = request.match
         fresh = -(-new_tokens // self.block_size)
         unlocked = self.tree.unlocked(match) if match is not None else 0
         if fresh + own + unlocked > pool.num_free:
@@ -116,32 +117,35 @@ class RadixKV(KVCache):
 
     def publish(self, request: Request) -> None:
         """Hands the full blocks computed so far to the tree; the request goes on using them."""
-        keys, first = request.block_keys, request.published
+        keys, node = request.block_keys, request.node
+        first = 0 if node is None else request.published
         end = min(request.computed // self.block_size, len(keys))
         if end <= first:
             return
         tree, table = self.tree, request.block_table
-        if request.node is None:  # its first keys have come while it ran
-            request.node = tree.lock(tree.match([], 0, request.extra_key))
+        if node is None:  # its first keys have come while it ran
+            node = tree.lock(tree.match([], 0, request.extra_key))
         before = tree.evictable_size()
         new: Keys = list(keys[first:end])
-        request.node, present = tree.insert(request.node, new, table[first:end], request.priority)
+        request.node, present = tree.insert(node, new, table[first:end], request.priority)
         request.published = end
         if present:
             self.pool.replace(table[first : first + len(present)], before - tree.evictable_size())
             table[first : first + len(present)] = present
 
     def release(self, request: Request, keep: bool = False) -> None:
-        table = self._complete_table(request)
+        tree = self.tree
+        self.settle(request, request.computed)
         self.publish(request)
-        request.block_table = []
-        private = table[request.published :]
+        table, request.block_table = request.block_table, []
+        published = 0 if request.node is None else request.published
+        private = table[published:]
         self.pool.give_back(private)
         if request.node is not None:
-            before = self.tree.evictable_size()
-            self.tree.unlock(request.node)
-            self.pool.unlocked(self.tree.evictable_size() - before)
+            before = tree.evictable_size()
+            tree.unlock(request.node)
+            self.pool.unlocked(tree.evictable_size() - before)
+            request.node = None
         if keep:
             request.kept_blocks = private
-            request.kept_full = max(request.computed // self.block_size - request.published, 0)
-        request.node, request.published = None, 0
+            request.kept_full = max(request.computed // self.block_size - published, 0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blis_py.core.radix import Match, Node
+    from blis_py.core.radix import Node
 
 
 class Status(IntEnum):
@@ -77,7 +77,6 @@ class Request:
         "kept_full",
         "last_tick",
         "match",
-        "matched",
         "max_tokens",
         "node",
         "output_ids",
@@ -151,16 +150,14 @@ class Request:
         self.kept_full = 0
         self.blocked_at_head = False
 
-        self.queued_at_tokens = -1
-        """Prefill tokens the instance had computed when it came; only some policies ask."""
-        self.matched = 0
-        """Length in blocks of its cached prefix when last asked for; may be out of date."""
-        self.match: Match | None = None
-        """The same in the radix tree."""
+        self.match: Any = None
+        """What the prefix cache remembers of its last answer about this request."""
         self.node: Node | None = None
         """Where in the radix tree its published blocks end; None while it does not run."""
-        self.published = 0
-        """Blocks of its table that belong to the radix tree."""
+        self.published: int
+        """Blocks of its table that belong to the tree, where it has a node."""
+        self.queued_at_tokens: int
+        """Prefill tokens the instance had computed when it came, where the policy asks."""
 
     @property
     def num_tokens(self) -> int:

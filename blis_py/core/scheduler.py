@@ -26,6 +26,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import FinishReason, Request, Status
 
 NEVER_NS = 1 << 62
@@ -89,6 +90,7 @@ class Scheduler:
         self.running: dict[Request, None] = {}
         """In running order: the order of admission."""
         self.kv = build_cache(config)
+        self._publish = self.kv.publish if isinstance(self.kv, RadixKV) else None
         self.counters = Counters()
         self.tick = 0
         """Steps finished; the index of the step being planned or executed."""
@@ -212,10 +214,12 @@ class Scheduler:
             self._grow(steps)
         self.tick = self.kv.pool.tick = tick = self.tick + steps
         finished: list[Request] = []
+        publish = self._publish
         for request, tokens in step.prefills:
             self.counters.prefill_tokens += tokens
             request.computed += tokens
-            self.kv.publish(request)
+            if publish is not None:
+                publish(request)
             if request.computed < request.prompt_tokens + request.generated:
                 continue
             del self._prefilling[request]
