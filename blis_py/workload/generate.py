@@ -137,7 +137,8 @@ def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) 
 def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
     """Prompt, output and content of turns: the prefix of the session, then the conversation so far.
 
-    The content goes on over the answer, which is part of the next turn's prompt.
+    The content goes on over the answer, which is part of the next turn's prompt, but for its last token:
+    nothing is computed from that one, so it is in no cache.
     """
     assert client.sessions is not None
     begins, of_session = _beginnings(client, seed, int(turns.session.max(initial=-1)) + 1)
@@ -145,7 +146,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
     said = turns.history_tokens + turns.new_tokens
     prompt = _tokens(begins)[which] + said
     content = np.empty(len(which), dtype=np.int64)
-    through = (said + turns.output_tokens).tolist()
+    through = (said + turns.output_tokens - 1).tolist()
     for row, (begin, session) in enumerate(zip(which.tolist(), turns.session.tolist(), strict=True)):
         runs = begins[begin]
         if client.sessions.accumulate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from record_builders import instance, record
 from record_builders import table as arrivals
 
+import blis_py as blis
 from blis_py.core.kv import KeySpace
 from blis_py.errors import InputError
 from blis_py.metrics import summarise
@@ -180,3 +182,36 @@ def test_requests_that_were_never_served_are_no_part_of_the_ceiling() -> None:
     assert _prefix_hit_ceiling(run) is None
     run.scheduled_ns[1] = 10
     assert _prefix_hit_ceiling(run) == 0.0
+
+
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
+
+
+@pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
+@pytest.mark.parametrize("name", ["multi-turn-chat", "rag-nested", "hot-prefix"])
+def test_a_cache_with_room_for_all_finds_the_ceiling_if_nobody_has_to_hurry(
+    name: str, prefix_cache: str
+) -> None:
+    cluster = blis.run(
+        model="llama-3.1-8b",
+        workload=str(WORKLOADS / f"{name}.yaml"),
+        num_requests=120,
+        rate=0.2,
+        num_kv_blocks=100_000,
+        prefix_cache=prefix_cache,
+    ).summary["cluster"]
+    assert cluster["prefix_hit_rate"] == cluster["prefix_hit_ceiling"]
+    assert cluster["prefix_hit_rate"] > 0.4
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "lpm"])
+def test_under_pressure_no_run_finds_more_than_the_ceiling(scheduler: str) -> None:
+    cluster = blis.run(
+        model="llama-3.1-8b",
+        workload=str(WORKLOADS / "hot-prefix.yaml"),
+        num_requests=300,
+        num_kv_blocks=3000,
+        prefix_cache="radix",
+        scheduler=scheduler,
+    ).summary["cluster"]
+    assert 0 < cluster["prefix_hit_rate"] < cluster["prefix_hit_ceiling"]

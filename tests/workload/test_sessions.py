@@ -57,7 +57,7 @@ def test_a_prompt_repeats_all_that_was_said_before_in_its_session() -> None:
     for row, at in enumerate(table.content.tolist()):
         system, talk = table.contents[at]
         assert system == ("system/0", 70)
-        assert talk[1] == table.prompt_tokens[row] + table.output_tokens[row] - 70
+        assert talk[1] == table.prompt_tokens[row] + table.output_tokens[row] - 70 - 1
 
 
 def test_the_block_keys_of_an_answer_are_those_of_the_next_prompt() -> None:
@@ -65,7 +65,7 @@ def test_the_block_keys_of_an_answer_are_those_of_the_next_prompt() -> None:
     rows = next(rows for rows in sessions(table).values() if len(rows) > 3)
     keys = [space.keys(table.contents[table.content[row]]) for row in rows]
     for row, before, after in zip(rows, keys, keys[1:], strict=False):
-        assert len(before) == (table.prompt_tokens[row] + table.output_tokens[row]) // 16
+        assert len(before) == (table.prompt_tokens[row] + table.output_tokens[row] - 1) // 16
         assert after[: len(before)] == before
 
 

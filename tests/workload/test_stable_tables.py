@@ -19,7 +19,7 @@ DIGESTS = {
     "code": "05fda4f94cf2bf23",
     "hot-prefix": "23a45a91642a1e86",
     "mixed-slo": "d5ab69d8e2266ffb",
-    "multi-turn-chat": "8e74f15ef397ebbe",
+    "multi-turn-chat": "b07e58babf529239",
     "rag-nested": "969b443c399030e1",
     "rag": "ab81ab6f6b961879",
 }
