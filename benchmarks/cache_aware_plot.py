@@ -1,0 +1,88 @@
+"""The picture of cache_aware.py: what a stream's hit rate costs in waiting time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = {
+    "fcfs": ("s", "#444444"),
+    "sjf": ("v", "#9467bd"),
+    "hrrn": ("D", "#2ca02c"),
+    "dfs-weight": ("^", "#ff7f0e"),
+}
+
+
+def draw(measured: Mapping[str, Any], target: Path) -> None:
+    """A panel per stream: hit rate over p99 waiting time, with the two bounds as lines."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+    streams = list(measured["streams"].values())
+    rows = -(-len(streams) // 2)
+    figure, grid = plt.subplots(rows, 2, figsize=(11, 4.2 * rows), layout="constrained", squeeze=False)
+    panels = grid.flatten()
+    for panel, stream in zip(panels, streams, strict=False):
+        _panel(panel, stream)
+    for panel in panels[len(streams) :]:
+        panel.axis("off")
+    for row in grid:
+        row[0].set_ylabel("prefix hits, % of prompt tokens")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=120)
+    plt.close(figure)
+
+
+def _panel(axes: Axes, stream: Mapping[str, Any]) -> None:
+    points = stream["points"]
+    curve = [point for point in points if "fairness_ms" in point]
+    axes.axhline(
+        100 * stream["ceiling"], color="#d62728", lw=1.2, ls="--", label="ceiling: nothing forgotten"
+    )
+    axes.axhline(100 * stream["belady"], color="#d62728", lw=1.2, ls=":", label="Belady, order of arrival")
+    xs, ys = [point["wait_p99_s"] for point in curve], [100 * point["hit_rate"] for point in curve]
+    axes.plot(xs, ys, "o-", color="#1f77b4", ms=5, lw=1.2, label="lpm, by fairness bound")
+    _label_bounds(axes, curve)
+    for scheduler, (marker, color) in MARKERS.items():
+        for point in points:
+            if (point["scheduler"], point["prefix_cache"]) == (scheduler, "radix"):
+                axes.plot(
+                    point["wait_p99_s"],
+                    100 * point["hit_rate"],
+                    marker,
+                    color=color,
+                    ms=7,
+                    mfc="none",
+                    mew=1.6,
+                    ls="none",
+                    label=scheduler,
+                )
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.set_xlim(low / 1.3, high * 1.3)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(0, 104 * stream["ceiling"])
+    axes.set_xlabel("p99 waiting time, s (log)")
+    axes.set_title(stream["title"], fontsize=10, loc="left")
+    axes.grid(color="#ececec")
+
+
+def _label_bounds(axes: Axes, curve: list[dict[str, Any]]) -> None:
+    """The bound beside its point; points in one place share a label."""
+    places: dict[tuple[float, float], list[str]] = {}
+    for point in curve:
+        bound = point["fairness_ms"]
+        text = "∞" if bound is None else f"{bound / 1000:g} s" if bound else "0"
+        place = (round(point["wait_p99_s"], 1), round(100 * point["hit_rate"], 0))
+        places.setdefault(place, []).append(text)
+    for (x, y), texts in places.items():
+        text = texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
+        axes.annotate(text, (x, y), xytext=(6, -11), textcoords="offset points", fontsize=8, color="#1f77b4")
