@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Stream:
     Attributes:
         bounds_ms: fairness bounds between 0 and infinity.
         requests: keyword arguments of `blis.build` that say which requests.
+        engine: those that say which engine serves them, unless it is the usual one.
+        variants: also run `lpm` with parts of it exchanged.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Stream:
     bounds_ms: tuple[int, ...]
     requests: Mapping[str, Any]
     engine: Mapping[str, Any] = field(default_factory=dict)
+    variants: bool = False
     needs: Path | None = None
 
     def settings(self, policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,16 +62,17 @@ def hot(rate: float) -> Stream:
         f"hot prefixes, {rate:g} requests/s",
         "workloads/hot-prefix.yaml",
         (1_000, 2_000, 3_000, 4_000, 5_000, 7_000, 10_000, 15_000, 20_000),
-        {"workload": str(ROOT / "workloads" / "hot-prefix.yaml"), "rate": rate},
+        {"workload": str(ROOT / "workloads" / "hot-prefix.yaml"), "rate": rate, "num_requests": 3000},
         {"num_kv_blocks": 4000},
+        variants=True,
     )
 
 
-def mooncake(title: str, time_scale: float) -> Stream:
+def mooncake(title: str, time_scale: float, bounds_ms: tuple[int, ...] = ()) -> Stream:
     return Stream(
         f"Mooncake conversations, {title}",
         f"first 1,000 requests of the {MOONCAKE_SOURCE}, times x {time_scale:g}",
-        (5_000, 20_000, 60_000, 120_000, 180_000),
+        bounds_ms,
         {"trace": str(MOONCAKE), "num_requests": 1000, "time_scale": time_scale},
         needs=MOONCAKE,
     )
@@ -77,25 +81,26 @@ def mooncake(title: str, time_scale: float) -> Stream:
 STREAMS = {
     "hot_34": hot(34.0),
     "hot_44": hot(44.0),
-    "mooncake": mooncake("as recorded", 1.0),
+    "mooncake": mooncake("as recorded", 1.0, (5_000, 20_000, 60_000, 90_000, 120_000)),
     "mooncake_half": mooncake("at half the rate", 2.0),
 }
 
 
-def policies(bounds_ms: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """What is compared: each cache in order of arrival and by length, then the policies that look at it."""
+def policies(stream: Stream) -> Iterator[dict[str, Any]]:
+    """What is compared: order of arrival and of length, the policies that look at the cache, and variants."""
     for cache in ("none", "hash", "radix"):
-        for scheduler in ("fcfs", "sjf"):
-            yield {"scheduler": scheduler, "prefix_cache": cache}
+        yield {"scheduler": "fcfs", "prefix_cache": cache}
+    yield {"scheduler": "sjf", "prefix_cache": "radix"}
     aware = {"prefix_cache": "radix", "lpm_max_queue": UNLIMITED_QUEUE}
-    for bound in (0, *bounds_ms, None):
+    for bound in (0, *stream.bounds_ms, None):
         yield {"scheduler": "lpm", **aware, "fairness_ms": bound}
-    yield {"scheduler": "lpm", "prefix_cache": "radix"}  # falls back to fcfs above 128 waiting
-    yield {"scheduler": "lpm", **aware, "in_batch_sharing_tokens": None}
-    yield {"scheduler": "lpm", **aware, "prefix_cache": "hash"}
-    yield {"scheduler": "lpm", **aware, "radix_eviction_policy": "cold-subtree"}
     yield {"scheduler": "hrrn", **aware}
     yield {"scheduler": "dfs-weight", **aware}
+    yield {"scheduler": "lpm", "prefix_cache": "radix"}  # falls back to fcfs above 128 waiting
+    if stream.variants:
+        yield {"scheduler": "lpm", **aware, "in_batch_sharing_tokens": None}
+        yield {"scheduler": "lpm", **aware, "prefix_cache": "hash"}
+        yield {"scheduler": "lpm", **aware, "radix_eviction_policy": "cold-subtree"}
 
 
 def run(stream: Stream, policy: dict[str, Any], **fewer: int) -> Point:
@@ -126,10 +131,11 @@ def bounds(stream: Stream, **fewer: int) -> dict[str, Any]:
     }
 
 
-def measure(**fewer: int) -> dict[str, Any]:
-    """All figures; `fewer` replaces settings, to try it out."""
+def measure(names: Sequence[str], **fewer: int) -> dict[str, Any]:
+    """The figures of these streams; `fewer` replaces settings, to try it out."""
     measured = {}
-    for name, stream in STREAMS.items():
+    for name in names:
+        stream = STREAMS[name]
         if stream.needs is not None and not stream.needs.exists():
             print(f"{name}: skipped, {stream.needs.name} is not beside the checkout", file=sys.stderr)
             continue
@@ -137,7 +143,7 @@ def measure(**fewer: int) -> dict[str, Any]:
             "title": stream.title,
             "source": stream.source,
             **bounds(stream, **fewer),
-            "points": [run(stream, policy, **fewer) for policy in policies(stream.bounds_ms)],
+            "points": [run(stream, policy, **fewer) for policy in policies(stream)],
         }
         print(f"{name}: done", file=sys.stderr)
     return {"provenance": provenance(None), "streams": measured}
@@ -181,12 +187,13 @@ def main() -> int:
     parser.add_argument("--draw", action="store_true", help="only draw what was measured last")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the figures and the picture")
     parser.add_argument("--requests", type=int, help="only so many of each stream, to see that it works")
+    parser.add_argument("--only", nargs="+", choices=STREAMS, default=list(STREAMS), help="these streams")
     options = parser.parse_args()
     figures = options.out / "cache_aware.json"
     if options.draw:
         measured = json.loads(figures.read_text(encoding="utf-8"))
     else:
-        measured = measure(**({"num_requests": options.requests} if options.requests else {}))
+        measured = measure(options.only, **({"num_requests": options.requests} if options.requests else {}))
         options.out.mkdir(parents=True, exist_ok=True)
         figures.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     draw(measured, options.out / "cache_aware.png")

@@ -67,8 +67,11 @@ def _panel(axes: Axes, stream: Mapping[str, Any]) -> None:
                 )
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.set_xlim(low / 1.3, high * 1.3)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    decades = [0.01, 0.1, 1, 10, 100, 1000]
+    ticks = [step * decade for decade in decades for step in (1, 2, 5)]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(low / 1.2, high * 1.2)
     axes.set_ylim(0, 104 * stream["ceiling"])
     axes.set_xlabel("p99 waiting time, s (log)")
     axes.set_title(stream["title"], fontsize=10, loc="left")
