@@ -1,7 +1,8 @@
 """Hit rate against waiting time under cache-aware scheduling, as its fairness bound goes from 0 to infinity.
 
-    python benchmarks/cache_aware.py            # all runs and the picture: a few minutes
-    python benchmarks/cache_aware.py --draw     # only the picture, from the figures of the last time
+    python benchmarks/cache_aware.py                  # all runs and the picture: some ten minutes
+    python benchmarks/cache_aware.py --only hot_34    # one stream; the figures of the others stay
+    python benchmarks/cache_aware.py --draw           # only the picture, from the figures of the last time
 
 Everything is simulated, so the figures depend on the code and not on the machine. They go into
 results/cache_aware.json, the picture into results/cache_aware.png, a table to stdout.
@@ -144,9 +145,10 @@ def measure(names: Sequence[str], **fewer: int) -> dict[str, Any]:
             "source": stream.source,
             **bounds(stream, **fewer),
             "points": [run(stream, policy, **fewer) for policy in policies(stream)],
+            "provenance": provenance(None),
         }
         print(f"{name}: done", file=sys.stderr)
-    return {"provenance": provenance(None), "streams": measured}
+    return measured
 
 
 def name_of(point: Point) -> str:
@@ -166,7 +168,7 @@ def name_of(point: Point) -> str:
 
 def table(measured: Mapping[str, Any]) -> str:
     lines = []
-    for stream in measured["streams"].values():
+    for stream in measured.values():
         belady = f"at most {stream['belady']:.1%} in order of arrival"
         lines += ["", f"{stream['title']}: at most {stream['ceiling']:.1%}, {belady}"]
         lines.append(
@@ -190,10 +192,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=STREAMS, default=list(STREAMS), help="these streams")
     options = parser.parse_args()
     figures = options.out / "cache_aware.json"
-    if options.draw:
-        measured = json.loads(figures.read_text(encoding="utf-8"))
-    else:
-        measured = measure(options.only, **({"num_requests": options.requests} if options.requests else {}))
+    measured = json.loads(figures.read_text(encoding="utf-8")) if figures.exists() else {}
+    if not options.draw:
+        measured |= measure(options.only, **({"num_requests": options.requests} if options.requests else {}))
+        measured = {name: measured[name] for name in STREAMS if name in measured}
         options.out.mkdir(parents=True, exist_ok=True)
         figures.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     draw(measured, options.out / "cache_aware.png")

@@ -25,7 +25,7 @@ def draw(measured: Mapping[str, Any], target: Path) -> None:
     from matplotlib import pyplot as plt
 
     plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
-    streams = list(measured["streams"].values())
+    streams = list(measured.values())
     rows = -(-len(streams) // 2)
     figure, grid = plt.subplots(rows, 2, figsize=(11, 4.2 * rows), layout="constrained", squeeze=False)
     panels = grid.flatten()

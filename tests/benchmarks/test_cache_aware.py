@@ -14,7 +14,7 @@ def test_the_study_measures_and_draws(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--only", "hot_44", "--requests", "60", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    stream = json.loads((tmp_path / "cache_aware.json").read_text())["streams"]["hot_44"]
+    stream = json.loads((tmp_path / "cache_aware.json").read_text())["hot_44"]
     points = {
         (point["scheduler"], point["prefix_cache"], point.get("fairness_ms", "")): point
         for point in stream["points"]
