@@ -40,9 +40,9 @@ class Reuse:
 def unlimited(table: RequestTable, block_size: int) -> Reuse:
     """What is found if nothing is ever forgotten and every request finds all that another one computes.
 
-    Requests are taken in the order of their prompts' lengths: a request computes its last block even if it
-    was found, and then whoever has a longer prompt finds it. So every block that can be shared is computed
-    for nothing but once, or not at all; no other order does better.
+    Requests are taken in the order of their prompts' lengths. Then those who compute a block in any case, since
+    their prompt ends there, come before those who can find it; any other block is computed by the first who
+    needs it, which nobody can avoid. So no order finds more.
     """
     kinds, kind_of_row = _kinds(table, block_size)
     counts = np.bincount(kind_of_row, minlength=len(kinds)).tolist()

@@ -15,6 +15,7 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.reuse import unlimited
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
+from blis_py.workload.table import RequestTable
 
 LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")
@@ -192,10 +193,17 @@ def _prefix_hit_ceiling(record: RunRecord) -> float | None:
     """
     settings = record.config.get("scheduler", {})
     cache_is_on = settings.get("enable_prefix_caching", True) and settings.get("prefix_cache") != "none"
-    served = np.flatnonzero(record.scheduled_ns >= 0)
-    if not cache_is_on or "block_size" not in settings or not np.any(record.table.content[served] >= 0):
+    table, served = record.table, record.scheduled_ns >= 0
+    if not cache_is_on or "block_size" not in settings or not np.any(table.content[served] >= 0):
         return None
-    return unlimited(record.table.take(served), int(settings["block_size"])).hit_rate
+    requests = RequestTable.build(
+        table.arrival_ns[served],
+        table.prompt_tokens[served],
+        table.output_tokens[served],
+        content=table.content[served],
+        contents=table.contents,
+    )
+    return unlimited(requests, int(settings["block_size"])).hit_rate
 
 
 def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:
