@@ -40,7 +40,7 @@ class Reuse:
 def unlimited(table: RequestTable, block_size: int) -> Reuse:
     """What is found if nothing is ever forgotten and every request finds all that another one computes.
 
-    Requests are taken in the order of their prompts' lengths. Then those who compute a block in any case, since
+    Requests are taken in the order of their prompts' lengths. Then those who compute a block in any case, as
     their prompt ends there, come before those who can find it; any other block is computed by the first who
     needs it, which nobody can avoid. So no order finds more.
     """
