@@ -80,6 +80,7 @@ def mooncake(title: str, time_scale: float, bounds_ms: tuple[int, ...] = ()) -> 
 
 
 STREAMS = {
+    "hot_21": hot(21.0),
     "hot_34": hot(34.0),
     "hot_44": hot(44.0),
     "mooncake": mooncake("as recorded", 1.0, (5_000, 20_000, 60_000, 90_000, 120_000)),

@@ -71,7 +71,7 @@ def _panel(axes: Axes, stream: Mapping[str, Any]) -> None:
     ticks = [step * decade for decade in decades for step in (1, 2, 5)]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlim(low / 1.2, high * 1.2)
+    axes.set_xlim(low / 2, high * 1.1)
     axes.set_ylim(0, 104 * stream["ceiling"])
     axes.set_xlabel("p99 waiting time, s (log)")
     axes.set_title(stream["title"], fontsize=10, loc="left")
@@ -79,13 +79,28 @@ def _panel(axes: Axes, stream: Mapping[str, Any]) -> None:
 
 
 def _label_bounds(axes: Axes, curve: list[dict[str, Any]]) -> None:
-    """The bound beside its point; points in one place share a label."""
-    places: dict[tuple[float, float], list[str]] = {}
+    """The bounds to the left of their points; points close to each other share a label."""
+    groups: list[list[dict[str, Any]]] = []
     for point in curve:
-        bound = point["fairness_ms"]
-        text = "∞" if bound is None else f"{bound / 1000:g} s" if bound else "0"
-        place = (round(point["wait_p99_s"], 1), round(100 * point["hit_rate"], 0))
-        places.setdefault(place, []).append(text)
-    for (x, y), texts in places.items():
-        text = texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
-        axes.annotate(text, (x, y), xytext=(6, -11), textcoords="offset points", fontsize=8, color="#1f77b4")
+        last = groups[-1][-1] if groups else None
+        if last is not None and _are_close(last, point):
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    for group in groups:
+        names = [_bound(group[0]), _bound(group[-1])]
+        text = names[0] if len(group) == 1 else " … ".join(names)
+        place = (group[0]["wait_p99_s"], 100 * group[0]["hit_rate"])
+        axes.annotate(
+            text, place, xytext=(-8, -3), textcoords="offset points", ha="right", fontsize=8, color="#1f77b4"
+        )
+
+
+def _are_close(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    ratio = max(one["wait_p99_s"], 1e-3) / max(other["wait_p99_s"], 1e-3)
+    return 1 / 1.15 < ratio < 1.15 and abs(one["hit_rate"] - other["hit_rate"]) < 0.035
+
+
+def _bound(point: dict[str, Any]) -> str:
+    bound = point["fairness_ms"]
+    return "∞" if bound is None else f"{bound / 1000:g} s"
