@@ -7,6 +7,7 @@ from typing import Any
 
 from blis_py.config_layers import Layers, did_you_mean
 from blis_py.config_models import RunConfig, WorkloadSection
+from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
 
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -70,8 +71,12 @@ def check(config: RunConfig, layers: Layers) -> None:
             "latency.kernel_profile",
             fix="give --latency-model kernel-tables and the folder of measured kernels together",
         )
-    if config.scheduler.sjf_aging_ms is not None and config.scheduler.policy != "sjf":
-        raise layers.error("belongs to sjf", "scheduler.sjf_aging_ms", fix="set the scheduler to sjf")
+    scheduler = config.scheduler
+    for name, problem, fix in contradictions(scheduler.policy, scheduler):
+        raise layers.error(problem, f"scheduler.{'policy' if name == 'scheduler' else name}", fix=fix)
+    on = "scheduler.enable_prefix_caching"
+    if layers.by_flag(on) and scheduler.enable_prefix_caching and scheduler.prefix_cache == "none":
+        raise layers.error("contradicts prefix_cache: none", on, fix="drop one of the two")
 
 
 def _check_source(load: WorkloadSection, layers: Layers) -> None:

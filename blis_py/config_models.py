@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from blis_py.config_layers import setting
+from blis_py.core.caches import PREFIX_CACHES
+from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
 
 
@@ -26,7 +28,21 @@ class SchedulerSection:
     gpu_memory_utilization: float = setting(0.9, above=0, most=1)
     max_model_len: int | None = setting(None, least=1)
     """null = the model's own, as far as the KV cache holds it."""
+    prefix_cache: str = setting("hash", choices=PREFIX_CACHES)
+    """`hash` as in vLLM, `radix` as in SGLang, `none`."""
     enable_prefix_caching: bool = True
+    """false is vLLM's way to say `prefix_cache: none`."""
+    radix_eviction_policy: str = setting("lru", choices=EVICTION_POLICIES)
+    """With `radix`: which cached prefix that nobody uses is given up first."""
+    fairness_ms: float | None = setting(None, least=0)
+    """With `lpm`, `hrrn`, `dfs-weight`: who has waited this long goes first, by arrival; null = never."""
+    fairness_tokens: int | None = setting(None, least=0)
+    """The same, by the prefill tokens that the instance has computed since the request came."""
+    lpm_max_queue: int = setting(128, least=1)
+    """With `lpm`, `hrrn`, `dfs-weight`: with more requests waiting the order is that of arrival."""
+    in_batch_sharing_tokens: int | None = setting(32, least=1)
+    """With `lpm`, `hrrn`, `dfs-weight`: whoever shares so many uncached tokens with a prompt that is being
+    computed waits until they are; null = nobody."""
     sjf_aging_ms: float | None = setting(None, above=0)
     """With `sjf`: a request that has waited this long goes first; null = never."""
 

@@ -47,7 +47,10 @@ class EngineConfig:
     """Pages of the KV cache, whatever their size in bytes."""
     block_size: int = 16
     """Tokens per page."""
+    prefix_cache: str = "hash"
+    """`hash`, `radix` or `none`."""
     enable_prefix_caching: bool = True
+    radix_eviction_policy: str = "lru"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     long_prefill_token_threshold: int = 0
@@ -55,6 +58,10 @@ class EngineConfig:
     preemption_policy: str = "fcfs"
     batch_former: str = "running-first"
     sjf_aging_ms: float | None = None
+    fairness_ms: float | None = None
+    fairness_tokens: int | None = None
+    lpm_max_queue: int = 128
+    in_batch_sharing_tokens: int | None = 32
     enforce_eager: bool = False
     """No CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None

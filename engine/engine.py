@@ -17,7 +17,7 @@ import torch
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Emitted, Scheduler, Step
-from blis_py.core.token_keys import publish, token_keys
+from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
 from engine.batch import Ints
 from engine.clock import Clock
@@ -120,7 +120,7 @@ class LLMEngine:
         prompt_ids = self._tokenize(prompt)
         self._check(prompt_ids, params)
         scheduler = self.scheduler
-        caching = scheduler.config.enable_prefix_caching
+        caching = scheduler.kv.prefix_caching
         request = Request(
             request_id,
             self.clock.now_ns() if arrival_ns is None else arrival_ns,
@@ -348,7 +348,7 @@ class LLMEngine:
             computed = sequence.tokens(named, request.prompt_tokens + len(sequence.output_ids) - 1).tolist()
             parent = request.block_keys[-1] if named else b""
             assert isinstance(parent, bytes)
-            publish(kv, request, token_keys(computed, kv.block_size, parent))
+            request.block_keys = [*request.block_keys, *token_keys(computed, kv.block_size, parent)]
 
     def _remove(self, request: Request, now_ns: int) -> Sequence:
         """The scheduler has let go of it, so does the engine."""

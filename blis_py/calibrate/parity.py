@@ -17,7 +17,6 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.scheduler import NEVER_NS, Scheduler, Step
-from blis_py.core.token_keys import publish
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.metrics.record import Outcome
@@ -227,7 +226,8 @@ class _Tap(InstanceLog):
         ]
         for request in ending:
             scheduler.block_table(request)
-            publish(scheduler.kv, request, self._published[request.row])
+            if scheduler.kv.prefix_caching:
+                request.block_keys = [*request.block_keys, *self._published[request.row]]
 
     def enqueued(self, request: Request, ready_ns: int) -> None: ...
 

@@ -71,6 +71,10 @@ def _zero_is_automatic(name: str, value: int) -> int | None:
     return None if value == 0 else value
 
 
+def _minus_one_is_off(name: str, value: int) -> int | None:
+    return None if value == -1 else value
+
+
 def _largest_is_never(name: str, value: str) -> str | None:
     """BLIS's default horizon, the largest 64-bit number, is its way to say none."""
     return None if value == str(2**63 - 1) else value
@@ -91,6 +95,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--no-enable-prefix-caching": _off,
     "--slo": _words,
     "--goodput": _words,
+    "--in-batch-sharing": _minus_one_is_off,
     "--max-model-len": _zero_is_automatic,
     "--horizon": _largest_is_never,
     "--timeout": _negative_is_endless,

@@ -38,7 +38,12 @@ MODEL = (
     Flag("--num-instances", int, "num_instances", "Instances behind the router. Default 1."),
 )
 SCHEDULER = (
-    Flag("--scheduler", str, "scheduler.policy", "fcfs, priority-fcfs, sjf, reverse-priority. Default fcfs."),
+    Flag(
+        "--scheduler",
+        str,
+        "scheduler.policy",
+        "fcfs, priority-fcfs, sjf, lpm, hrrn, dfs-weight, reverse-priority. Default fcfs.",
+    ),
     Flag(
         "--preemption-policy", str, "scheduler.preemption_policy", "Victim: fcfs or priority. Default fcfs."
     ),
@@ -94,7 +99,43 @@ SCHEDULER = (
         "--no-enable-prefix-caching",
         bool,
         "scheduler.enable_prefix_caching",
-        "Compute every prompt in full.",
+        "Compute every prompt in full: --prefix-cache none.",
+    ),
+    Flag(
+        "--prefix-cache",
+        str,
+        "scheduler.prefix_cache",
+        "hash (vLLM), radix (SGLang) or none. Default hash.",
+    ),
+    Flag(
+        "--radix-eviction-policy",
+        str,
+        "scheduler.radix_eviction_policy",
+        "With radix: lru, lfu, fifo, mru, priority, cold-subtree. Default lru.",
+    ),
+    Flag(
+        "--fairness-ms",
+        float,
+        "scheduler.fairness_ms",
+        "With lpm, hrrn, dfs-weight: who has waited this long goes first; 0 = fcfs. Default: never.",
+    ),
+    Flag(
+        "--fairness-tokens",
+        int,
+        "scheduler.fairness_tokens",
+        "The same, counted in prefill tokens computed meanwhile. Default: never.",
+    ),
+    Flag(
+        "--lpm-max-queue",
+        int,
+        "scheduler.lpm_max_queue",
+        "With lpm, hrrn, dfs-weight: fcfs when more requests wait. Default 128.",
+    ),
+    Flag(
+        "--in-batch-sharing",
+        int,
+        "scheduler.in_batch_sharing_tokens",
+        "With these: uncached tokens worth waiting for while another computes them; -1 = off. Default 32.",
     ),
 )
 LATENCY = (

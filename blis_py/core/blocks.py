@@ -92,6 +92,10 @@ class BlockPool:
             del blocks[blocks.index(None) :]  # type: ignore[arg-type]
         return blocks
 
+    def knows(self, key: Hashable) -> bool:
+        """Whether some block holds the content `key`."""
+        return key in self._id_of
+
     def count_free(self, blocks: Iterable[int]) -> int:
         """How many of these cached blocks are in the free queue."""
         return list(map(self._users.__getitem__, blocks)).count(0)
@@ -142,6 +146,11 @@ class BlockPool:
         if 1 in users:
             self._queue.update((b, None) for b, count in zip(blocks, users, strict=True) if count == 1)
             self._enter_queue(users.count(1))
+
+    @property
+    def num_blank(self) -> int:
+        """Blocks, at least, that can be taken before any content is forgotten."""
+        return len(self._head)
 
     @property
     def in_use(self) -> int:

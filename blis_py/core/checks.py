@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import MISSING, fields
+from typing import Any
 
+from blis_py.core.caches import PREFIX_CACHES
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+from blis_py.core.eviction import EVICTION_POLICIES
+from blis_py.core.policies import CACHE_AWARE, PREEMPTION_POLICIES, SCHEDULERS
 from blis_py.errors import InputError
 
 CHOICES: dict[str, Collection[str]] = {
     "scheduler": SCHEDULERS,
     "preemption_policy": PREEMPTION_POLICIES,
     "batch_former": ("running-first", "prefill-first"),
+    "prefix_cache": PREFIX_CACHES,
+    "radix_eviction_policy": EVICTION_POLICIES,
 }
-_POSITIVE = ("num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
+_POSITIVE = (
+    "num_kv_blocks",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "lpm_max_queue",
+)
+_NOT_NEGATIVE = ("fairness_ms", "fairness_tokens", "sjf_aging_ms")
+_OF_CACHE_AWARE = ("fairness_ms", "fairness_tokens", "lpm_max_queue", "in_batch_sharing_tokens")
+_DEFAULTS = {f.name: f.default for f in fields(SchedulerConfig) if f.default is not MISSING}
 
 
 def check_scheduler_config(config: SchedulerConfig) -> None:
@@ -32,8 +48,39 @@ def check_scheduler_config(config: SchedulerConfig) -> None:
             value=config.long_prefill_token_threshold,
             fix="use 0 to switch it off",
         )
-    if config.sjf_aging_ms is not None:
-        if config.scheduler != "sjf":
-            raise InputError("applies to sjf only", key="sjf_aging_ms", fix="use --scheduler sjf")
-        if config.sjf_aging_ms < 0:
-            raise InputError("must not be negative", key="sjf_aging_ms", value=config.sjf_aging_ms)
+    for key in _NOT_NEGATIVE:
+        value = getattr(config, key)
+        if value is not None and value < 0:
+            raise InputError("must not be negative", key=key, value=value)
+    sharing = config.in_batch_sharing_tokens
+    if sharing is not None and sharing < 1:
+        raise InputError("must be at least 1, or None", key="in_batch_sharing_tokens", value=sharing)
+    for key, problem, fix in contradictions(config.scheduler, config):
+        raise InputError(problem, key=key, fix=fix)
+
+
+def contradictions(policy: str, settings: Any) -> Iterator[tuple[str, str, str]]:
+    """Settings that do not go together, as (key, problem, fix).
+
+    Args:
+        policy: of the waiting queue.
+        settings: whatever has the fields of a `SchedulerConfig`.
+    """
+
+    def given(key: str) -> bool:
+        return bool(getattr(settings, key) != _DEFAULTS[key])
+
+    caching = settings.enable_prefix_caching and settings.prefix_cache != "none"
+    if given("sjf_aging_ms") and policy != "sjf":
+        yield "sjf_aging_ms", "belongs to sjf", "set the scheduler to sjf"
+    if not settings.enable_prefix_caching and settings.prefix_cache == "radix":
+        yield "prefix_cache", "contradicts enable_prefix_caching: false", "give one of the two"
+    if given("radix_eviction_policy") and settings.prefix_cache != "radix":
+        yield "radix_eviction_policy", "belongs to the radix cache", "set prefix_cache to radix"
+    if policy in CACHE_AWARE and not caching:
+        yield "scheduler", f"{policy} orders by the prefix cache, and there is none", "use another scheduler"
+    if policy == "dfs-weight" and settings.prefix_cache != "radix":
+        yield "scheduler", "dfs-weight walks the radix tree", "set prefix_cache to radix"
+    for key in _OF_CACHE_AWARE:
+        if given(key) and policy not in CACHE_AWARE:
+            yield key, f"belongs to {', '.join(CACHE_AWARE)}", "set the scheduler to one of them"

@@ -25,6 +25,20 @@ class SchedulerConfig:
     """Longest prefill chunk of one request in one step; 0 = no limit but the budget."""
     block_size: int = 16
     """Tokens per KV block."""
+    prefix_cache: str = "hash"
+    """`hash` (vLLM), `radix` (SGLang) or `none`: a key of `caches.PREFIX_CACHES`."""
     enable_prefix_caching: bool = True
+    """False is another way to say `prefix_cache="none"`."""
+    radix_eviction_policy: str = "lru"
+    """With `radix`: which leaf is given up first, a key of `eviction.EVICTION_POLICIES`."""
+    fairness_ms: float | None = None
+    """With the cache-aware policies: who has waited this long goes first, by arrival; None = never."""
+    fairness_tokens: int | None = None
+    """The same, by the prefill tokens the instance has computed since the request came."""
+    lpm_max_queue: int = 128
+    """With the cache-aware policies: with more requests waiting, the order is that of arrival."""
+    in_batch_sharing_tokens: int | None = 32
+    """With the cache-aware policies: whoever shares that many uncached tokens with a prompt that is being
+    computed waits until they are; None = nobody."""
     sjf_aging_ms: float | None = None
     """With `sjf`: a request that has waited this long goes first, by arrival; None = never."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Sequence
 
 from blis_py.core.blocks import BlockPool
 from blis_py.core.request import Request
@@ -43,8 +44,9 @@ class KVCache:
 
     Full blocks of a prompt that others may ask for are registered under their content key as soon
     as the step that computes them is planned, so a request planned later in the same step shares
-    them already. A released block stays findable until it is reused. Blocks without a key hold a
-    request's private tokens; only the same request, after a preemption, can find them again.
+    them already; those of an answer when the request leaves. A released block stays findable until it
+    is reused. Blocks without a key hold a request's private tokens; only the same request, after a
+    preemption, can find them again.
     """
 
     def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
@@ -59,7 +61,25 @@ class KVCache:
         if not self.prefix_caching:
             return []
         limit = (request.num_tokens - 1) // self.block_size
-        return self.pool.find(request.block_keys[:limit])
+        return self.pool.find(_names(request, 0, limit))
+
+    def matched_blocks(self, request: Request) -> int:
+        """Length of the longest cached prefix of a waiting request. Remembered: cheap to ask again.
+
+        A block is never forgotten before those behind it, so the prefix ends where one is known and the
+        next is not.
+        """
+        if not self.prefix_caching:
+            return 0
+        limit = min((request.num_tokens - 1) // self.block_size, len(request.block_keys))
+        blocks = min(request.match or 0, limit)
+
+        def unknown(index: int) -> bool:
+            return not self.pool.knows(_name(request, index))
+
+        if (blocks and unknown(blocks - 1)) or (blocks < limit and not unknown(blocks)):
+            request.match = blocks = bisect_left(range(limit), True, key=unknown)
+        return blocks
 
     def own_blocks(self, request: Request, shared: int) -> int:
         """How many of its own blocks a preempted request can still continue a full match with."""
@@ -109,9 +129,9 @@ class KVCache:
         return True
 
     def _register(self, request: Request, first: int, end: int) -> None:
-        keys, table, remember = request.block_keys, request.block_table, self.pool.remember
-        for i in range(first, min(end, len(keys))):
-            remember(keys[i], table[i])
+        table, remember = request.block_table, self.pool.remember
+        for i, name in enumerate(_names(request, first, end), first):
+            remember(name, table[i])
 
     def grow(self, blocks: int) -> None:
         """Takes blocks for decoding requests that cross a block boundary, in bulk."""
@@ -137,6 +157,8 @@ class KVCache:
             del self.unassigned[-missing:]
         named: list[int] = []
         if request.block_keys and self.prefix_caching:
+            if len(request.block_keys) * self.block_size > request.prompt_tokens:
+                self._register_answer(request, table)
             named = table[: len(request.block_keys)]
             table = table[len(named) :]
         self.pool.give_back(table)
@@ -146,6 +168,15 @@ class KVCache:
             request.kept_blocks = table
             request.kept_full = max(request.computed // self.block_size - len(named), 0)
 
+    def _register_answer(self, request: Request, table: list[int]) -> None:
+        """Names the full blocks of an answer that others may ask for; nobody did while it decoded."""
+        end = min(request.computed // self.block_size, len(request.block_keys))
+        first = end
+        while first and not self.pool.is_cached(table[first - 1]):
+            first -= 1
+        for i, name in enumerate(_names(request, first, end), first):
+            self.pool.remember(name, table[i])
+
     def _release_named(self, blocks: list[int], full: int) -> None:
         """The blocks that may be shared; `full` of them have been computed."""
         pool = self.pool
@@ -153,3 +184,14 @@ class KVCache:
             pool.forget(block)  # it was planned, but will not be computed
             pool.give_back([block])
         pool.leave(blocks[:full][::-1])
+
+
+def _names(request: Request, first: int, end: int) -> Sequence[Hashable]:
+    """What the blocks of a request are called in the pool: namespaces share nothing."""
+    keys = request.block_keys[first:end]
+    return keys if request.extra_key is None else [(request.extra_key, key) for key in keys]
+
+
+def _name(request: Request, index: int) -> Hashable:
+    key = request.block_keys[index]
+    return key if request.extra_key is None else (request.extra_key, key)

@@ -1,7 +1,8 @@
 """Scheduling policies: the order in which waiting requests are admitted.
 
 A policy is a key function and one line in `SCHEDULERS`; the request with the smallest key goes
-first. Keys may use what a real scheduler sees, and never `output_tokens`.
+first. Keys may use what a real scheduler sees, and never `output_tokens`. Policies that look at the prefix
+cache have a file each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.dfs_weight import DfsWeight
+from blis_py.core.hrrn import HighestResponseRatio
+from blis_py.core.lpm import LongestPrefixMatch
 from blis_py.core.queues import AgingQueue, FifoQueue, SortedQueue, WaitingQueue
 from blis_py.core.request import Request
 
@@ -38,7 +42,13 @@ SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
         else AgingQueue(shortest_job_first, int(config.sjf_aging_ms * 1e6))
     ),
     "reverse-priority": lambda config: SortedQueue(reverse_priority),
+    "lpm": LongestPrefixMatch,
+    "hrrn": HighestResponseRatio,
+    "dfs-weight": DfsWeight,
 }
+
+CACHE_AWARE = ("lpm", "hrrn", "dfs-weight")
+"""Those that look at the prefix cache, see `cache_aware.CacheAwareQueue`."""
 
 
 def last_running(running: list[Request]) -> int:

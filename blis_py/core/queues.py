@@ -29,12 +29,12 @@ class WaitingQueue(Protocol):
         """A preempted request. Goes first, unless the policy sorts it elsewhere."""
         ...
 
-    def head(self, now_ns: int) -> Request:
-        """The next request to admit. The queue must not be empty."""
+    def head(self, now_ns: int) -> Request | None:
+        """The next request to admit; None if all are held back for this step. The queue must not be empty."""
         ...
 
     def pop_head(self, now_ns: int) -> Request:
-        """Removes and returns the head."""
+        """Removes and returns the request that `head` has just named."""
         ...
 
     def remove(self, request: Request) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blis_py.core.radix import Node
 
 
 class Status(IntEnum):
@@ -46,7 +50,10 @@ class Request:
         max_tokens: the client's limit on output tokens; 0 = none.
         priority: smaller is more urgent (vLLM's convention).
         deadline_ns: absolute time at which the client gives up; -1 = never.
-        block_keys: content keys of the leading full blocks of the prompt that others may share.
+        block_keys: content keys of the leading full blocks that others may share, of the prompt and, where
+            it is known, of the answer. A key names the content and everything before it. An engine may
+            append keys of its answer until it hands over the step that ends the request.
+        extra_key: what else has to be equal for a block to be shared: an adapter, a salt.
         row: where the driver keeps its own notes on this request.
     """
 
@@ -59,6 +66,7 @@ class Request:
         "cached_tokens",
         "computed",
         "deadline_ns",
+        "extra_key",
         "finish_reason",
         "finish_tick",
         "first_tick",
@@ -68,12 +76,16 @@ class Request:
         "kept_blocks",
         "kept_full",
         "last_tick",
+        "match",
         "max_tokens",
+        "node",
         "output_ids",
         "output_tokens",
         "preemptions",
         "priority",
         "prompt_tokens",
+        "published",
+        "queued_at_tokens",
         "row",
         "scheduled_ns",
         "seq",
@@ -92,6 +104,7 @@ class Request:
         deadline_ns: int = -1,
         block_keys: Sequence[Hashable] = (),
         row: int = -1,
+        extra_key: Hashable = None,
     ) -> None:
         self.id = id
         self.arrival_ns = arrival_ns
@@ -102,6 +115,7 @@ class Request:
         self.deadline_ns = deadline_ns
         self.block_keys = block_keys
         self.row = row
+        self.extra_key = extra_key
 
         self.status = Status.WAITING
         self.computed = 0
@@ -135,6 +149,15 @@ class Request:
         self.kept_blocks: list[int] | None = None
         self.kept_full = 0
         self.blocked_at_head = False
+
+        self.match: Any = None
+        """What the prefix cache remembers of its last answer about this request."""
+        self.node: Node | None = None
+        """Where in the radix tree its published blocks end; None while it does not run."""
+        self.published: int
+        """Blocks of its table that belong to the tree, where it has a node."""
+        self.queued_at_tokens: int
+        """Prefill tokens the instance had computed when it came, where the policy asks."""
 
     @property
     def num_tokens(self) -> int:

@@ -19,12 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from blis_py.core.cache_aware import CacheAwareQueue
+from blis_py.core.caches import build_cache
 from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
-from blis_py.core.kv import KVCache
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import FinishReason, Request, Status
 
 NEVER_NS = 1 << 62
@@ -87,7 +89,8 @@ class Scheduler:
         self.waiting = SCHEDULERS[config.scheduler](config)
         self.running: dict[Request, None] = {}
         """In running order: the order of admission."""
-        self.kv = KVCache(config.num_kv_blocks, config.block_size, config.enable_prefix_caching)
+        self.kv = build_cache(config)
+        self._publish = self.kv.publish if isinstance(self.kv, RadixKV) else None
         self.counters = Counters()
         self.tick = 0
         """Steps finished; the index of the step being planned or executed."""
@@ -102,6 +105,11 @@ class Scheduler:
         self._max_len = min(config.max_model_len, config.num_kv_blocks * config.block_size + 1)
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._prefilling: dict[Request, None] = {}
+        self._cache_aware: CacheAwareQueue | None = None
+        """The waiting queue, if its order depends on the cache."""
+        if isinstance(self.waiting, CacheAwareQueue):
+            self._cache_aware = self.waiting
+            self.waiting.attach(self.kv, self._prefilling, self.counters)
         self._stalled: dict[Request, None] = {}
         self._track_longest = track_longest
         self._decoding = DecodeSet(config.block_size, track_longest)
@@ -206,9 +214,12 @@ class Scheduler:
             self._grow(steps)
         self.tick = self.kv.pool.tick = tick = self.tick + steps
         finished: list[Request] = []
+        publish = self._publish
         for request, tokens in step.prefills:
             self.counters.prefill_tokens += tokens
             request.computed += tokens
+            if publish is not None:
+                publish(request)
             if request.computed < request.prompt_tokens + request.generated:
                 continue
             del self._prefilling[request]
@@ -245,7 +256,17 @@ class Scheduler:
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
         free = self.kv.pool.num_free - self._owed_blocks
+        if self._cache_aware and self._cache_aware.looks_at_cache and self._room_to_admit():
+            # What is evicted may put another request, one that fits, at the head of the queue.
+            if not self._running_first and decoding.crossings[tick % self._block_size]:
+                return 1  # it was asked before this step's decodes took blocks
+            free = min(free, self.kv.pool.num_blank - self._owed_blocks)
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
+
+    def _room_to_admit(self) -> bool:
+        """Whether whoever waits, waits for blocks: places and token budget are left in a decode step."""
+        budget_left = not self._running_first or self._decoding.count < self._budget
+        return budget_left and len(self.running) < self.config.max_num_seqs
 
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which a step boundary may bring a change that depends on time alone."""
@@ -442,8 +463,8 @@ class Scheduler:
         admitted: list[Request] = []
         while waiting and budget > 0 and len(running) < max_num_seqs:
             request = waiting.head(now_ns)
-            tokens = self._admit(request, budget)
-            if tokens == 0:
+            tokens = 0 if request is None else self._admit(request, budget)
+            if request is None or tokens == 0:
                 break
             waiting.pop_head(now_ns)
             counts[request.priority] -= 1

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-
-from blis_py.core.kv import KVCache
-from blis_py.core.request import Request
 
 _KEY_BYTES = 16
 
@@ -28,17 +25,3 @@ def token_keys(token_ids: Sequence[int], block_size: int, parent: bytes = b"") -
         parent = blake2b(parent + data[start : start + width], digest_size=_KEY_BYTES).digest()
         keys.append(parent)
     return keys
-
-
-def publish(kv: KVCache, request: Request, keys: Sequence[Hashable]) -> None:
-    """Names the full blocks that follow those with a key, so that later requests can share them.
-
-    To be called just before the end of the step that completes the request; its block table is settled,
-    and the tokens of these blocks are in the cache when the step ends.
-    """
-    if not (keys and kv.prefix_caching):
-        return
-    first = len(request.block_keys)
-    for key, block in zip(keys, request.block_table[first : first + len(keys)], strict=True):
-        kv.pool.remember(key, block)
-    request.block_keys = [*request.block_keys, *keys]

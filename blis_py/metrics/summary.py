@@ -13,7 +13,9 @@ from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.reuse import unlimited
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
+from blis_py.workload.table import RequestTable
 
 LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")
@@ -77,6 +79,7 @@ class _Summary:
                 **cluster,
                 **self._per_unit(cluster["throughput"]),
                 **engine(self.record.instances, self._elapsed_ns()),
+                "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
             },
             "classes": classes,
@@ -181,6 +184,26 @@ def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, An
         "priority_inversions": total("priority_inversions"),
         "head_of_line_events": total("head_of_line_events"),
     }
+
+
+def _prefix_hit_ceiling(record: RunRecord) -> float | None:
+    """The hit rate of a prefix cache that forgets nothing, for the requests that were served.
+
+    `None` without a prefix cache, or where prompts have nothing to share.
+    """
+    settings = record.config.get("scheduler", {})
+    cache_is_on = settings.get("enable_prefix_caching", True) and settings.get("prefix_cache") != "none"
+    table, served = record.table, record.scheduled_ns >= 0
+    if not cache_is_on or "block_size" not in settings or not np.any(table.content[served] >= 0):
+        return None
+    requests = RequestTable.build(
+        table.arrival_ns[served],
+        table.prompt_tokens[served],
+        table.output_tokens[served],
+        content=table.content[served],
+        contents=table.contents,
+    )
+    return unlimited(requests, int(settings["block_size"])).hit_rate
 
 
 def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:

@@ -97,7 +97,9 @@ def _engine(cluster: Summary) -> Iterable[str]:
     yield f"{cluster['steps']:,} steps of {_short(cluster['mean_batch_tokens'])} tokens"
     yield f"busy {_percent(cluster['busy_pct'])}"
     yield f"KV {_percent(cluster['kv_mean_pct'])} mean, {_percent(cluster['kv_peak_pct'])} peak"
-    yield f"prefix hits {_percent(_times(100, cluster['prefix_hit_rate']))}"
+    ceiling = cluster["prefix_hit_ceiling"]
+    at_most = "" if ceiling is None else f" (at most {_percent(100 * ceiling)})"
+    yield f"prefix hits {_percent(_times(100, cluster['prefix_hit_rate']))}{at_most}"
     yield _alarming(cluster["preemptions"], "preemption")
     yield _alarming(cluster["priority_inversions"], "priority inversion")
     yield _alarming(cluster["head_of_line_events"], "head-of-line block")

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.workload.arrivals import LAST_NS, Arrivals, arrivals_until
 from blis_py.workload.lengths import Lengths, sample
+from blis_py.workload.prefixes import PrefixLevel, beginnings
+from blis_py.workload.sessions import Sessions, Turns, turns_until
 from blis_py.workload.streams import stream
 from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
@@ -27,7 +29,10 @@ MOST_REQUESTS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A source of open-loop requests, every default resolved."""
+    """A source of open-loop requests, every default resolved.
+
+    Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions.
+    """
 
     name: str
     arrivals: Arrivals
@@ -39,6 +44,9 @@ class Client:
     prefix_group: str = ""
     prefix_tokens: int = 0
     """Shared tokens in front of `input`."""
+    prefixes: tuple[PrefixLevel, ...] = ()
+    """Shared texts in front of `input`, from the outermost on; instead of a prefix group."""
+    sessions: Sessions | None = None
     streaming: bool = False
     timeout_ns: int | None = None
     slo_target_ns: int = 0
@@ -92,19 +100,71 @@ def merge(
         InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
     """
     _check_extent(clients, num_requests, horizon_ns, file)
-    arrivals = _arrivals(clients, seed, num_requests, horizon_ns)
-    _check_found(sum(map(len, arrivals)), num_requests, horizon_ns, file)
-    which = np.repeat(np.arange(len(clients), dtype=np.int32), [len(times) for times in arrivals])
-    arrival_ns = np.concatenate(arrivals)
+    sent = _sent(clients, seed, num_requests, horizon_ns)
+    endless = not any(client.sessions and client.sessions.single for client in clients)
+    _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, file)
+    which = np.repeat(np.arange(len(clients), dtype=np.int32), list(map(_count, sent)))
+    arrival_ns = np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent])
     order = np.argsort(arrival_ns, kind="stable")[:num_requests]
     arrival_ns, which = arrival_ns[order], which[order]
-    prompt, output = np.empty(len(order), dtype=np.int64), np.empty(len(order), dtype=np.int64)
+    prompt, output, content = (np.empty(len(order), dtype=np.int64) for _ in range(3))
+    texts: dict[Content, int] = {}
     for index, client in enumerate(clients):
         rows = np.flatnonzero(which == index)
-        prompt[rows] = sample(client.input, stream(seed, "client", client.name, "input"), len(rows))
-        prompt[rows] += client.prefix_tokens
-        output[rows] = sample(client.output, stream(seed, "client", client.name, "output"), len(rows))
-    return _table(clients, which, arrival_ns, prompt, output)
+        part = sent[index]
+        made = (
+            _turns(client, seed, part.take(slice(0, len(rows))), texts)
+            if isinstance(part, Turns)
+            else _requests(client, seed, len(rows), texts)
+        )
+        prompt[rows], output[rows], content[rows] = made
+    return _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
+
+
+def _count(sent: Ints | Turns) -> int:
+    return len(sent.arrival_ns) if isinstance(sent, Turns) else len(sent)
+
+
+def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
+    """Prompt, output and content of requests that have nothing to do with each other but their prefix."""
+    prompt = sample(client.input, stream(seed, "client", client.name, "input"), count)
+    output = sample(client.output, stream(seed, "client", client.name, "output"), count)
+    begins, which = _beginnings(client, seed, count)
+    numbers = [texts.setdefault(runs, len(texts)) if runs else -1 for runs in begins]
+    return prompt + _tokens(begins)[which], output, np.array(numbers, dtype=np.int64)[which]
+
+
+def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
+    """Prompt, output and content of turns: the prefix of the session, then the conversation so far.
+
+    The content goes on over the answer, which is part of the next turn's prompt, but for its last token:
+    nothing is computed from that one, so it is in no cache.
+    """
+    assert client.sessions is not None
+    begins, of_session = _beginnings(client, seed, int(turns.session.max(initial=-1)) + 1)
+    which = of_session[turns.session]
+    said = turns.history_tokens + turns.new_tokens
+    prompt = _tokens(begins)[which] + said
+    content = np.empty(len(which), dtype=np.int64)
+    through = (said + turns.output_tokens - 1).tolist()
+    for row, (begin, session) in enumerate(zip(which.tolist(), turns.session.tolist(), strict=True)):
+        runs = begins[begin]
+        if client.sessions.accumulate:
+            runs = (*runs, (f"{client.name} session {session}", through[row]))
+        content[row] = texts.setdefault(runs, len(texts)) if runs else -1
+    return prompt, turns.output_tokens, content
+
+
+def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:
+    """What the prompts of a client begin with, and which of that each of `count` begins with."""
+    if client.prefixes:
+        return beginnings(client.prefixes, client.name, seed, count)
+    group = ((client.prefix_group, client.prefix_tokens),) if client.prefix_tokens else ()
+    return [group], np.zeros(count, dtype=np.intp)
+
+
+def _tokens(contents: Sequence[Content]) -> Ints:
+    return np.array([sum(tokens for _, tokens in runs) for runs in contents], dtype=np.int64)
 
 
 def _check_extent(
@@ -136,44 +196,46 @@ def _check_found(found: int, num_requests: int | None, horizon_ns: int | None, f
 
 def _total_rate(clients: Sequence[Client]) -> float:
     """Requests per second of all clients together."""
-    return sum(1e6 / client.arrivals.mean_gap_us for client in clients)
+
+    def per_arrival(client: Client) -> float:
+        return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
+
+    return sum(per_arrival(client) * 1e6 / client.arrivals.mean_gap_us for client in clients)
 
 
-def _arrivals(
+def _sent(
     clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None
-) -> list[Ints]:
-    """Arrival times per client, together at least the asked number unless the horizon comes first."""
+) -> list[Ints | Turns]:
+    """What each client sends, together at least the asked number unless the horizon comes first."""
     end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
     until_ns = end_ns
     if num_requests is not None:
         expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _total_rate(clients)
         until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
     while True:
-        times = [
-            arrivals_until(
-                client.arrivals,
-                stream(seed, "client", client.name, "arrivals"),
-                until_ns,
-                at_most=num_requests,
-            )
-            for client in clients
-        ]
-        if until_ns >= end_ns or sum(map(len, times)) >= (num_requests or 0):
-            return times
+        sent = [_sent_until(client, seed, until_ns, num_requests) for client in clients]
+        if until_ns >= end_ns or sum(map(_count, sent)) >= (num_requests or 0):
+            return sent
         until_ns = min(2 * until_ns, end_ns)
 
 
-def _table(
-    clients: Sequence[Client], which: NDArray[np.int32], arrival_ns: Ints, prompt: Ints, output: Ints
-) -> RequestTable:
-    groups: dict[Content, int] = {}
-    content = [
-        groups.setdefault(((client.prefix_group, client.prefix_tokens),), len(groups))
-        if client.prefix_tokens
-        else -1
-        for client in clients
-    ]
+def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None) -> Ints | Turns:
+    """Arrival times of a client's requests, or its turns."""
+    if client.sessions is not None:
+        return turns_until(client, seed, until_ns, at_most=at_most)
+    rng = stream(seed, "client", client.name, "arrivals")
+    return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
 
+
+def _table(
+    clients: Sequence[Client],
+    which: NDArray[np.int32],
+    arrival_ns: Ints,
+    prompt: Ints,
+    output: Ints,
+    content: Ints,
+    contents: tuple[Content, ...],
+) -> RequestTable:
     def column(values: Sequence[int]) -> Ints:
         return np.take(np.array(values, dtype=np.int64), which)
 
@@ -192,8 +254,8 @@ def _table(
         model=labels([client.model for client in clients]),
         prefix_group=labels([client.prefix_group for client in clients]),
         prefix_tokens=column([client.prefix_tokens for client in clients]),
-        content=column(content),
-        contents=tuple(groups),
+        content=content,
+        contents=contents,
         streaming=np.array([client.streaming for client in clients], dtype=np.bool_)[which],
         slo_target_ns=column([client.slo_target_ns for client in clients]),
     )

@@ -1,5 +1,7 @@
 """The YAML workload spec (version 2 of BLIS's), for open-loop clients.
 
+Prefixes and conversations are in `spec_sharing.py`.
+
 The models carry the YAML's keys and types; what the values mean together is checked in `resolved`.
 """
 
@@ -10,17 +12,26 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, BeforeValidator, PrivateAttr, ValidationError
 
 from blis_py.errors import InputError
-from blis_py.workload import arrivals, lengths
+from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.generate import Client
-from blis_py.workload.lengths import Lengths
+from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Text, Whole, as_text, lengths_of
+from blis_py.workload.spec_sharing import (
+    PrefixSpec,
+    ReasoningSpec,
+    check_prefixes,
+    prefix_levels,
+    sessions,
+)
 from blis_py.workload.yamlfile import load_mapping
 
 SLO_CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
 RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}
+SESSION_TIMEOUT_US = 300_000_000
+"""Patience of a client with several turns that does not say how long it waits (as in BLIS)."""
 DEFAULT_PREFIX_TOKENS = 50
 """Length of a prefix group's prefix where no client gives one (as in BLIS)."""
 
@@ -36,30 +47,10 @@ NOT_YET: dict[str, frozenset[str]] = {
             "network",
             "lifecycle",
             "multimodal",
-            "reasoning",
-            "closed_loop",
         ]
     ),
 }
 """Keys of the format that this program does not act on yet; refused unless they are null, 0 or false."""
-
-
-def _text(value: Any) -> Any:
-    """YAML reads an unquoted 2 or 007 as a number; where a name is meant, it is one."""
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Text = Annotated[str, BeforeValidator(_text)]
-Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class ArrivalSpec(Strict):
@@ -71,16 +62,11 @@ class ArrivalSpec(Strict):
     scale: Positive | None = None
 
 
-class DistributionSpec(Strict):
-    """`params` as in `lengths.REQUIRED`; `file` (empirical only) holds `tokens: weight`, YAML or JSON."""
-
-    type: Literal["gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical"]
-    params: dict[Text, float] = Field(default_factory=dict)
-    file: str = ""
-
-
 class ClientSpec(Strict):
-    """One source of requests. Times in us; `timeout` is patience from arrival, 0 or absent: endless."""
+    """One source of requests, or with `reasoning.multi_turn` of sessions.
+
+    Times in us; `timeout` is patience from arrival, 0: endless; absent: endless, or 300 s with several turns.
+    """
 
     id: Text = ""
     tenant_id: Text = ""
@@ -92,6 +78,11 @@ class ClientSpec(Strict):
     output_distribution: DistributionSpec
     prefix_group: Text = ""
     prefix_length: Whole = 0
+    prefixes: Annotated[
+        tuple[PrefixSpec, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+    ] = ()
+    reasoning: ReasoningSpec | None = None
+    closed_loop: bool | None = None
     streaming: bool = False
     timeout: Whole | None = None
     slo_target_us: Whole | None = None
@@ -103,7 +94,7 @@ class WorkloadSpec(Strict):
     `num_requests` and `horizon` (us) bound it; 0 or absent: no bound.
     """
 
-    version: Annotated[Literal["", "1", "2"], BeforeValidator(_text)] = "2"
+    version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = "2"
     seed: int | None = None
     category: Literal["", "language", "multimodal", "reasoning"] = ""
     aggregate_rate: Positive
@@ -131,6 +122,7 @@ class WorkloadSpec(Strict):
         _check_clients(self.clients, self._file, rate)
         total = math.fsum(client.rate_fraction for client in self.clients)
         prefixes = _prefix_lengths(self.clients, self._file)
+        check_prefixes([client.prefixes for client in self.clients], self._file)
         aggregate = self.aggregate_rate if rate is None else rate
         return [
             _client(client, index, aggregate * client.rate_fraction / total, prefixes, self._file)
@@ -212,6 +204,14 @@ def _check_clients(clients: tuple[ClientSpec, ...], path: Path | None, rate: flo
                 "two clients have this id", file=path, key=f"{key}.id", value=client.id, fix="rename one"
             )
         seen.add(client.id)
+        if client.prefixes and client.prefix_group:
+            raise InputError(
+                "a client has a prefix group or prefixes, not both",
+                file=path,
+                key=f"{key}.prefix_group",
+                value=client.prefix_group,
+                fix="make the group's prefix the first of the prefixes",
+            )
         _check_class(client.slo_class, f"{key}.slo_class", path)
         arrival = client.arrival
         arrivals.check(
@@ -258,6 +258,8 @@ def _client(
 ) -> Client:
     key, arrival = f"clients[{index}]", client.arrival
     group = client.prefix_group
+    several = sessions(client.reasoning, client.closed_loop, key, path)
+    timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
     return Client(
         name=client.id or f"client_{index}",
         arrivals=Arrivals(
@@ -267,42 +269,16 @@ def _client(
             shape=arrival.shape,
             scale_us=arrival.scale,
         ),
-        input=_lengths(client.input_distribution, f"{key}.input_distribution", path),
-        output=_lengths(client.output_distribution, f"{key}.output_distribution", path),
+        input=lengths_of(client.input_distribution, f"{key}.input_distribution", path),
+        output=lengths_of(client.output_distribution, f"{key}.output_distribution", path),
         tenant=client.tenant_id,
         slo_class=client.slo_class,
         model=client.model,
         prefix_group=group,
         prefix_tokens=prefixes.get(group, DEFAULT_PREFIX_TOKENS) if group else 0,
+        prefixes=prefix_levels(client.prefixes, f"{key}.prefixes", path),
+        sessions=several,
         streaming=client.streaming,
-        timeout_ns=client.timeout * 1000 if client.timeout else None,
+        timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
     )
-
-
-def _lengths(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:
-    params = dict(spec.params)
-    if spec.file:
-        if spec.type != "empirical" or params:
-            raise InputError(
-                "a file gives the weights of an empirical distribution without params",
-                file=path,
-                key=f"{key}.file",
-                value=spec.file,
-                fix="remove one of the two",
-            )
-        path = (path.parent if path else Path()) / spec.file
-        params = _weights(path)
-        key = "file"
-    distribution = Lengths(spec.type, params)
-    lengths.check(distribution, key=key, file=path)
-    return distribution
-
-
-def _weights(path: Path) -> dict[str, float]:
-    weights = {}
-    for tokens, weight in load_mapping(path).items():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-            raise InputError("a weight must be a number", file=path, key=str(tokens), value=weight)
-        weights[str(tokens)] = float(weight)
-    return weights

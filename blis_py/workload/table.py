@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Content = tuple[tuple[str | int, int], ...]
-"""A prompt's shareable beginning: (segment id, tokens) runs. Two prompts share the tokens of equal
-leading runs. What follows the last run, up to `prompt_tokens`, is the request's own."""
+"""The shareable beginning of a request: (segment id, tokens) runs, the first so many tokens of the text of
+that name. Two requests share the tokens of equal leading runs, and of the run after these as far as both go
+if it names the same text. What follows the last run is the request's own. The runs of a turn of a
+conversation go on beyond `prompt_tokens`, over the answer, which the next turn's prompt repeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,19 @@ SCHEDULER = (
         "Longest prefill chunk; 0 = no limit. Default 0.",
     ),
     Flag(
-        "--scheduler", str, "scheduler", "fcfs, priority-fcfs, sjf. Default fcfs.", ("--scheduling-policy",)
+        "--scheduler",
+        str,
+        "scheduler",
+        "fcfs, priority-fcfs, sjf, lpm, hrrn, dfs-weight. Default fcfs.",
+        ("--scheduling-policy",),
     ),
     Flag("--preemption-policy", str, "preemption_policy", "Victim: fcfs or priority. Default fcfs."),
     Flag("--batch-former", str, "batch_former", "running-first or prefill-first. Default running-first."),
+    Flag("--prefix-cache", str, "prefix_cache", "hash, radix or none. Default hash."),
+    Flag("--radix-eviction-policy", str, "radix_eviction_policy", "Which leaf goes first. Default lru."),
+    Flag("--fairness-ms", float, "fairness_ms", "With lpm: who has waited this long goes first."),
+    Flag("--fairness-tokens", int, "fairness_tokens", "The same, by prefill tokens since arrival."),
+    Flag("--lpm-max-queue", int, "lpm_max_queue", "With lpm: beyond, order of arrival. Default 128."),
     Flag("--no-enable-prefix-caching", bool, "enable_prefix_caching", "Compute every prompt in full."),
     Flag("--enforce-eager", bool, "enforce_eager", "No CUDA graphs."),
 )

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.eviction import EVICTION_POLICIES
+from blis_py.core.policies import CACHE_AWARE
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import load_gpu
@@ -101,6 +103,9 @@ def rows(draw: st.DrawFn, longest: int, slowness: int) -> Row:
     if draw(st.booleans()):
         first = draw(st.sampled_from([prompt, prompt // 2, prompt // 4 * 4]))
         runs = ((draw(st.sampled_from("ab")), first),) if first else ()
+        if runs and draw(st.booleans()):  # a second run, that may go on into the answer
+            runs += ((draw(st.sampled_from("bc")), prompt + draw(st.sampled_from([0, 4, output])) - first),)
+            runs = tuple(run for run in runs if run[1])
     patience = draw(st.sampled_from([-1, -1, -1, 0, 15, 130, 500]))
     return Row(
         arrival_us=slowness * draw(st.one_of(st.just(0), st.integers(0, 600))),
@@ -114,9 +119,29 @@ def rows(draw: st.DrawFn, longest: int, slowness: int) -> Row:
 
 
 @st.composite
+def caching(draw: st.DrawFn, scheduler: str, slowness: int) -> dict[str, Any]:
+    """Settings of the prefix cache, and of the policies that look at it."""
+    caches = {"dfs-weight": ["radix"], "lpm": ["radix", "hash"], "hrrn": ["radix", "hash"]}
+    cache = draw(st.sampled_from(caches.get(scheduler, ["radix", "hash", "none"])))
+    settings: dict[str, Any] = {"prefix_cache": cache}
+    if cache == "radix":
+        settings["radix_eviction_policy"] = draw(st.sampled_from(["lru", *EVICTION_POLICIES]))
+    if scheduler in CACHE_AWARE:
+        settings |= {
+            "fairness_ms": draw(st.sampled_from([None, None, 0.0, 0.05 * slowness])),
+            "fairness_tokens": draw(st.sampled_from([None, None, 0, 30])),
+            "lpm_max_queue": draw(st.sampled_from([128, 128, 2])),
+            "in_batch_sharing_tokens": draw(st.sampled_from([None, 1, 8, 32])),
+        }
+    return settings
+
+
+@st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Any policy, former and latency model; often too few blocks, sometimes a horizon."""
-    scheduler = draw(st.sampled_from(["fcfs", "priority-fcfs", "sjf", "sjf", "reverse-priority"]))
+    """Any policy, former, cache and latency model; often too few blocks, sometimes a horizon."""
+    scheduler = draw(
+        st.sampled_from(["fcfs", "priority-fcfs", "sjf", "sjf", "reverse-priority", *CACHE_AWARE])
+    )
     block_size = draw(st.sampled_from([1, 4, 16]))
     blocks = draw(st.integers(2, 30))
     latency = draw(st.sampled_from(sorted(LATENCIES)))
@@ -131,7 +156,7 @@ def runs(draw: st.DrawFn) -> Run:
         max_num_batched_tokens=draw(st.sampled_from([1, 3, 8, 2048])),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 4])),
         block_size=block_size,
-        enable_prefix_caching=draw(st.booleans()),
+        **draw(caching(scheduler, slowness)),
         sjf_aging_ms=draw(st.sampled_from([None, 0.1 * slowness])) if scheduler == "sjf" else None,
     )
     longest = min(blocks * block_size, config.max_model_len, 100)

@@ -54,3 +54,10 @@ def test_names_are_not_taken_for_markup() -> None:
 
 def test_a_run_without_requests_can_be_shown() -> None:
     assert text_of(summarise(record(table([]), [instance([])], []))).startswith("0 requests")
+
+
+def test_the_hit_rate_is_shown_with_what_it_could_be() -> None:
+    summary = summarise(random_record(3))
+    assert "prefix hits 25.0 %\n" in text_of(summary)
+    summary["cluster"]["prefix_hit_ceiling"] = 0.6251
+    assert "prefix hits 25.0 % (at most 62.5 %)" in text_of(summary)

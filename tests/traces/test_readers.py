@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_py.core.kv import KeySpace
+from blis_py.metrics.reuse import clairvoyant, unlimited
 from blis_py.traces import read_trace
 from blis_py.workload import Content, RequestTable
 
@@ -89,6 +91,50 @@ def test_mooncake_conversation_has_its_known_size_and_prefix_sharing(shared_data
     assert len(table) == 12_031
     assert block_hit_rate(table) == pytest.approx(0.366, abs=0.0005)
     assert table.arrival_ns[-1] == 3_536_999_000_000
+
+
+def direct_count(path: Path, block_size: int) -> tuple[int, int]:
+    """Prompt tokens of the trace, and those in full blocks that a request before it has too.
+
+    From the file alone: an id stands for 512 tokens and all before them, or for what the prompt has of them.
+    """
+    known: dict[int, int] = {}
+    prompts = hits = 0
+    for row in map(json.loads, path.read_text().splitlines()):
+        tokens, shared = row["input_length"], 0
+        sizes = [min(512, tokens - 512 * at) for at in range(len(row["hash_ids"]))]
+        for block, size in zip(row["hash_ids"], sizes, strict=True):
+            shared += min(known.get(block, 0), size)
+            if known.get(block, 0) < 512:
+                break
+        hits += min(shared, tokens - 1) // block_size * block_size
+        prompts += tokens
+        for block, size in zip(row["hash_ids"], sizes, strict=True):
+            known[block] = max(known.get(block, 0), size)
+    return prompts, hits
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256, 512])
+def test_mooncake_ids_give_the_hits_counted_in_the_file(shared_data: Path, block_size: int) -> None:
+    path = shared_data / "mooncake" / "conversation_first2000.jsonl"
+    table = read_trace(path)
+    prompts, hits = direct_count(path, block_size)
+    in_order = clairvoyant(table, block_size, num_blocks=10**9)
+    assert (in_order.queried_tokens, in_order.hit_tokens) == (prompts, hits)
+    ceiling = unlimited(table, block_size)
+    assert hits <= ceiling.hit_tokens <= hits + 2000 * block_size
+
+
+def test_mooncake_block_keys_name_the_blocks_of_the_file(shared_data: Path) -> None:
+    table = read_trace(shared_data / "mooncake" / "conversation_first2000.jsonl", limit=300)
+    by_ids = KeySpace(512)
+    fine = KeySpace(16)
+    for row in range(len(table)):
+        runs = table.contents[table.content[row]]
+        assert sum(tokens for _, tokens in runs) <= table.prompt_tokens[row]
+        whole, small = by_ids.keys(runs), fine.keys(runs)
+        assert len(whole) == sum(tokens == 512 for _, tokens in runs)
+        assert len(small) == sum(tokens // 16 for _, tokens in runs)
 
 
 def test_mooncake_first_requests_share_exactly_their_first_block(shared_data: Path) -> None:

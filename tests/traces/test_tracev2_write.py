@@ -136,7 +136,7 @@ def test_a_generated_workload_is_written_with_the_peers_columns_only(tmp_path: P
 
 def test_bundled_workloads_survive_the_round_trip(tmp_path: Path) -> None:
     folder = Path(__file__).resolve().parents[2] / "workloads"
-    for name in ("rag", "mixed-slo"):
+    for name in ("rag", "mixed-slo", "rag-nested", "multi-turn-chat"):
         table = generate(load_spec(folder / f"{name}.yaml"), num_requests=500)
         assert_same(table, written(table, tmp_path))
 

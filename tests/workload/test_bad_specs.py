@@ -49,7 +49,68 @@ BAD = [
     ("- id: b", "- id: b\n    concurrency: 4", ["clients[1].concurrency", "not supported yet"]),
     ("- id: b", "- id: b\n    think_time_us: 4", ["clients[1].think_time_us", "not supported yet"]),
     ("- id: b", "- id: b\n    lifecycle: {windows: []}", ["clients[1].lifecycle", "not supported yet"]),
-    ("- id: b", "- id: b\n    reasoning: {x: 1}", ["clients[1].reasoning", "not supported yet"]),
+    ("- id: b", "- id: b\n    reasoning: {x: 1}", ["clients[1].reasoning.x", "unknown key"]),
+    (
+        "- id: b",
+        "- id: b\n    closed_loop: false\n    reasoning: {multi_turn: {max_round: 4}}",
+        ["clients[1].reasoning.multi_turn.max_round", "did you mean max_rounds?"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    closed_loop: false\n    reasoning: {multi_turn: {max_rounds: 0}}",
+        ["clients[1].reasoning.multi_turn.max_rounds", "greater than or equal to 1", "0"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    reasoning: {multi_turn: {max_rounds: 4}}",
+        ["clients[1].closed_loop", "not supported yet", "closed_loop: false"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    closed_loop: false\n    reasoning: {multi_turn: {max_rounds: 4, think_time_us: 5, "
+        "think_time_ms_distribution: {type: constant, params: {value: 5}}}}",
+        ["clients[1].reasoning.multi_turn.think_time_ms_distribution", "remove one"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    closed_loop: false\n    reasoning: {multi_turn: {max_rounds: 4, "
+        "rounds_distribution: {type: constant, params: {value: 0}}}}",
+        ["clients[1].reasoning.multi_turn.rounds_distribution.params.value", "at least 1"],
+    ),
+    ("- id: b", "- id: b\n    prefixes: [{name: s}]", ["clients[1].prefixes[0].tokens", "how long"]),
+    (
+        "- id: b",
+        "- id: b\n    prefixes: [{name: s, tokens: 9}, {name: s, tokens: 9}]",
+        ["clients[1].prefixes[1].name", "'s'"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    prefixes: [{name: s, tokens: 9, popularity: 1}]",
+        ["clients[1].prefixes[0].popularity", "unknown key"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    prefixes: [{name: s, tokens: 9, zipf: -1}]",
+        ["clients[1].prefixes[0].zipf", "-1"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    prefixes: [{name: s, tokens: 9, pool: 0}]",
+        ["clients[1].prefixes[0].pool", "0"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    prefix_group: g\n    prefixes: [{name: s, tokens: 9}]",
+        ["clients[1].prefix_group", "'g'", "not both"],
+    ),
+    (
+        "- id: a",
+        "- id: c\n    rate_fraction: 1\n    arrival: {process: poisson}\n"
+        "    prefixes: [{name: s, tokens: 8}]\n    input_distribution: {type: constant, params: {value: 5}}\n"
+        "    output_distribution: {type: constant, params: {value: 5}}\n"
+        "  - id: a\n    prefixes: [{name: s, tokens: 9, zipf: 1.0}]",
+        ["clients[1].prefixes[0].name", "another client", "or another name"],
+    ),
     ("- id: b", "- id: b\n    closed_loop: true", ["clients[1].closed_loop", "not supported yet"]),
     ("- id: b", "- id: b\n    adapter: lora", ["clients[1].adapter", "not supported yet"]),
     ("- id: b", "- id: a", ["clients[1].id", "'a'", "two clients"]),

@@ -95,11 +95,11 @@ def _gather(cache: Tensor, group: Group) -> Tensor:
 
 
 def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[Group]:
-    """Sort a batch into groups, so that padding at most quadruples the keys read.
+    """Sort a batch into groups, so that padding at most quadruples the keys read of longer contexts.
 
+    Contexts below 128 tokens go together: another call costs more than their padding.
     In numpy: these are many operations on few numbers, where torch spends microseconds on each.
     """
-    page_size = k_cache.shape[2]
     starts, seq_lens, tables = (
         tensor.cpu().numpy() for tensor in (meta.query_start, meta.seq_lens, meta.block_tables)
     )
@@ -107,10 +107,9 @@ def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[Group]:
     for sequence, (query_len, length) in enumerate(
         zip(np.diff(starts).tolist(), seq_lens.tolist(), strict=True)
     ):
-        pages = -(-length // page_size)
         fresh = 1 < query_len == length and meta.mask_block == 1
         if query_len:
-            members[query_len, pages.bit_length() // 2, fresh].append(sequence)
+            members[query_len, max(3, length.bit_length() // 2), fresh].append(sequence)
     return [
         _group(meta.mask_block, k_cache, q, query_len, starts[which], seq_lens[which], tables[which], fresh)
         for (query_len, _, fresh), which in members.items()

@@ -65,6 +65,34 @@ def test_the_simulator_forms_the_same_batches(scheduler: str, config: dict[str, 
         assert parity.identical == parity.steps == engine.scheduler.tick
 
 
+@pytest.mark.parametrize("scheduler", ["fcfs", "lpm", "hrrn", "dfs-weight"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_kv_blocks": 400},
+        {"num_kv_blocks": 24, "max_num_batched_tokens": 40},
+        {"num_kv_blocks": 24, "preemption_policy": "priority", "fairness_tokens": 200},
+        {"num_kv_blocks": 40, "batch_former": "prefill-first", "radix_eviction_policy": "lfu"},
+    ],
+    ids=["roomy", "chunks", "fair", "prefill-first"],
+)
+def test_the_simulator_forms_the_same_batches_over_a_radix_tree(
+    scheduler: str, config: dict[str, Any]
+) -> None:
+    if scheduler == "fcfs":
+        config = {key: value for key, value in config.items() if key != "fairness_tokens"}
+    engine = busy_run(3, scheduler=scheduler, prefix_cache="radix", **config)
+    parity = replay_steps(engine.recorder.log())
+    assert parity.first is None
+    assert parity.identical == parity.steps == engine.scheduler.tick
+    assert engine.scheduler.counters.prefix_hit_tokens > 500
+
+
+def test_lpm_over_hashed_blocks_forms_the_same_batches_too() -> None:
+    engine = busy_run(4, scheduler="lpm", num_kv_blocks=24, max_num_batched_tokens=40)
+    assert replay_steps(engine.recorder.log()).share == 1.0
+
+
 def test_the_runs_compared_contain_what_makes_it_hard() -> None:
     engine = busy_run(1, num_kv_blocks=24, max_num_batched_tokens=40)
     counters, steps = engine.scheduler.counters, engine.recorder.log().steps

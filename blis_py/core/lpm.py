@@ -1,0 +1,15 @@
+"""Longest prefix match: whoever finds most of its prompt in the cache goes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blis_py.core.cache_aware import CacheAwareQueue
+from blis_py.core.request import Request
+
+
+class LongestPrefixMatch(CacheAwareQueue):
+    """Longest cached prefix first, in tokens; among equals by arrival (SGLang's `lpm`)."""
+
+    def score(self, request: Request) -> tuple[Any, ...]:
+        return (-self.kv.matched_blocks(request), request.arrival_ns, request.id)

@@ -1,0 +1,363 @@
+"""The radix tree: which block holds the tokens of a prefix, for prefixes that share beginnings.
+
+    match = tree.match(keys, len(keys))   # how far the tree knows them; changes nothing
+    node = tree.lock(match)               # from now on nobody evicts what was matched
+    node, present = tree.insert(node, keys[match.blocks:], blocks)   # computed since; the lock moves along
+    tree.unlock(node)
+    blocks = tree.evict(3)                # what nobody locks, leaves first
+
+It knows block keys and block ids, neither requests nor tokens. A key is anything hashable that names the
+content of one block; two blocks are the same when all keys from the root on are *equal*, so keys whose hashes
+collide are kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from operator import ne
+
+from blis_py.core.eviction import Worth, lru
+
+Keys = list[Hashable]
+
+_FEWEST_ENTRIES = 64
+"""A heap smaller than this is not worth tidying up."""
+
+
+class Family:
+    """Everything below one child of a root: the users of one system prompt, one document, one dialogue."""
+
+    __slots__ = ("saved_blocks",)
+
+    def __init__(self) -> None:
+        self.saved_blocks = 0
+        """Blocks that matches have found in it so far."""
+
+
+class Node:
+    """A run of blocks without a branch. A root has none."""
+
+    __slots__ = (
+        "blocks",
+        "children",
+        "created",
+        "entry",
+        "family",
+        "hits",
+        "keys",
+        "last_use",
+        "locks",
+        "parent",
+        "priority",
+        "version",
+    )
+
+    def __init__(self, keys: Keys, blocks: list[int], parent: Node | None, family: Family) -> None:
+        self.keys = keys
+        self.blocks = blocks
+        self.parent = parent
+        self.family = family
+        self.children: dict[Hashable, Node] = {}
+        """By the first key of each."""
+        self.locks = 0
+        """Users of this node or of one below it."""
+        self.version = 0
+        """Changes whenever a match that ended in this node may be out of date; see `RadixTree.holds`."""
+        self.hits = 0
+        """Matches locked in it or below."""
+        self.created = self.last_use = 0
+        self.priority = 1 << 30
+        """The most urgent one of its users so far: smaller is more urgent."""
+        self.entry = -1
+        """Serial number of its valid entry among the leaves to evict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest known beginning of some keys."""
+
+    node: Node
+    """Where it ends."""
+    inside: int
+    """How many blocks of that node belong to it."""
+    blocks: int
+    """Its length."""
+    version: int
+    """The node's at that time."""
+
+
+class RadixTree:
+    """See the module.
+
+    Args:
+        worth: eviction strategy, see `eviction.EVICTION_POLICIES`.
+    """
+
+    def __init__(self, worth: Callable[[Node], Worth] = lru) -> None:
+        self._worth = worth
+        self._roots: dict[Hashable, Node] = {}
+        """One per namespace in use."""
+        self._namespaces: dict[Node, Hashable] = {}
+        self._evictable = 0
+        self._size = 0
+        self._now = 0
+        """Counts uses: the clock of the strategies."""
+        self._leaves: list[tuple[Worth, int, Node]] = []
+        """Heap of what can be evicted next; some entries are stale."""
+        self._entries = 0
+        self._tidy_at = _FEWEST_ENTRIES
+
+    def evictable_size(self) -> int:
+        """Blocks that nobody locks. All of them can be evicted."""
+        return self._evictable
+
+    def protected_size(self) -> int:
+        """Blocks that somebody locks."""
+        return self._size - self._evictable
+
+    def root(self, extra_key: Hashable = None) -> Node:
+        """Where the prefixes of a namespace begin: those of one adapter, one salt."""
+        root = self._roots.get(extra_key)
+        if root is None:
+            root = self._roots[extra_key] = Node([], [], None, Family())
+            self._namespaces[root] = extra_key
+        return root
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def match(self, keys: Keys, limit: int, extra_key: Hashable = None) -> Match:
+        """The longest known beginning of `keys[:limit]`. Leaves no trace: asking is not using."""
+        node = self.root(extra_key)
+        inside = found = 0
+        while found < limit:
+            child = node.children.get(keys[found])
+            if child is None:
+                break
+            node, run = child, child.keys
+            end = found + len(run)
+            if end > limit or run != keys[found:end]:
+                inside = _common(run, keys[found : min(end, limit)])
+                return Match(node, inside, found + inside, node.version)
+            found, inside = end, len(run)
+        return Match(node, inside, found, node.version)
+
+    def holds(self, match: Match, keys: Keys, limit: int) -> bool:
+        """Whether matching the same keys again would find the same.
+
+        True until the tree changes just there: not for what happens in other branches, nor further up.
+        """
+        node = match.node
+        return node.version == match.version and (
+            match.blocks == limit or match.inside < len(node.keys) or keys[match.blocks] not in node.children
+        )
+
+    def blocks(self, match: Match) -> list[int]:
+        """The blocks of a match that still holds, in order."""
+        parts = [match.node.blocks[: match.inside]]
+        node = match.node.parent
+        while node is not None:
+            parts.append(node.blocks)
+            node = node.parent
+        return [block for part in reversed(parts) for block in part]
+
+    def unlocked(self, match: Match) -> int:
+        """How many blocks of a match could be evicted."""
+        node, count = match.node, match.inside
+        if node.locks:
+            return 0
+        while (parent := node.parent) is not None and not parent.locks:
+            node = parent
+            count += len(node.blocks)
+        return count
+
+    # -- using -----------------------------------------------------------------------------------
+
+    def lock(self, match: Match, priority: int = 0) -> Node:
+        """Protects what a match that still holds has found, until `unlock`. Counts as a hit.
+
+        Returns:
+            The node to go on from; it ends where the match ends.
+        """
+        node = match.node
+        if match.inside < len(node.keys):
+            node = self._split(node, match.inside)
+        node.family.saved_blocks += match.blocks
+        step: Node | None = node
+        while step is not None:
+            self._lock_one(step)
+            step.hits += 1
+            if priority < step.priority:
+                step.priority = priority
+            step = step.parent
+        return node
+
+    def insert(self, node: Node, keys: Keys, blocks: list[int], priority: int = 0) -> tuple[Node, list[int]]:
+        """Adds what has been computed beyond `node`, which the caller has locked; the lock moves along.
+
+        Args:
+            keys: of the new blocks, at least one.
+            blocks: as many.
+
+        Returns:
+            The node to go on from, and the blocks that were there already: they stand for the first
+            ones of `blocks`, which the caller keeps and should free.
+        """
+        present: list[int] = []
+        while len(present) < len(keys):
+            child = node.children.get(keys[len(present)])
+            if child is None:
+                node = self._append(node, keys[len(present) :], blocks[len(present) :], priority)
+                break
+            common = _common(child.keys, keys[len(present) :])
+            node = self._split(child, common) if common < len(child.keys) else child
+            self._lock_one(node)
+            present += node.blocks
+        return node, present
+
+    def unlock(self, node: Node) -> None:
+        """Ends a use that began with `lock`."""
+        self._now += 1
+        step: Node | None = node
+        while step is not None:
+            step.locks -= 1
+            if step.locks == 0:
+                step.last_use = self._now
+                self._evictable += len(step.blocks)
+                if not step.children:
+                    self._now_leaf(step)
+            step = step.parent
+
+    def evict(self, count: int) -> list[int]:
+        """Forgets `count` blocks that nobody locks, the least worth first, and returns them.
+
+        In several goes or in one, they are the same blocks. There must be so many.
+        """
+        evicted: list[int] = []
+        while len(evicted) < count:
+            node = self._least_worth()
+            first = max(len(node.blocks) - (count - len(evicted)), 0)
+            evicted += reversed(node.blocks[first:])
+            if first:
+                del node.blocks[first:], node.keys[first:]
+                node.version += 1
+            else:
+                self._remove(node)
+        self._evictable -= count
+        self._size -= count
+        return evicted
+
+    # -- shape -----------------------------------------------------------------------------------
+
+    def _lock_one(self, node: Node) -> None:
+        if node.locks == 0:
+            self._evictable -= len(node.blocks)
+        node.locks += 1
+
+    def _append(self, node: Node, keys: Keys, blocks: list[int], priority: int) -> Node:
+        """New blocks behind a locked node: in the node itself if only the caller ends there."""
+        self._size += len(keys)
+        if node.locks == 1 and not node.children and node.parent is not None:
+            node.keys += keys
+            node.blocks += blocks
+            node.version += 1
+            return node
+        family = node.family if node.parent is not None else Family()
+        child = Node(keys, blocks, node, family)
+        self._now += 1
+        child.created = child.last_use = self._now
+        child.priority = priority
+        child.locks = 1
+        node.children[keys[0]] = child
+        return child
+
+    def _split(self, node: Node, first: int) -> Node:
+        """Cuts the first blocks of a node off; whoever ends in it goes on ending in the rest.
+
+        Returns:
+            The new node above it, with the same users: all of them pass through.
+        """
+        upper = Node(node.keys[:first], node.blocks[:first], node.parent, node.family)
+        upper.locks, upper.hits, upper.priority = node.locks, node.hits, node.priority
+        upper.created, upper.last_use = node.created, node.last_use
+        assert node.parent is not None
+        node.parent.children[upper.keys[0]] = upper
+        del node.keys[:first], node.blocks[:first]
+        upper.children[node.keys[0]] = node
+        node.parent = upper
+        node.version += 1
+        return upper
+
+    def _remove(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.keys[0]]
+        node.version += 1
+        node.entry = -1
+        if not parent.children and not parent.locks:
+            self._now_leaf(parent)
+
+    def _now_leaf(self, node: Node) -> None:
+        """A node nobody uses has lost its last child, or a leaf its last user."""
+        if node.parent is None:
+            node.version += 1
+            del self._roots[self._namespaces.pop(node)]
+            return
+        self._entries += 1
+        node.entry = self._entries
+        heappush(self._leaves, (self._worth(node), self._entries, node))
+        if len(self._leaves) > self._tidy_at:
+            self._leaves = [entry for entry in self._leaves if _valid(entry)]
+            heapify(self._leaves)
+            self._tidy_at = max(2 * len(self._leaves), _FEWEST_ENTRIES)
+
+    def _least_worth(self) -> Node:
+        leaves = self._leaves
+        while True:
+            worth, entry, node = leaves[0]
+            if not _valid(leaves[0]):
+                heappop(leaves)
+            elif (worth_now := self._worth(node)) != worth:
+                heapreplace(leaves, (worth_now, entry, node))
+            else:
+                return node
+
+    # -- for tests -------------------------------------------------------------------------------
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the roots, parents first."""
+        stack = [child for root in self._roots.values() for child in root.children.values()]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += node.children.values()
+
+    def check(self) -> None:
+        """Raises `AssertionError` unless the books agree with the tree."""
+        size = evictable = 0
+        queued = {entry[2] for entry in self._leaves if _valid(entry)}
+        for node in self.nodes():
+            assert len(node.keys) == len(node.blocks) > 0
+            assert node.parent is not None
+            assert node.parent.children[node.keys[0]] is node
+            assert 0 <= node.locks <= node.parent.locks, "a lock does not reach the root"
+            assert sum(child.locks for child in node.children.values()) <= node.locks
+            assert (node in queued) == (not node.locks and not node.children), "a leaf is not known as one"
+            size += len(node.blocks)
+            evictable += 0 if node.locks else len(node.blocks)
+        assert (size, evictable) == (self._size, self._evictable)
+
+
+def _valid(entry: tuple[Worth, int, Node]) -> bool:
+    """Whether a leaf's entry is its latest one, and it is still a leaf that nobody uses."""
+    _, serial, node = entry
+    return node.entry == serial and not node.locks and not node.children
+
+
+def _common(run: Keys, keys: Keys) -> int:
+    """Length of the common beginning of two lists."""
+    length = min(len(run), len(keys))
+    if run[:length] == keys[:length]:
+        return length
+    return [*map(ne, run, keys)].index(True)

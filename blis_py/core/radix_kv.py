@@ -1,0 +1,151 @@
+"""KV cache over a radix tree (SGLang's design): full blocks belong to the tree once they are computed."""
+
+from __future__ import annotations
+
+from blis_py.core.blocks import BlockPool
+from blis_py.core.eviction import EVICTION_POLICIES
+from blis_py.core.kv import KVCache
+from blis_py.core.radix import Keys, Match, RadixTree
+from blis_py.core.request import Request
+
+
+class RadixPool(BlockPool):
+    """A pool that counts as free what nobody holds: blank blocks, and those of the tree nobody locks.
+
+    Blank ones are taken first; when they run out, the tree evicts.
+    """
+
+    def __init__(self, total: int, tree: RadixTree) -> None:
+        super().__init__(total)
+        self._tree = tree
+
+    @property
+    def num_blank(self) -> int:
+        return self.num_free - self._tree.evictable_size()
+
+    def take(self, count: int) -> list[int]:
+        missing = count - self.num_blank
+        if missing > 0:
+            self._append_chunk(self._tree.evict(missing))
+        return super().take(count)
+
+    def locked(self, count: int) -> None:
+        """So many blocks of the tree can no longer be evicted."""
+        if count:
+            self._leave_queue(count)
+
+    def unlocked(self, count: int) -> None:
+        """So many blocks of the tree can be evicted from now on."""
+        if count:
+            self._enter_queue(count)
+
+    def replace(self, duplicates: list[int], locked: int) -> None:
+        """Takes back blocks whose content the tree has in others, of which `locked` were unlocked so far."""
+        self._append_chunk(duplicates)
+        self.unlocked(len(duplicates) - locked)
+
+    def _append_chunk(self, chunk: list[int]) -> None:
+        self._chunks += 1
+        self._queue[-self._chunks] = chunk
+
+    def check(self, held: list[int]) -> None:
+        blank = self._head + [block for chunk in self._queue.values() if chunk for block in chunk]
+        locks = {block: node.locks for node in self._tree.nodes() for block in node.blocks}
+        private = [block for block in held if block not in locks]
+        every = blank + private + list(locks)
+        assert sorted(every) == list(range(self.total)), "a block is lost, or in two places"
+        assert self.num_free == len(blank) + self._tree.evictable_size(), "free blocks are miscounted"
+        for block, users in locks.items():
+            assert held.count(block) == users, f"block {block} has {held.count(block)} users, {users} counted"
+        self._tree.check()
+
+
+class RadixKV(KVCache):
+    """Block tables over a `RadixTree`.
+
+    A running request locks the node where its published blocks end and goes on from there: nothing is
+    matched or inserted twice. What it computes is published when a prefill step ends, so requests planned
+    for the same step do not share it yet; its answer when it leaves. Where the tree has the same content
+    already, the request's own block is given back and its table rewritten to the tree's.
+
+    A preempted request finds its named blocks in the tree and its private ones as with `KVCache`.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, eviction_policy: str = "lru") -> None:
+        super().__init__(num_blocks, block_size, prefix_caching=True)
+        self.tree = RadixTree(EVICTION_POLICIES[eviction_policy])
+        self.pool: RadixPool = RadixPool(num_blocks, self.tree)
+
+    def matched_blocks(self, request: Request) -> int:
+        keys = request.block_keys
+        if not keys:
+            return 0
+        if type(keys) is not list:
+            request.block_keys = keys = list(keys)
+        limit = min((request.num_tokens - 1) // self.block_size, len(keys))
+        match: Match | None = request.match
+        if match is None or not self.tree.holds(match, keys, limit):
+            request.match = match = self.tree.match(keys, limit, request.extra_key)
+        return match.blocks
+
+    def cached_blocks(self, request: Request) -> list[int]:
+        self.matched_blocks(request)
+        return self.tree.blocks(request.match) if request.match is not None else []
+
+    def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
+        pool = self.pool
+        match: Match | None = request.match
+        fresh = -(-new_tokens // self.block_size)
+        unlocked = self.tree.unlocked(match) if match is not None else 0
+        if fresh + own + unlocked > pool.num_free:
+            return False
+        if match is not None:
+            # First of all: taking blocks may evict whatever nobody has locked.
+            request.node = self.tree.lock(match, request.priority)
+            request.published = match.blocks
+            pool.locked(unlocked)
+            request.match = None
+        request.block_table += shared
+        if own:
+            assert request.kept_blocks is not None
+            request.block_table += pool.reclaim(request.kept_blocks, own)
+        request.block_table += pool.take(fresh)
+        return True
+
+    def _register(self, request: Request, first: int, end: int) -> None:
+        """Nothing is known before it has been computed."""
+
+    def publish(self, request: Request) -> None:
+        """Hands the full blocks computed so far to the tree; the request goes on using them."""
+        keys, node = request.block_keys, request.node
+        first = 0 if node is None else request.published
+        end = min(request.computed // self.block_size, len(keys))
+        if end <= first:
+            return
+        tree, table = self.tree, request.block_table
+        if node is None:  # its first keys have come while it ran
+            node = tree.lock(tree.match([], 0, request.extra_key))
+        before = tree.evictable_size()
+        new: Keys = list(keys[first:end])
+        request.node, present = tree.insert(node, new, table[first:end], request.priority)
+        request.published = end
+        if present:
+            self.pool.replace(table[first : first + len(present)], before - tree.evictable_size())
+            table[first : first + len(present)] = present
+
+    def release(self, request: Request, keep: bool = False) -> None:
+        tree = self.tree
+        self.settle(request, request.computed)
+        self.publish(request)
+        table, request.block_table = request.block_table, []
+        published = 0 if request.node is None else request.published
+        private = table[published:]
+        self.pool.give_back(private)
+        if request.node is not None:
+            before = tree.evictable_size()
+            tree.unlock(request.node)
+            self.pool.unlocked(tree.evictable_size() - before)
+            request.node = None
+        if keep:
+            request.kept_blocks = private
+            request.kept_full = max(request.computed // self.block_size - published, 0)

@@ -1,0 +1,65 @@
+"""Nested shared beginnings: one system prompt, then one of many documents, and so on.
+
+A request draws one member of each level's pool; two requests share the tokens of the levels they agree on
+from the first on. The second of two levels is below the first: document 3 after one system prompt and
+document 3 after another are different beginnings, as they are for a prefix cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.workload.lengths import Lengths, sample
+from blis_py.workload.streams import stream
+from blis_py.workload.table import Content, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLevel:
+    """A pool of texts, one of which stands at this place of a prompt.
+
+    Attributes:
+        name: of the pool. Clients that name the same pool share its texts.
+        tokens: length of a text; every text of the pool has its own, the same for whoever uses it.
+        pool: how many texts there are.
+        zipf: exponent of their popularity, text k being drawn in proportion to k**-zipf; 0 = all alike.
+    """
+
+    name: str
+    tokens: Lengths
+    pool: int = 1
+    zipf: float = 0.0
+
+
+def text_tokens(level: PrefixLevel, seed: int) -> Ints:
+    """The length of each text of a level."""
+    return sample(level.tokens, stream(seed, "prefix", level.name, "tokens"), level.pool)
+
+
+def draw(level: PrefixLevel, rng: np.random.Generator, count: int) -> Ints:
+    """Which text of the level each of `count` requests begins with; a longer draw extends a shorter one."""
+    if level.pool == 1:
+        return np.zeros(count, dtype=np.int64)
+    cumulated = np.cumsum(np.arange(1, level.pool + 1, dtype=np.float64) ** -level.zipf)
+    drawn = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
+    return np.asarray(np.minimum(drawn, level.pool - 1), dtype=np.int64)
+
+
+def beginnings(
+    levels: tuple[PrefixLevel, ...], client: str, seed: int, count: int
+) -> tuple[list[Content], NDArray[np.intp]]:
+    """The distinct beginnings of `count` requests of a client, and which of them each request has."""
+    contents: list[Content] = [()]
+    which = np.zeros(count, dtype=np.intp)
+    for level in levels:
+        chosen = draw(level, stream(seed, "client", client, "prefix", level.name), count)
+        paths, which = np.unique(which * level.pool + chosen, return_inverse=True)
+        tokens = text_tokens(level, seed).tolist()
+        contents = [
+            (*contents[above], (f"{level.name}/{text}", tokens[text]))
+            for above, text in (divmod(path, level.pool) for path in paths.tolist())
+        ]
+    return contents, which

@@ -1,0 +1,72 @@
+"""Building blocks of the workload spec: strict models, and distributions of token counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from blis_py.errors import InputError
+from blis_py.workload import lengths
+from blis_py.workload.lengths import Lengths
+from blis_py.workload.yamlfile import load_mapping
+
+
+def as_text(value: Any) -> Any:
+    """YAML reads an unquoted 2 or 007 as a number; where a name is meant, it is one."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Text = Annotated[str, BeforeValidator(as_text)]
+Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DistributionSpec(Strict):
+    """`params` as in `lengths.REQUIRED`; `file` (empirical only) holds `tokens: weight`, YAML or JSON."""
+
+    type: Literal["gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical"]
+    params: dict[Text, float] = Field(default_factory=dict)
+    file: str = ""
+
+
+def lengths_of(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:
+    """The distribution a spec describes; `key` is where it stands in the file `path`.
+
+    Raises:
+        InputError: parameters that are missing, unknown or out of range, or a file that is no good.
+    """
+    params = dict(spec.params)
+    if spec.file:
+        if spec.type != "empirical" or params:
+            raise InputError(
+                "a file gives the weights of an empirical distribution without params",
+                file=path,
+                key=f"{key}.file",
+                value=spec.file,
+                fix="remove one of the two",
+            )
+        path = (path.parent if path else Path()) / spec.file
+        params = _weights(path)
+        key = "file"
+    distribution = Lengths(spec.type, params)
+    lengths.check(distribution, key=key, file=path)
+    return distribution
+
+
+def _weights(path: Path) -> dict[str, float]:
+    weights = {}
+    for tokens, weight in load_mapping(path).items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise InputError("a weight must be a number", file=path, key=str(tokens), value=weight)
+        weights[str(tokens)] = float(weight)
+    return weights

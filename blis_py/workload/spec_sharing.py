@@ -1,0 +1,135 @@
+"""What prompts share, in the YAML workload spec: nested prefixes, and conversations of several turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from blis_py.errors import InputError
+from blis_py.workload.lengths import Lengths
+from blis_py.workload.prefixes import PrefixLevel
+from blis_py.workload.sessions import MOST_ROUNDS, Sessions
+from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Whole, lengths_of
+
+MOST_TEXTS = 1_000_000
+
+
+class PrefixSpec(Strict):
+    """One level of a client's `prefixes`, the outermost first.
+
+    `tokens` for texts of one length, `tokens_distribution` for texts that differ. `pool` is how many texts
+    there are under each text of the level before; `zipf` is the exponent of their popularity, 0: all alike.
+    """
+
+    name: Text
+    tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    tokens_distribution: DistributionSpec | None = None
+    pool: Annotated[Whole, Field(ge=1, le=MOST_TEXTS)] = 1
+    zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0
+
+
+class MultiTurnSpec(Strict):
+    """Sessions of at most `max_rounds` turns; exactly so many without `rounds_distribution`.
+
+    `context_growth: accumulate` puts all earlier prompts and answers in front of each prompt. A turn is sent
+    a think time after the planned end of the answer before it, planned at `planned_itl_us` per token.
+    """
+
+    max_rounds: Annotated[Whole, Field(ge=1, le=MOST_ROUNDS)]
+    rounds_distribution: DistributionSpec | None = None
+    think_time_us: Annotated[Whole, Field(le=86_400_000_000)] = 0
+    think_time_ms_distribution: DistributionSpec | None = None
+    planned_itl_us: Annotated[Whole, Field(le=1_000_000)] = 0
+    context_growth: Literal["", "accumulate"] = ""
+    single_session: bool = False
+
+
+class ReasoningSpec(Strict):
+    """`reason_ratio_distribution` (the thoughts' share of an answer) changes nothing: thoughts are generated,
+    and remembered, like the rest of the answer."""
+
+    reason_ratio_distribution: DistributionSpec | None = None
+    multi_turn: MultiTurnSpec | None = None
+
+
+def check_prefixes(of_clients: Sequence[Sequence[PrefixSpec]], path: Path | None) -> None:
+    """Refuse levels that are not what their name says: clients share the texts of a pool by its name.
+
+    Raises:
+        InputError: a name given twice in one client, or to pools of different sizes or lengths.
+    """
+    known: dict[str, PrefixSpec] = {}
+    for client, levels in enumerate(of_clients):
+        for index, level in enumerate(levels):
+            key = f"clients[{client}].prefixes[{index}]"
+            if level.name in [other.name for other in levels[:index]]:
+                raise InputError(
+                    "two levels of the client have this name", file=path, key=f"{key}.name", value=level.name
+                )
+            if (level.tokens is None) == (level.tokens_distribution is None):
+                problem, fix = "how long is it?", "give either tokens or tokens_distribution"
+                raise InputError(problem, file=path, key=f"{key}.tokens", fix=fix)
+            first = known.setdefault(level.name, level)
+            if first.model_copy(update={"zipf": level.zipf}) != level:
+                raise InputError(
+                    "another client has a pool of this name with other texts",
+                    file=path,
+                    key=f"{key}.name",
+                    value=level.name,
+                    fix="use the same pool and tokens, or another name",
+                )
+
+
+def prefix_levels(levels: Sequence[PrefixSpec], key: str, path: Path | None) -> tuple[PrefixLevel, ...]:
+    def tokens(index: int, level: PrefixSpec) -> Lengths:
+        if level.tokens_distribution is not None:
+            return lengths_of(level.tokens_distribution, f"{key}[{index}].tokens_distribution", path)
+        return Lengths("constant", {"value": float(level.tokens or 0)})
+
+    return tuple(
+        PrefixLevel(level.name, tokens(index, level), level.pool, level.zipf)
+        for index, level in enumerate(levels)
+    )
+
+
+def sessions(
+    spec: ReasoningSpec | None, closed_loop: bool | None, key: str, path: Path | None
+) -> Sessions | None:
+    """The sessions of a client; None where its requests come one by one.
+
+    Raises:
+        InputError: turns that wait for the answer before them, which only a simulation with feedback to its
+            clients can do; half of two ways to say one thing.
+    """
+    plan = None if spec is None else spec.multi_turn
+    if closed_loop or (plan is not None and closed_loop is None):
+        raise InputError(
+            "turns that wait for the answer before them (a closed loop) are not supported yet",
+            file=path,
+            key=f"{key}.closed_loop",
+            value=closed_loop,
+            fix="write closed_loop: false to send them at planned times" if plan else "remove the key",
+        )
+    if plan is None:
+        return None
+    where = f"{key}.reasoning.multi_turn"
+    if plan.think_time_us and plan.think_time_ms_distribution:
+        problem, fix = "says the same as think_time_us", "remove one"
+        raise InputError(problem, file=path, key=f"{where}.think_time_ms_distribution", fix=fix)
+
+    def lengths(name: str, given: DistributionSpec | None) -> Lengths | None:
+        return None if given is None else lengths_of(given, f"{where}.{name}", path)
+
+    return Sessions(
+        rounds=lengths("rounds_distribution", plan.rounds_distribution)
+        or Lengths("constant", {"value": float(plan.max_rounds)}),
+        max_rounds=plan.max_rounds,
+        think_ns=plan.think_time_us * 1000,
+        think_ms=lengths("think_time_ms_distribution", plan.think_time_ms_distribution),
+        planned_itl_ns=plan.planned_itl_us * 1000,
+        accumulate=plan.context_growth == "accumulate",
+        single=plan.single_session,
+    )
