@@ -5,7 +5,8 @@
     python benchmarks/cache_aware.py --draw           # only the picture, from the figures of the last time
 
 Everything is simulated, so the figures depend on the code and not on the machine. They go into
-results/cache_aware.json, the picture into results/cache_aware.png, a table to stdout.
+results/cache_aware.json, the picture into results/cache_aware.png, and two tables to stdout, the
+second of which is that of the guide.
 """
 
 from __future__ import annotations
@@ -185,6 +186,24 @@ def table(measured: Mapping[str, Any]) -> str:
     return "\n".join(lines[1:])
 
 
+def markdown(measured: Mapping[str, Any]) -> str:
+    """The table of the guide: hits and p99 waiting time, with the radix cache and no fairness bound."""
+    policies = ("fcfs", "sjf", "lpm", "hrrn", "dfs-weight")
+    lines = [f"| stream | ceiling | Belady | {' | '.join(f'`{policy}`' for policy in policies)} |"]
+    lines.append("|---" * (3 + len(policies)) + "|")
+    for stream in measured.values():
+        usual = {
+            point["scheduler"]: f"{point['hit_rate']:.1%}, {point['wait_p99_s']:.3g} s"
+            for point in stream["points"]
+            if point["prefix_cache"] == "radix"
+            and not {"in_batch_sharing_tokens", "radix_eviction_policy"} & point.keys()
+            and (point["scheduler"] != "lpm" or point.get("fairness_ms", 0) is None)
+        }
+        cells = [stream["title"], f"{stream['ceiling']:.1%}", f"{stream['belady']:.1%}"]
+        lines.append(f"| {' | '.join([*cells, *(usual[policy] for policy in policies)])} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--draw", action="store_true", help="only draw what was measured last")
@@ -200,7 +219,7 @@ def main() -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         figures.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     draw(measured, options.out / "cache_aware.png")
-    print(table(measured))
+    print(table(measured), markdown(measured), sep="\n\n")
     return 0
 
 

@@ -26,8 +26,10 @@ def draw(measured: Mapping[str, Any], target: Path) -> None:
 
     plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
     streams = list(measured.values())
-    rows = -(-len(streams) // 2)
-    figure, grid = plt.subplots(rows, 2, figsize=(11, 4.2 * rows), layout="constrained", squeeze=False)
+    places = len(streams) + 1  # the last one is the legend's
+    figure, grid = plt.subplots(
+        -(-places // 3), 3, figsize=(14, 4 * -(-places // 3)), layout="constrained", squeeze=False
+    )
     panels = grid.flatten()
     for panel, stream in zip(panels, streams, strict=False):
         _panel(panel, stream)
@@ -35,7 +37,7 @@ def draw(measured: Mapping[str, Any], target: Path) -> None:
         panel.axis("off")
     for row in grid:
         row[0].set_ylabel("prefix hits, % of prompt tokens")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+    panels[len(streams)].legend(*panels[0].get_legend_handles_labels(), loc="center", fontsize=11)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=120)
     plt.close(figure)
@@ -67,8 +69,8 @@ def _panel(axes: Axes, stream: Mapping[str, Any]) -> None:
                 )
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    decades = [0.01, 0.1, 1, 10, 100, 1000]
-    ticks = [step * decade for decade in decades for step in (1, 2, 5)]
+    steps = (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 4, 5, 7)
+    ticks = [step * decade for decade in (0.01, 0.1, 1, 10, 100, 1000) for step in steps]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xlim(low / 2, high * 1.1)
@@ -82,8 +84,7 @@ def _label_bounds(axes: Axes, curve: list[dict[str, Any]]) -> None:
     """The bounds to the left of their points; points close to each other share a label."""
     groups: list[list[dict[str, Any]]] = []
     for point in curve:
-        last = groups[-1][-1] if groups else None
-        if last is not None and _are_close(last, point):
+        if groups and _are_close(groups[-1][0], point):
             groups[-1].append(point)
         else:
             groups.append([point])
@@ -98,7 +99,7 @@ def _label_bounds(axes: Axes, curve: list[dict[str, Any]]) -> None:
 
 def _are_close(one: dict[str, Any], other: dict[str, Any]) -> bool:
     ratio = max(one["wait_p99_s"], 1e-3) / max(other["wait_p99_s"], 1e-3)
-    return 1 / 1.15 < ratio < 1.15 and abs(one["hit_rate"] - other["hit_rate"]) < 0.035
+    return 1 / 1.25 < ratio < 1.25 and 0.85 < one["hit_rate"] / other["hit_rate"] < 1.15
 
 
 def _bound(point: dict[str, Any]) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "cache_aware.py"
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "benchmarks" / "cache_aware.py"
 
 
 def test_the_study_measures_and_draws(tmp_path: Path) -> None:
@@ -28,3 +32,11 @@ def test_the_study_measures_and_draws(tmp_path: Path) -> None:
         assert at_once[figure] == in_order[figure]
     assert (tmp_path / "cache_aware.png").stat().st_size > 10_000
     assert "hot prefixes, 44 requests/s" in done.stdout
+
+
+def test_the_guide_shows_the_figures_measured_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    cache_aware = import_module("cache_aware")
+    measured = json.loads((ROOT / "benchmarks" / "results" / "cache_aware.json").read_text())
+    assert list(measured) == list(cache_aware.STREAMS)
+    assert cache_aware.markdown(measured) in (ROOT / "docs" / "cache-aware.md").read_text(encoding="utf-8")

@@ -55,6 +55,18 @@ def test_both_spellings_mean_the_same(alias: tuple[str, ...], canonical: tuple[s
 VALUES = [
     (("--no-enable-prefix-caching",), "scheduler.enable_prefix_caching", False),
     (("--scheduler", "sjf"), "scheduler.policy", "sjf"),
+    (("--prefix-cache", "radix"), "scheduler.prefix_cache", "radix"),
+    (("--set", "scheduler.prefix_cache=none"), "scheduler.prefix_cache", "none"),
+    (
+        ("--prefix-cache", "radix", "--radix-eviction-policy", "cold-subtree"),
+        "scheduler.radix_eviction_policy",
+        "cold-subtree",
+    ),
+    (("--scheduler", "lpm", "--fairness-ms", "500"), "scheduler.fairness_ms", 500.0),
+    (("--scheduler", "hrrn", "--fairness-tokens", "0"), "scheduler.fairness_tokens", 0),
+    (("--scheduler", "lpm", "--lpm-max-queue", "64"), "scheduler.lpm_max_queue", 64),
+    (("--scheduler", "lpm", "--in-batch-sharing", "128"), "scheduler.in_batch_sharing_tokens", 128),
+    (("--scheduler", "lpm", "--in-batch-sharing", "-1"), "scheduler.in_batch_sharing_tokens", None),
     (("--timeout", "-1"), "workload.timeout_s", None),
     (("--timeout", "12"), "workload.timeout_s", 12.0),
     (("--alpha-coeffs", "1,2,3", "--beta-coeffs", "1,2,3,4,5,6,7"), "latency.alpha_coeffs", (1.0, 2.0, 3.0)),

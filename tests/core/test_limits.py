@@ -78,6 +78,34 @@ def test_a_setting_that_cannot_work_is_refused_by_name(key: str, value: Any) -> 
         Scheduler(config(**{key: value}))
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"prefix_cache": "tree"}, "prefix_cache: unknown choice"),
+        (
+            {"radix_eviction_policy": "random", "prefix_cache": "radix"},
+            "radix_eviction_policy: unknown choice",
+        ),
+        ({"radix_eviction_policy": "lfu"}, "radix_eviction_policy: belongs to the radix cache"),
+        ({"prefix_cache": "radix", "enable_prefix_caching": False}, "contradicts enable_prefix_caching"),
+        ({"scheduler": "lpm", "enable_prefix_caching": False}, "lpm orders by the prefix cache"),
+        ({"scheduler": "hrrn", "prefix_cache": "none"}, "hrrn orders by the prefix cache"),
+        ({"scheduler": "dfs-weight"}, "dfs-weight walks the radix tree"),
+        ({"fairness_ms": 5.0}, "fairness_ms: belongs to lpm, hrrn, dfs-weight"),
+        ({"scheduler": "lpm", "fairness_ms": -1.0}, "fairness_ms: must not be negative"),
+        ({"scheduler": "lpm", "fairness_tokens": -1}, "fairness_tokens: must not be negative"),
+        ({"scheduler": "lpm", "lpm_max_queue": 0}, "lpm_max_queue: must be at least 1"),
+        ({"scheduler": "lpm", "in_batch_sharing_tokens": 0}, "in_batch_sharing_tokens: must be at least 1"),
+        ({"in_batch_sharing_tokens": None}, "in_batch_sharing_tokens: belongs to lpm"),
+    ],
+)
+def test_settings_of_the_cache_that_do_not_go_together_are_refused(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        Scheduler(config(**values))
+
+
 @pytest.mark.parametrize("values", [{"sjf_aging_ms": 5.0}, {"scheduler": "sjf", "sjf_aging_ms": -1.0}])
 def test_an_aging_bound_needs_sjf_and_a_time(values: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="sjf_aging_ms"):

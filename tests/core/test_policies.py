@@ -20,6 +20,7 @@ from blis_py.errors import InputError
 
 def config(scheduler: str, sjf_aging_ms: float | None = None, max_num_seqs: int = 1) -> SchedulerConfig:
     return SchedulerConfig(
+        prefix_cache="radix" if scheduler == "dfs-weight" else "hash",
         num_kv_blocks=1000,
         max_model_len=10_000,
         scheduler=scheduler,
@@ -85,7 +86,9 @@ def test_permuting_the_output_lengths_of_waiting_requests_changes_no_admission(
     assert order(outputs) == order(data.draw(st.permutations(outputs)))
 
 
-@pytest.mark.parametrize("file", ["policies.py", "queues.py"])
+@pytest.mark.parametrize(
+    "file", ["policies.py", "queues.py", "cache_aware.py", "lpm.py", "hrrn.py", "dfs_weight.py"]
+)
 def test_policies_and_queues_never_mention_the_output_length(file: str) -> None:
     source = (Path(blis_py.core.__file__).parent / file).read_text()
     names = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}

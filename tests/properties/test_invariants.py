@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -24,7 +25,10 @@ LATENCY = Linear(
     )
 )
 
-configs = st.builds(
+CACHES = (("fcfs", "hash"), ("fcfs", "radix"), ("sjf", "radix"), ("lpm", "hash"), ("lpm", "radix"))
+CACHES += (("hrrn", "radix"), ("dfs-weight", "radix"))
+
+plain_configs = st.builds(
     SchedulerConfig,
     num_kv_blocks=st.integers(2, 25),
     max_model_len=st.sampled_from([1000, 50]),
@@ -37,6 +41,14 @@ configs = st.builds(
     block_size=st.sampled_from([1, 4]),
     enable_prefix_caching=st.booleans(),
 )
+cached_configs = st.builds(
+    lambda config, names: replace(
+        config, scheduler=names[0], prefix_cache=names[1], enable_prefix_caching=True
+    ),
+    plain_configs,
+    st.sampled_from(CACHES),
+)
+configs = st.one_of(plain_configs, cached_configs)
 
 
 @st.composite
@@ -218,7 +230,7 @@ def test_every_step_computes_something_and_stays_within_its_limits(
 
 
 @settings(max_examples=40)
-@given(consistent_tables(), configs)
+@given(consistent_tables(), cached_configs)
 def test_a_prefix_cache_changes_when_tokens_come_but_not_how_many(
     table: RequestTable, config: SchedulerConfig
 ) -> None:
@@ -226,11 +238,8 @@ def test_a_prefix_cache_changes_when_tokens_come_but_not_how_many(
         table.arrival_ns, table.prompt_tokens, table.output_tokens, max_tokens=table.max_tokens,
         content=table.content, contents=table.contents,
     )  # fmt: skip
-    records = []
-    for caching in (True, False):
-        settings = {name: getattr(config, name) for name in config.__dataclass_fields__}
-        settings["enable_prefix_caching"] = caching
-        records.append(run(patient, SchedulerConfig(**settings), None, 1))
-    cached, plain = records
-    assert (cached.emitted_tokens == plain.emitted_tokens).all()
-    assert (cached.outcome == plain.outcome).all()
+    plain = run(patient, replace(config, scheduler="fcfs", prefix_cache="none"), None, 1)
+    for cache in ("hash", "radix"):
+        cached = run(patient, replace(config, scheduler="fcfs", prefix_cache=cache), None, 1)
+        assert (cached.emitted_tokens == plain.emitted_tokens).all()
+        assert (cached.outcome == plain.outcome).all()
