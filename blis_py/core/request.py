@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
 
+NEVER_NS = 1 << 62
+"""Later than any time that occurs."""
+
 
 class Status(IntEnum):
     """Where a request is in its life. Only forward, but for preemption (back to WAITING)."""

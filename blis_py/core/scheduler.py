@@ -25,10 +25,7 @@ from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
 from blis_py.core.kv import KVCache
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
-from blis_py.core.request import FinishReason, Request, Status
-
-NEVER_NS = 1 << 62
-"""Later than any time that occurs."""
+from blis_py.core.request import NEVER_NS, FinishReason, Request, Status
 
 _WAITING, _PREFILLING, _DECODING = Status.WAITING, Status.PREFILLING, Status.DECODING
 _STALLED, _FINISHED = Status.STALLED, Status.FINISHED
