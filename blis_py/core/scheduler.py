@@ -199,8 +199,11 @@ class Scheduler:
         A request whose computed tokens have reached its length emits one token. `steps` may not
         exceed `repeats(step)`.
         """
-        if steps > 1 or self._owed_blocks:
-            self._grow(steps)
+        blocks, self._owed_blocks = self._owed_blocks, 0
+        if steps > 1:
+            blocks += self._decoding.blocks_for(self.tick + 1, steps - 1)
+        if blocks:
+            self.kv.pool.reserve(blocks)
         self.tick = self.kv.pool.tick = tick = self.tick + steps
         finished: list[Request] = []
         for request, tokens in step.prefills:
@@ -263,7 +266,7 @@ class Scheduler:
 
     def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
-        more = self._decoding.growth(self.tick + 1, steps - 1)[0] if steps > 1 else 0
+        more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def settle(self, request: Request) -> None:
@@ -280,10 +283,10 @@ class Scheduler:
     def block_table(self, request: Request) -> list[int]:
         """The blocks of a request that computes tokens in the planned step, these tokens included."""
         if self._owed_blocks:
-            self.kv.grow(self._owed_blocks)
+            self.kv.pool.reserve(self._owed_blocks)
             self._owed_blocks = 0
         if request.status is _DECODING:
-            self.kv.settle(request, request.base + self.tick + 1)
+            self.kv.settle(request, request.base + self.tick, in_step=1)
         return request.block_table
 
     def __repr__(self) -> str:
@@ -300,7 +303,7 @@ class Scheduler:
         for request in self.running:
             self.settle(request)
         held = [block for request in self.running for block in request.block_table]
-        assert not self.kv.unassigned, "blocks were taken for nobody"
+        assert not self.kv.pool.num_reserved, "blocks were taken for nobody"
         for request in self.running:
             expected = -(-request.computed // self._block_size)
             assert len(request.block_table) == expected, f"{request!r} holds a wrong number of blocks"
@@ -320,7 +323,7 @@ class Scheduler:
                     chunks = self._plan_chunks(prefills, budget - decodes, free - blocks)
                 if chunks is not None:
                     if blocks:
-                        self.kv.grow(blocks)
+                        self.kv.pool.reserve(blocks)
                     for request, tokens in chunks:
                         self.kv.extend(request, tokens)
                         budget -= tokens
@@ -417,7 +420,7 @@ class Scheduler:
             return True
         if not self.kv.pool.num_free:
             return False
-        self.kv.grow(1)
+        self.kv.pool.reserve(1)
         return True
 
     def _continue_prefills(self, prefills: Prefills, budget: int) -> int:
@@ -519,7 +522,7 @@ class Scheduler:
     def _preempt(self, request: Request, in_step: bool) -> None:
         """Back to the queue; what it had computed is computed again, what it had emitted stays."""
         self._leave_running(request)
-        self.kv.settle(request, request.computed + in_step)  # a granted token may have brought a block
+        self.kv.settle(request, request.computed, in_step)  # a granted token may have brought a block
         self.kv.release(request, keep=True)
         request.status = _WAITING
         request.computed = 0
@@ -570,17 +573,6 @@ class Scheduler:
             if request.gaps is None:
                 request.gaps = []
             request.gaps.append((request.last_tick, step))
-
-    def _grow(self, steps: int) -> None:
-        """Takes the blocks that decoding needed in the `steps` steps that have passed."""
-        blocks = block_steps = 0
-        if steps > 1:
-            blocks, block_steps = self._decoding.growth(self.tick + 1, steps - 1)
-        if self._owed_blocks + blocks:
-            self.kv.grow(self._owed_blocks + blocks)
-            # The pool books them from this tick on; each has been in use only from its own.
-            self.kv.pool.taken_later(blocks * steps - block_steps)
-        self._owed_blocks = 0
 
 
 def _running_order(request: Request) -> int:

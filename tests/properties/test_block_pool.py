@@ -139,12 +139,28 @@ def test_content_is_gone_once_its_block_is_taken_again() -> None:
     assert pool.find(["content"]) == []
 
 
-def test_blocks_taken_some_ticks_ahead_count_from_when_they_are_needed() -> None:
+def test_reserved_blocks_count_from_when_each_was_needed() -> None:
     pool = BlockPool(10)
-    pool.take(3)
-    pool.taken_later(3 * 2)  # each of the three only from tick 2 on
-    pool.tick = 5
-    assert pool.in_use_ticks == 3 * 5 - 3 * 2
+    pool.reserve(1)
+    pool.tick = 4
+    pool.reserve(2)
+    assert pool.num_free == 7
+    pool.tick = 10
+    blocks = pool.redeem(3, first_tick=0, every=4)
+    assert (len(set(blocks)), pool.num_reserved) == (3, 0)
+    pool.tick = 20
+    assert pool.in_use_ticks == 20 + 16 + 12
+    pool.check(blocks)
+
+
+def test_content_is_gone_once_its_block_is_reserved() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.take(1)
+    pool.remember("content", block)
+    pool.leave([block])
+    pool.reserve(1)
+    pool.name_reserved()
+    assert pool.find(["content"]) == []
 
 
 def test_content_in_two_blocks_is_found_as_long_as_one_holds_it() -> None:
