@@ -64,7 +64,8 @@ class BlockPool:
 
     def redeem(self, count: int, first_tick: int, every: int) -> list[int]:
         """Ids for `count` reserved blocks: one in use since `first_tick`, each other `every` ticks later."""
-        self.name_reserved()
+        if self._unnamed:
+            self.name_reserved()
         blocks = self._named[-count:]
         del self._named[-count:]
         self._in_use_ticks -= count * first_tick + every * (count * (count - 1) // 2)

@@ -199,17 +199,33 @@ class Scheduler:
         A request whose computed tokens have reached its length emits one token. `steps` may not
         exceed `repeats(step)`.
         """
-        blocks, self._owed_blocks = self._owed_blocks, 0
+        pool, decoding, tick = self.kv.pool, self._decoding, self.tick
+        blocks = self._owed_blocks
         if steps > 1:
-            blocks += self._decoding.blocks_for(self.tick + 1, steps - 1)
+            blocks += decoding.blocks_for(tick + 1, steps - 1)
         if blocks:
-            self.kv.pool.reserve(blocks)
-        self.tick = self.kv.pool.tick = tick = self.tick + steps
-        finished: list[Request] = []
-        for request, tokens in step.prefills:
+            pool.reserve(blocks)
+            self._owed_blocks = 0
+        self.tick = pool.tick = tick = tick + steps
+        finished = self._finish_prefills(step.prefills, tick) if step.prefills else []
+        finishing = decoding.finishing
+        if finishing and finishing[0][0] <= tick:
+            finished += decoding.due(tick)
+        if emitted is not None:
+            finished += self._apply(emitted)
+        if len(finished) > 1:
+            finished.sort(key=_running_order)
+        for request in finished:
+            self._complete(request)
+        return finished
+
+    def _finish_prefills(self, prefills: Sequence[tuple[Request, int]], tick: int) -> list[Request]:
+        """Who has its whole prompt in the cache begins to decode; returns those who need not."""
+        finished = []
+        for request, tokens in prefills:
             self.counters.prefill_tokens += tokens
-            request.computed += tokens
-            if request.computed < request.prompt_tokens + request.generated:
+            request.computed = computed = request.computed + tokens
+            if computed < request.prompt_tokens + request.generated:
                 continue
             del self._prefilling[request]
             request.generated += 1
@@ -222,15 +238,6 @@ class Scheduler:
                 self._decoding.start(request, tick)
             else:
                 finished.append(request)
-        finishing = self._decoding.finishing
-        if finishing and finishing[0][0] <= tick:
-            finished += self._decoding.due(tick)
-        if emitted is not None:
-            finished += self._apply(emitted)
-        if len(finished) > 1:
-            finished.sort(key=_running_order)
-        for request in finished:
-            self._complete(request)
         return finished
 
     def repeats(self, step: Step) -> int:
@@ -244,6 +251,8 @@ class Scheduler:
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
+        if steps == 1:
+            return 1
         free = self.kv.pool.num_free - self._owed_blocks
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
@@ -490,10 +499,9 @@ class Scheduler:
     def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
         """What the planned step consists of."""
         decoding, tick = self._decoding, self.tick
-        decodes = decoding.count
+        decodes = rows = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick
-        longest = decoding.longest(tick) if self._track_longest else -1
-        tokens = pairs = past_tokens = emitted = 0
+        tokens = pairs = past_tokens = 0
         prompt_pairs = 0.0
         for request, new in prefills:
             past, length = request.computed, request.prompt_tokens + request.generated
@@ -501,20 +509,13 @@ class Scheduler:
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if past > longest >= 0:
-                longest = past
             if past + new == length:
-                emitted += 1
+                rows += 1
+        longest = -1
+        if self._track_longest:
+            longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         return StepFeatures(
-            len(prefills),
-            tokens,
-            pairs,
-            past_tokens,
-            prompt_pairs,
-            decodes,
-            kv_tokens,
-            longest,
-            decodes + emitted,
+            len(prefills), tokens, pairs, past_tokens, prompt_pairs, decodes, kv_tokens, longest, rows
         )
 
     # -- transitions -----------------------------------------------------------------------------
