@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCALAR_STEPS = 20
+SCALAR_STEPS = 14
 """Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
 
 _cell = lru_cache(maxsize=None, typed=True)(np.array)
