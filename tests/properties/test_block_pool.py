@@ -39,6 +39,24 @@ class PoolMachine(RuleBasedStateMachine):
         self.tables.append(blocks)
         self.note_least()
 
+    @precondition(lambda self: self.model.num_free)
+    @rule(data=st.data(), ticks=st.integers(0, 3), give_back=st.booleans())
+    def reserve(self, data: st.DataObject, ticks: int, give_back: bool) -> None:
+        """Blocks whose ids are asked for later are those that `take` would have given at once."""
+        count = data.draw(st.integers(1, self.model.num_free))
+        self.pool.reserve(count)
+        assert self.pool.num_free == self.model.num_free - count
+        self.least_free = min(self.least_free, self.pool.num_free)
+        returned = self.tables.pop() if give_back and self.tables else []
+        self.pool.give_back(returned)
+        self.pool.tick += ticks
+        self.model.use_of_ticks += [self.model.in_use + count - len(returned)] * ticks
+        blocks = self.pool.redeem(count, first_tick=self.pool.tick - ticks, every=0)
+        assert len(blocks) == count
+        self.model.take(list(blocks))
+        self.model.give_back(list(returned))
+        self.tables.append(blocks)
+
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
