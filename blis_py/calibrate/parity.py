@@ -193,7 +193,9 @@ class _MeasuredSteps:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(self.step_ns(features), 0)
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
         raise NotImplementedError("steps are replayed one by one")
 
 
@@ -205,7 +207,7 @@ class _Tap(InstanceLog):
         self._scheduler = scheduler
         self._published = published
 
-    def steps(self, step: Step, start_ns: int, ends: Sequence[int], steps: int) -> None:
+    def steps(self, step: Step, start_ns: int, ends: Sequence[int]) -> None:
         scheduler = self._scheduler
         decoding = list(scheduler.decoding)
         self.compositions.append(
@@ -229,15 +231,15 @@ class _Tap(InstanceLog):
             if scheduler.kv.prefix_caching:
                 request.block_keys = [*request.block_keys, *self._published[request.row]]
 
-    def enqueued(self, request: Request, ready_ns: int) -> None: ...
+    def idle(self, duration_ns: int) -> None: ...
 
     def unservable(self, request: Request, now_ns: int) -> None: ...
 
-    def timed_out(self, request: Request) -> None: ...
+    def timed_out(self, requests: list[Request]) -> None: ...
 
-    def finished(self, request: Request) -> None: ...
+    def finished(self, requests: list[Request]) -> None: ...
 
-    def note(self, request: Request, outcome: Outcome) -> None: ...
+    def ended(self, requests: list[Request], outcome: Outcome) -> None: ...
 
 
 def _numbers(requests: Sequence[Request]) -> Numbers:

@@ -19,10 +19,6 @@ AFTER_ARRIVALS = EventPriority(2)
 """SimPy priority of the end of a step: what arrives at the same instant is seen by the next one."""
 
 
-_MARGIN = 4
-"""Steps to price beyond the estimate; too few cost another round."""
-
-
 class Alarm(Event):
     """Wakes a sleeping loop. Unlike a timeout's, its sleeper can be moved to another alarm."""
 
@@ -66,13 +62,10 @@ class Instance:
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._step: Step | None = None
         self._ends: Sequence[int] = ()
-        """End of each step of the current run, from its start."""
-        self._steps = 0
+        """End of each step of the current run."""
         self._end_ns = 0
         self._reach = 4
         """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
-        self._pace_ns = 1_000_000
-        """Duration of a recent decode step."""
         self._alarm = Alarm(env)
         env.process(self.run())
 
@@ -90,10 +83,10 @@ class Instance:
                     yield self._ring_at(end_ns)
                 self._finish()
             elif inbox and inbox[0][0] <= self.undisturbed_until_ns:
-                self.now_ns = inbox[0][0]
+                self._resume(inbox[0][0])
             else:
                 yield self._until_work()
-                self.now_ns = int(self.env.now)
+                self._resume(int(self.env.now))
 
     # -- the router's side -----------------------------------------------------------------------
 
@@ -102,14 +95,15 @@ class Instance:
 
         Dispatch times never go back.
         """
-        ready_ns = dispatch_ns + self._front_end_ns
-        self.in_flight += 1
-        self._inbox.append((ready_ns, request))
-        if len(self._inbox) == 1:
-            if self._step is None:
-                self._schedule(self._alarm, ready_ns)  # the loop is idle; its alarm had no time yet
-            elif self._steps > 1:
-                self._cut(ready_ns)
+        self.submit_all([(dispatch_ns + self._front_end_ns, request)])
+
+    def submit_all(self, arrivals: Sequence[tuple[int, Request]]) -> None:
+        """Requests dispatched to this instance, each with the time it reaches the queue, in this order."""
+        asleep = not self._inbox
+        self._inbox.extend(arrivals)
+        self.in_flight += len(arrivals)
+        if asleep and arrivals:
+            self._wake(arrivals[0][0])
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
@@ -124,69 +118,69 @@ class Instance:
 
     def _receive(self, now_ns: int) -> None:
         """Takes in what has arrived by now, and lets go who has waited too long."""
-        inbox, log = self._inbox, self.log
+        inbox, scheduler = self._inbox, self.scheduler
         while inbox and inbox[0][0] <= now_ns:
             ready_ns, request = inbox.popleft()
-            log.enqueued(request, ready_ns)
-            if self.scheduler.add(request) is not None:
-                log.unservable(request, ready_ns)
+            if scheduler.add(request) is not None:
+                self.log.unservable(request, ready_ns)
                 self.in_flight -= 1
-        if self.scheduler.first_deadline_ns <= now_ns:
-            for request in self.scheduler.expire(now_ns):
-                log.timed_out(request)
-                self.in_flight -= 1
+        if scheduler.first_deadline_ns <= now_ns:
+            expired = scheduler.expire(now_ns)
+            self.log.timed_out(expired)
+            self.in_flight -= len(expired)
 
     def _execute(self, step: Step) -> int:
         """Prices the step, and those like it that may follow; returns when they end."""
         self._step = step
+        now_ns, features = self.now_ns, step.features
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps == 1:
-            duration_ns = self.latency.step_ns(step.features)
-            self._ends, self._steps = (duration_ns,), 1
-            self._end_ns = end_ns = self.now_ns + duration_ns
+            self._end_ns = end_ns = now_ns + self.latency.step_ns(features)
+            self._ends = (end_ns,)
             return end_ns
-        now_ns = self.now_ns
         change_ns = self.scheduler.next_change_ns(now_ns)
         if self._inbox and self._inbox[0][0] < change_ns:
             change_ns = self._inbox[0][0]
-        steps = min(steps, self._worth_pricing(change_ns))
-        self._ends, self._steps = self.latency.decode_run_ns(step.features, steps), steps
-        self._end_ns = now_ns + int(self._ends[-1])
-        self._pace_ns = (self._end_ns - now_ns) // steps
-        if not self._shorten(change_ns):
-            self._reach = 4 * steps
+        if change_ns > self.undisturbed_until_ns and steps > self._reach:
+            steps = self._reach
+            self._reach *= 4
+        self._ends = ends = self.latency.decode_run_ns(features, steps, now_ns, change_ns)
+        self._end_ns = int(ends[-1])
+        self._shorten(change_ns)
         return self._end_ns
-
-    def _worth_pricing(self, change_ns: int) -> int:
-        """About how many steps a run will get to: up to the next change, or until an arrival cuts it."""
-        if change_ns <= self.undisturbed_until_ns:
-            return (change_ns - self.now_ns) // self._pace_ns + _MARGIN
-        return max(self.undisturbed_until_ns - self.now_ns, 0) // self._pace_ns + self._reach
 
     def _finish(self) -> None:
         """The steps are over: tell the scheduler, note what came of it."""
-        step, steps = self._step, self._steps
+        step, ends = self._step, self._ends
         assert step is not None
         self._step = None
-        self.log.steps(step, self.now_ns, self._ends, steps)
+        self.log.steps(step, self.now_ns, ends)
         self.now_ns = self._end_ns
-        for request in self.scheduler.finish(step, steps):
-            self.log.finished(request)
-            self.in_flight -= 1
+        finished = self.scheduler.finish(step, len(ends))
+        if finished:
+            self.log.finished(finished)
+            self.in_flight -= len(finished)
 
     def _shorten(self, time_ns: int) -> bool:
         """Ends the run with the step in progress at `time_ns`; returns whether that is earlier."""
-        steps = bisect_left(self._ends, time_ns - self.now_ns, 0, self._steps) + 1
-        if steps >= self._steps:
+        ends = self._ends
+        if len(ends) == 1 or ends[-2] < time_ns:
             return False
-        self._steps = steps
-        self._end_ns = self.now_ns + int(self._ends[steps - 1])
+        self._ends = ends = ends[: bisect_left(ends, time_ns) + 1]
+        self._end_ns = int(ends[-1])
         return True
 
-    def _cut(self, time_ns: int) -> None:
-        """Shortens a run that the loop is asleep in."""
-        if self._shorten(time_ns):
-            self._reach = 2 * self._steps
+    def _resume(self, time_ns: int) -> None:
+        """There was nothing to do until now."""
+        self.log.idle(time_ns - self.now_ns)
+        self.now_ns = time_ns
+
+    def _wake(self, time_ns: int) -> None:
+        """Somebody comes at `time_ns`, and until now nobody was expected."""
+        if self._step is None:
+            self._schedule(self._alarm, time_ns)  # the loop is idle; its alarm had no time yet
+        elif self._shorten(time_ns):
+            self._reach = 2 * len(self._ends)
             sleeper = self._alarm.callbacks
             self._alarm.callbacks = []
             self._ring_at(self._end_ns).callbacks = sleeper
@@ -209,16 +203,12 @@ class Instance:
     def stop(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
         if self._step is not None:
-            self._steps = bisect_right(self._ends, now_ns - self.now_ns, 0, self._steps)
-            if self._steps:
-                self._end_ns = self.now_ns + int(self._ends[self._steps - 1])
+            self._ends = self._ends[: bisect_right(self._ends, now_ns)]
+            if len(self._ends):
+                self._end_ns = int(self._ends[-1])
                 self._finish()
                 self.scheduler.schedule(self.now_ns)  # the step in progress
-        for ready_ns, request in self._inbox:
-            if ready_ns <= now_ns:
-                self.log.enqueued(request, ready_ns)
         for request in self.scheduler.running:
             self.scheduler.settle(request)
-            self.log.note(request, Outcome.RUNNING)
-        for request in self.scheduler.waiting:
-            self.log.note(request, Outcome.QUEUED)
+        self.log.ended(list(self.scheduler.running), Outcome.RUNNING)
+        self.log.ended(list(self.scheduler.waiting), Outcome.QUEUED)

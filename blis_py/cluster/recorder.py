@@ -1,9 +1,10 @@
-"""Writes down what happens in a run, as columns, with a few integer stores per request."""
+"""Writes down what happens in a run, as columns: many requests at a time, not one by one."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -21,44 +22,56 @@ _OUTCOME_OF = {
     FinishReason.LENGTH: Outcome.LENGTH_CAPPED,
     FinishReason.TIMEOUT: Outcome.TIMED_OUT,
 }
+_BATCH = 1024
+"""Requests whose end is noted together."""
 
 
 class Recorder:
-    """The request columns of one run; -1 where something has not happened."""
+    """The request columns of one run; -1 where something has not happened.
 
-    def __init__(self, table: RequestTable, frontend: FrontendDelays) -> None:
+    Args:
+        table: the requests.
+        frontend: delays of the instances' front end.
+        on_the_way_ns: from a request's arrival to its dispatch.
+    """
+
+    def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
         self.table = table
         self.frontend = frontend
-        unset = array("q", [-1]) * len(table)
-        zero = array("q", [0]) * len(table)
-        self.outcome = array("b", [Outcome.QUEUED]) * len(table)
-        self.instance = array("i", [-1]) * len(table)
-        self.enqueue_ns, self.scheduled_ns = unset[:], unset[:]
-        self.first_token_ns, self.last_token_ns, self.finish_ns = unset[:], unset[:], unset[:]
-        self.first_step, self.last_step = unset[:], unset[:]
-        self.emitted_tokens, self.cached_tokens, self.preemptions = zero[:], zero[:], zero[:]
-        self.breaks = array("q")
+        rows = len(table)
+        self.ready_ns: Ints = table.arrival_ns + (on_the_way_ns + frontend.before_enqueue_ns)
+        """When each request reaches the queue of its instance, if the run lasts so long."""
+        self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
+        self.instance = np.full(rows, -1, dtype=np.int32)
+        self.scheduled_ns, self.finish_ns = _unset(rows), _unset(rows)
+        self.first_step, self.last_step = _unset(rows), _unset(rows)
+        self.emitted_tokens, self.cached_tokens, self.preemptions = (
+            np.zeros(rows, dtype=np.int64) for _ in range(3)
+        )
+        self.breaks: list[tuple[int, int, int]] = []
 
     def record(self, logs: Sequence[InstanceLog], end_ns: int) -> RunRecord:
         """The finished record."""
         instances = [log.record() for log in logs]
         self._forget_unseen_tokens(instances)
-        self._set_token_times(instances)
+        first_token_ns, last_token_ns = self._token_times(instances)
+        done = self.outcome <= Outcome.LENGTH_CAPPED
+        self.finish_ns[done] = last_token_ns[done] + self.frontend.at_end_ns
         return RunRecord(
             table=self.table,
-            outcome=np.frombuffer(self.outcome, dtype=np.int8),
-            instance=np.frombuffer(self.instance, dtype=np.int32),
-            enqueue_ns=_ints(self.enqueue_ns),
-            scheduled_ns=_ints(self.scheduled_ns),
-            first_token_ns=_ints(self.first_token_ns),
-            last_token_ns=_ints(self.last_token_ns),
-            finish_ns=_ints(self.finish_ns),
-            emitted_tokens=_ints(self.emitted_tokens),
-            cached_tokens=_ints(self.cached_tokens),
-            preemptions=_ints(self.preemptions),
-            first_step=_ints(self.first_step),
-            last_step=_ints(self.last_step),
-            breaks=np.array(sorted(self._breaks()), dtype=np.int64).reshape(-1, 3),
+            outcome=self.outcome,
+            instance=self.instance,
+            enqueue_ns=np.where((self.instance >= 0) & (self.ready_ns <= end_ns), self.ready_ns, -1),
+            scheduled_ns=self.scheduled_ns,
+            first_token_ns=first_token_ns,
+            last_token_ns=last_token_ns,
+            finish_ns=self.finish_ns,
+            emitted_tokens=self.emitted_tokens,
+            cached_tokens=self.cached_tokens,
+            preemptions=self.preemptions,
+            first_step=self.first_step,
+            last_step=self.last_step,
+            breaks=np.array(sorted(self.breaks), dtype=np.int64).reshape(-1, 3),
             instances=instances,
             frontend=self.frontend,
             end_ns=end_ns,
@@ -66,41 +79,40 @@ class Recorder:
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
         """Takes away the tokens that came after their client had given up."""
-        gave_up = np.flatnonzero(np.frombuffer(self.outcome, dtype=np.int8) == Outcome.TIMED_OUT)
+        gave_up = np.flatnonzero(self.outcome == Outcome.TIMED_OUT)
         if not len(gave_up):
             return
-        breaks = self._breaks()
         before = {
-            (row, after): before for row, before, after in breaks if self.outcome[row] == Outcome.TIMED_OUT
+            (row, after): before
+            for row, before, after in self.breaks
+            if self.outcome[row] == Outcome.TIMED_OUT
         }
         for row in gave_up.tolist():
-            emitted, last = self.emitted_tokens[row], self.last_step[row]
-            ends = instances[self.instance[row]].step_end_ns
-            while emitted and ends[last] + emitted * self.frontend.per_token_ns > self.finish_ns[row]:
+            emitted, last = int(self.emitted_tokens[row]), int(self.last_step[row])
+            ends, finish_ns = instances[self.instance[row]].step_end_ns, self.finish_ns[row]
+            while emitted and ends[last] + emitted * self.frontend.per_token_ns > finish_ns:
                 emitted -= 1
                 last = before.pop((row, last), last - 1)
             self.emitted_tokens[row] = emitted
             self.last_step[row] = last if emitted else -1
             if not emitted:
                 self.first_step[row] = -1
-        kept = [b for b in breaks if self.outcome[b[0]] != Outcome.TIMED_OUT or (b[0], b[2]) in before]
-        self.breaks = array("q", [value for row in kept for value in row])
+        self.breaks = [
+            (row, start, end)
+            for row, start, end in self.breaks
+            if self.outcome[row] != Outcome.TIMED_OUT or (row, end) in before
+        ]
 
-    def _breaks(self) -> list[list[int]]:
-        rows: list[list[int]] = _ints(self.breaks).reshape(-1, 3).tolist()
-        return rows
-
-    def _set_token_times(self, instances: Sequence[InstanceRecord]) -> None:
-        """First and last token and completion as the client sees them, from the steps that emitted."""
-        instance = np.frombuffer(self.instance, dtype=np.int32)
-        emitted, first, last = _ints(self.emitted_tokens), _ints(self.first_step), _ints(self.last_step)
-        first_token_ns, last_token_ns = _ints(self.first_token_ns), _ints(self.last_token_ns)
+    def _token_times(self, instances: Sequence[InstanceRecord]) -> tuple[Ints, Ints]:
+        """First and last token as the client sees them, from the steps that emitted."""
+        first_token_ns, last_token_ns = _unset(len(self.table)), _unset(len(self.table))
         for index, record in enumerate(instances):
-            rows = np.flatnonzero((instance == index) & (emitted > 0))
-            first_token_ns[rows] = record.step_end_ns[first[rows]] + self.frontend.per_token_ns
-            last_token_ns[rows] = record.step_end_ns[last[rows]] + emitted[rows] * self.frontend.per_token_ns
-        done = np.frombuffer(self.outcome, dtype=np.int8) <= Outcome.LENGTH_CAPPED
-        _ints(self.finish_ns)[done] = last_token_ns[done] + self.frontend.at_end_ns
+            rows = np.flatnonzero((self.instance == index) & (self.emitted_tokens > 0))
+            first, last = self.first_step[rows], self.last_step[rows]
+            first_token_ns[rows] = record.step_end_ns[first] + self.frontend.per_token_ns
+            tokens_ns = self.emitted_tokens[rows] * self.frontend.per_token_ns
+            last_token_ns[rows] = record.step_end_ns[last] + tokens_ns
+        return first_token_ns, last_token_ns
 
 
 class InstanceLog:
@@ -110,69 +122,75 @@ class InstanceLog:
         self._to = recorder
         self._scheduler = scheduler
         self._ends = array("q")
-        """End of every step, from the start of its run."""
-        self._starts, self._lengths = array("q"), array("q")
-        """Start of every run, and its steps."""
+        """End of every step."""
+        self._pauses: list[tuple[int, int]] = []
+        """The index of a step, and the time without work before it."""
+        self._finished: list[Request] = []
+        """Not yet noted."""
         self._runs = array("d") if record_steps else None
 
-    def steps(self, step: Step, start_ns: int, ends: Sequence[int], steps: int) -> None:
-        """A run of `steps` alike steps is over; `ends` are relative to its start."""
-        if steps == 1:
-            self._ends.append(int(ends[0]))
-        elif isinstance(ends, list):
-            self._ends.extend(ends[:steps])
+    def steps(self, step: Step, start_ns: int, ends: Sequence[int]) -> None:
+        """A run of alike steps is over."""
+        if isinstance(ends, np.ndarray):
+            self._ends.frombytes(ends.tobytes())
         else:
-            self._ends.frombytes(np.asarray(ends)[:steps].tobytes())
-        self._starts.append(start_ns)
-        self._lengths.append(steps)
+            self._ends.extend(ends)
         if self._runs is not None:
-            self._note_run(step, start_ns, steps)
+            self._note_run(step, start_ns, len(ends))
 
     def _note_run(self, step: Step, start_ns: int, steps: int) -> None:
         assert self._runs is not None
         scheduler, features = self._scheduler, step.features
-        self._runs.extend((start_ns, start_ns + self._ends[-1], steps))
+        self._runs.extend((start_ns, self._ends[-1], steps))
         self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
         self._runs.append(scheduler.blocks_in_use(steps))
         self._runs.extend([getattr(features, name) for name in FEATURE_NAMES])
 
-    def enqueued(self, request: Request, ready_ns: int) -> None:
-        self._to.enqueue_ns[request.row] = ready_ns
+    def idle(self, duration_ns: int) -> None:
+        """There was nothing to do before the next step."""
+        self._pauses.append((len(self._ends), duration_ns))
 
     def unservable(self, request: Request, now_ns: int) -> None:
         self._to.outcome[request.row] = Outcome.UNSERVABLE
         self._to.finish_ns[request.row] = now_ns
 
-    def timed_out(self, request: Request) -> None:
-        """The client gave up, at the latest during the step that has just ended."""
-        self._to.finish_ns[request.row] = max(request.deadline_ns, self._to.enqueue_ns[request.row])
-        self.note(request, Outcome.TIMED_OUT)
+    def timed_out(self, requests: list[Request]) -> None:
+        """Their clients gave up, at the latest during the step that has just ended."""
+        for request in requests:
+            row = request.row
+            self._to.finish_ns[row] = max(request.deadline_ns, self._to.ready_ns[row])
+        self.ended(requests, Outcome.TIMED_OUT)
 
-    def finished(self, request: Request) -> None:
-        """The last token was emitted with the latest step."""
-        self.note(request, _OUTCOME_OF[request.finish_reason])  # type: ignore[index]
+    def finished(self, requests: list[Request]) -> None:
+        """Their last tokens were emitted with the latest step."""
+        self._finished += requests
+        if len(self._finished) >= _BATCH:
+            self._note_finished()
 
-    def note(self, request: Request, outcome: Outcome) -> None:
-        """Where a request stands, and how far it came. It is settled."""
-        to, row = self._to, request.row
-        to.outcome[row] = outcome
-        to.scheduled_ns[row] = request.scheduled_ns
-        if request.cached_tokens > 0:
-            to.cached_tokens[row] = request.cached_tokens
-        if request.preemptions:
-            to.preemptions[row] = request.preemptions
-        if request.generated:
-            to.emitted_tokens[row] = request.generated
-            to.first_step[row] = request.first_tick
-            to.last_step[row] = request.last_tick
-            if request.gaps:
-                for before, after in request.gaps:
-                    to.breaks.extend((row, before, after))
+    def _note_finished(self) -> None:
+        reasons = [request.finish_reason for request in self._finished]
+        for reason in set(reasons):
+            assert reason is not None
+            requests = [r for r, why in zip(self._finished, reasons, strict=True) if why is reason]
+            self.ended(requests, _OUTCOME_OF[reason])
+        self._finished = []
+
+    def ended(self, requests: list[Request], outcome: Outcome) -> None:
+        """Where requests stand, and how far they came. They are settled."""
+        to, rows = self._to, _column(requests, "row")
+        to.outcome[rows] = outcome
+        to.scheduled_ns[rows] = _column(requests, "scheduled_ns")
+        to.cached_tokens[rows] = np.maximum(_column(requests, "cached_tokens"), 0)
+        to.preemptions[rows] = _column(requests, "preemptions")
+        to.emitted_tokens[rows] = _column(requests, "generated")
+        to.first_step[rows] = _column(requests, "first_tick")
+        to.last_step[rows] = _column(requests, "last_tick")
+        to.breaks += [(r.row, before, after) for r in requests if r.gaps for before, after in r.gaps]
 
     def record(self) -> InstanceRecord:
         """The finished record."""
+        self._note_finished()
         counters, pool = self._scheduler.counters, self._scheduler.kv.pool
-        ends, lengths = _ints(self._ends), _ints(self._lengths)
         runs = None
         if self._runs is not None:
             rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(RUN_COLUMNS))
@@ -182,8 +200,8 @@ class InstanceLog:
             }
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
-            step_end_ns=np.repeat(_ints(self._starts), lengths) + ends,
-            busy_ns=int(ends[np.cumsum(lengths) - 1].sum()),
+            step_end_ns=np.frombuffer(self._ends, dtype=np.int64) if self._ends else _unset(0),
+            busy_ns=self._busy_ns(),
             peak_kv_blocks=max(pool.total - pool.least_free, self._scheduler.blocks_in_use()),
             kv_block_steps=pool.in_use_ticks,
             prefill_tokens=counters.prefill_tokens,
@@ -196,6 +214,15 @@ class InstanceLog:
             runs=runs,
         )
 
+    def _busy_ns(self) -> int:
+        steps = len(self._ends)
+        idle_ns = sum(duration_ns for step, duration_ns in self._pauses if step < steps)
+        return self._ends[-1] - idle_ns if steps else 0
 
-def _ints(values: array[int]) -> Ints:
-    return np.frombuffer(values, dtype=np.int64) if len(values) else np.zeros(0, dtype=np.int64)
+
+def _unset(rows: int) -> Ints:
+    return np.full(rows, -1, dtype=np.int64)
+
+
+def _column(requests: list[Request], name: str) -> Ints:
+    return np.fromiter(map(attrgetter(name), requests), dtype=np.int64, count=len(requests))

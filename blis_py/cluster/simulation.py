@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 
 import numpy as np
 from simpy import Environment, Event
@@ -15,7 +14,7 @@ from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.router import ROUTING_POLICIES, Signals
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KeySpace
-from blis_py.core.request import Request
+from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
@@ -27,7 +26,6 @@ Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
 
 _CHUNK = 4096
-_NEVER_NS = 1 << 62
 _ROUTER_STREAM = 0x726F757465
 """Sets the router's random stream apart from those of the workload under the same seed."""
 
@@ -77,7 +75,8 @@ def simulate(
         table = table.take(slice(0, int(np.searchsorted(table.arrival_ns, horizon_ns, side="right"))))
 
     env = Environment()
-    recorder = Recorder(table, latency.frontend)
+    on_the_way_ns = admission_latency_ns + routing_latency_ns
+    recorder = Recorder(table, latency.frontend, on_the_way_ns)
     instances = []
     for _ in range(num_instances):
         core = Scheduler(scheduler, track_longest=record_steps or latency.uses_max_context)
@@ -86,39 +85,49 @@ def simulate(
     signals = Signals(instances, snapshot_refresh_ns)
     rng = np.random.default_rng([seed, _ROUTER_STREAM])
     route = ROUTING_POLICIES[routing_policy](instances, signals, rng)
-    on_the_way_ns = admission_latency_ns + routing_latency_ns
-    ahead = 1 if route.looks_at_load or single_step else _CHUNK
+    dispatched = len(table)
+    if horizon_ns is not None:
+        dispatched = int(np.searchsorted(table.arrival_ns, horizon_ns - on_the_way_ns, side="right"))
 
     def arrivals() -> Generator[Event, None, None]:
-        """Each request passes admission and routing, and goes to an instance.
-
-        Requests whose route does not depend on the instances' state are dispatched many at a time,
-        ahead of their time, so that each instance knows how long it will be left alone.
-        """
-        stream = requests(table, scheduler.block_size, slo_priorities)
-        while batch := list(islice(stream, ahead)):
-            dispatch_ns = batch[0].arrival_ns + on_the_way_ns
-            if dispatch_ns > env.now:
-                yield env.timeout(dispatch_ns - env.now)
-            for request in batch:
-                dispatch_ns = request.arrival_ns + on_the_way_ns
-                if horizon_ns is not None and dispatch_ns > horizon_ns:
-                    return
-                index = route(dispatch_ns)
-                recorder.instance[request.row] = index
-                instances[index].submit(request, dispatch_ns)
-            if ahead > 1:
-                leave_alone(batch[-1].row + 1)
-            if progress is not None and batch[-1].row % _CHUNK == _CHUNK - 1:
+        """Each request passes admission and routing, and goes to an instance."""
+        dispatch = dispatch_each if route.looks_at_load or single_step else dispatch_ahead
+        for batch in requests(table, dispatched, scheduler.block_size, slo_priorities):
+            yield from dispatch(batch)
+            if progress is not None and len(batch) == _CHUNK:
                 progress(batch[-1].row + 1 - sum(i.in_flight for i in instances), len(table))
 
-    def leave_alone(row: int) -> None:
+    def dispatch_each(batch: list[Request]) -> Generator[Event, None, None]:
+        for request in batch:
+            dispatch_ns = request.arrival_ns + on_the_way_ns
+            if dispatch_ns > env.now:
+                yield env.timeout(dispatch_ns - env.now)
+            recorder.instance[request.row] = index = route(dispatch_ns)
+            instances[index].submit(request, dispatch_ns)
+
+    def dispatch_ahead(batch: list[Request]) -> Generator[Event, None, None]:
+        """Where the route does not depend on the instances' state, no need to wait until each is due.
+
+        So every instance knows how long it will be left alone.
+        """
+        rows = slice(batch[0].row, batch[-1].row + 1)
+        dispatch_ns = (table.arrival_ns[rows] + on_the_way_ns).tolist()
+        if dispatch_ns[0] > env.now:
+            yield env.timeout(dispatch_ns[0] - env.now)
+        chosen = [route(now_ns) for now_ns in dispatch_ns]
+        inboxes: list[list[tuple[int, Request]]] = [[] for _ in instances]
+        arrivals = zip(recorder.ready_ns[rows].tolist(), batch, strict=True)
+        for index, arrival in zip(chosen, arrivals, strict=True):
+            inboxes[index].append(arrival)
+        for instance, inbox in zip(instances, inboxes, strict=True):
+            instance.submit_all(inbox)
+            instance.undisturbed_until_ns = nobody_until_ns(rows.stop)
+        recorder.instance[rows] = chosen
+
+    def nobody_until_ns(row: int) -> int:
         """All rows before this one are dispatched: until the next is, nothing can come."""
-        until_ns = _NEVER_NS if horizon_ns is None else horizon_ns
-        if row < len(table):
-            until_ns = min(until_ns, int(table.arrival_ns[row]) + on_the_way_ns - 1)
-        for instance in instances:
-            instance.undisturbed_until_ns = until_ns
+        end_ns = NEVER_NS if horizon_ns is None else horizon_ns
+        return end_ns if row == dispatched else int(table.arrival_ns[row]) + on_the_way_ns - 1
 
     env.process(arrivals())
     with _without_garbage_collector():
@@ -144,9 +153,9 @@ def _without_garbage_collector() -> Iterator[None]:
 
 
 def requests(
-    table: RequestTable, block_size: int, slo_priorities: Mapping[str, int] | None = None
-) -> Iterator[Request]:
-    """The requests of a table, made one by one as they are needed."""
+    table: RequestTable, count: int, block_size: int, slo_priorities: Mapping[str, int] | None = None
+) -> Iterator[list[Request]]:
+    """The first `count` requests of a table, made some thousands at a time as they are needed."""
     by_class = instance_priorities(slo_priorities)
     unknown = sorted(set(table.slo_class.names) - set(by_class))
     if unknown:
@@ -156,32 +165,23 @@ def requests(
             value=unknown[0],
             fix=f"use one of {', '.join(filter(None, by_class))}, or give it a priority in slo_priorities",
         )
-    priority_of_code = [by_class[name] for name in table.slo_class.names]
-    key_space = KeySpace(block_size)
+    priority_of_code = np.array([by_class[name] for name in table.slo_class.names])
+    keys_of = KeySpace(block_size).keys
     contents = table.contents
-    rows = iter(range(len(table)))
-    while chunk := list(islice(rows, _CHUNK)):
-        part = slice(chunk[0], chunk[-1] + 1)
-        columns = zip(
-            chunk,
-            table.arrival_ns[part].tolist(),
-            table.prompt_tokens[part].tolist(),
-            table.output_tokens[part].tolist(),
-            table.max_tokens[part].tolist(),
-            table.slo_class.codes[part].tolist(),
-            table.deadline_ns[part].tolist(),
-            table.content[part].tolist(),
-            strict=True,
-        )
-        for row, arrival_ns, prompt, output, limit, slo, deadline_ns, content in columns:
-            yield Request(
-                table.id_of(row),
-                arrival_ns,
-                prompt,
-                output,
-                limit,
-                priority_of_code[slo],
-                deadline_ns,
-                key_space.keys(contents[content]) if content >= 0 else (),
-                row,
+    for first in range(0, count, _CHUNK):
+        part = slice(first, min(first + _CHUNK, count))
+        rows = range(part.start, part.stop)
+        yield list(
+            map(
+                Request,
+                map(table.id_of, rows),
+                table.arrival_ns[part].tolist(),
+                table.prompt_tokens[part].tolist(),
+                table.output_tokens[part].tolist(),
+                table.max_tokens[part].tolist(),
+                priority_of_code[table.slo_class.codes[part]].tolist(),
+                table.deadline_ns[part].tolist(),
+                [keys_of(contents[i]) if i >= 0 else () for i in table.content[part].tolist()],
+                rows,
             )
+        )

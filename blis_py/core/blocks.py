@@ -17,6 +17,9 @@ class BlockPool:
     Within a chunk the last block is reused first, as the tail of a sequence is worth less than its
     beginning. `num_free` counts both kinds.
 
+    Blocks may also be *reserved*, as many as decoding requests need, and be given their ids when somebody
+    asks (`redeem`): mostly when a request leaves, so that it takes its blocks once and not one by one.
+
     The pool also keeps the books of its use: with `tick` set by the owner, `in_use_ticks` is the sum
     over past ticks of the blocks that were in use, at no cost per tick.
     """
@@ -28,6 +31,10 @@ class BlockPool:
         self.tick = 0
         self._in_use_ticks = 0
         """Sum over blocks given back minus those taken of the tick at which it happened."""
+        self._unnamed = 0
+        """Reserved blocks that are still in the free queue, at its front."""
+        self._named: list[int] = []
+        """Reserved blocks that have left it."""
         self._head: list[int] = list(range(total - 1, -1, -1))
         """The chunk being consumed; it has left the queue."""
         self._queue: OrderedDict[int, list[int] | None] = OrderedDict()
@@ -48,14 +55,42 @@ class BlockPool:
         """
         self.num_free -= count
         self._in_use_ticks -= count * self.tick
+        return self._remove(count)
+
+    def reserve(self, count: int) -> None:
+        """Takes `count` blocks that get their ids later. The caller has checked `num_free`."""
+        self.num_free -= count
+        self._unnamed += count
+
+    def redeem(self, count: int, first_tick: int, every: int) -> list[int]:
+        """Ids for `count` reserved blocks: one in use since `first_tick`, each other `every` ticks later."""
+        if self._unnamed:
+            self.name_reserved()
+        blocks = self._named[-count:]
+        del self._named[-count:]
+        self._in_use_ticks -= count * first_tick + every * (count * (count - 1) // 2)
+        return blocks
+
+    def name_reserved(self) -> None:
+        """Removes the reserved blocks from the free queue: nobody shall find what they held."""
+        if self._unnamed:
+            self._named += self._remove(self._unnamed)
+            self._unnamed = 0
+
+    @property
+    def num_reserved(self) -> int:
+        """Reserved blocks not redeemed yet."""
+        return self._unnamed + len(self._named)
+
+    def _remove(self, count: int) -> list[int]:
         head = self._head
         if len(head) < count:
-            return self._take_across_chunks(count)
+            return self._remove_across_chunks(count)
         blocks = head[-count:]
         del head[-count:]
         return blocks
 
-    def _take_across_chunks(self, count: int) -> list[int]:
+    def _remove_across_chunks(self, count: int) -> list[int]:
         blocks: list[int] = []
         while len(blocks) < count:
             if self._head:
@@ -150,7 +185,7 @@ class BlockPool:
     @property
     def num_blank(self) -> int:
         """Blocks, at least, that can be taken before any content is forgotten."""
-        return len(self._head)
+        return len(self._head) - self._unnamed
 
     @property
     def in_use(self) -> int:
@@ -164,12 +199,8 @@ class BlockPool:
 
     @property
     def in_use_ticks(self) -> int:
-        """Sum over the ticks up to the present one of the blocks in use during each."""
-        return self._in_use_ticks + self.in_use * self.tick
-
-    def taken_later(self, block_ticks: int) -> None:
-        """Of the blocks just taken some are in use only some ticks later; their sum over blocks."""
-        self._in_use_ticks -= block_ticks
+        """Sum over the ticks up to the present one of the blocks in use during each, reserved ones apart."""
+        return self._in_use_ticks + (self.in_use - self.num_reserved) * self.tick
 
     def _leave_queue(self, count: int) -> None:
         self.num_free -= count

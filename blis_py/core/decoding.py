@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import accumulate
-from operator import mul
 
 from blis_py.core.request import Request, Status
 
@@ -89,26 +88,15 @@ class DecodeSet:
             heappop(heap)
         return tick - heap[0][0] if heap else 0
 
-    def growth(self, tick: int, steps: int) -> tuple[int, int]:
-        """Blocks needed by the `steps` steps from `tick` on.
-
-        Returns:
-            Their number, and the sum over them of the steps (of these) they are in use for.
-        """
+    def blocks_for(self, tick: int, steps: int) -> int:
+        """Blocks that the `steps` steps from `tick` on need."""
         size = self._block_size
         first = tick % size
         if first + steps <= size:
-            part = self.crossings[first : first + steps]
-            return sum(part), sum(map(mul, part, range(steps, 0, -1)))
-        cycle = self.crossings[first:] + self.crossings[:first]
+            return sum(self.crossings[first : first + steps])
         cycles, rest = divmod(steps, size)
-        blocks = cycles * self.count + sum(cycle[:rest])
-        block_steps = sum(map(mul, cycle[:rest], range(rest, 0, -1)))
-        if cycles:
-            late = sum(map(mul, cycle, range(size)))
-            whole = cycles * steps - size * (cycles * (cycles - 1) // 2)
-            block_steps += whole * self.count - cycles * late
-        return blocks, block_steps
+        cycle = self.crossings[first:] + self.crossings[:first]
+        return cycles * self.count + sum(cycle[:rest])
 
     def steps_within(self, tick: int, blocks: int, limit: int) -> int:
         """How many steps from `tick` on `blocks` blocks suffice for, `limit` at most."""

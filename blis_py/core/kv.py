@@ -53,13 +53,12 @@ class KVCache:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.prefix_caching = prefix_caching
-        self.unassigned: list[int] = []
-        """Blocks taken for decoding requests in bulk, handed to each one's table by `settle`."""
 
     def cached_blocks(self, request: Request) -> list[int]:
         """Blocks of the longest cached prefix, in order; the last token is never included."""
         if not self.prefix_caching:
             return []
+        self.pool.name_reserved()
         limit = (request.num_tokens - 1) // self.block_size
         return self.pool.find(_names(request, 0, limit))
 
@@ -71,6 +70,7 @@ class KVCache:
         """
         if not self.prefix_caching:
             return 0
+        self.pool.name_reserved()
         limit = min((request.num_tokens - 1) // self.block_size, len(request.block_keys))
         blocks = min(request.match or 0, limit)
 
@@ -88,6 +88,7 @@ class KVCache:
             len(request.block_keys), (request.num_tokens - 1) // self.block_size
         ):
             return 0
+        self.pool.name_reserved()
         return min(len(kept), request.kept_full, (request.num_tokens - 1) // self.block_size - shared)
 
     def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
@@ -133,16 +134,20 @@ class KVCache:
         for i, name in enumerate(_names(request, first, end), first):
             remember(name, table[i])
 
-    def grow(self, blocks: int) -> None:
-        """Takes blocks for decoding requests that cross a block boundary, in bulk."""
-        self.unassigned += self.pool.take(blocks)
+    def settle(self, request: Request, computed: int, in_step: int = 0) -> None:
+        """Completes the block table of a request that has decoded up to `computed` tokens.
 
-    def settle(self, request: Request, tokens: int) -> None:
-        """Completes the block table of a request that has decoded up to `tokens` tokens."""
-        missing = -(-tokens // self.block_size) - len(request.block_table)
+        Its blocks have been reserved, each when it was needed.
+
+        Args:
+            in_step: 1 if the token it computes in the planned step shall have its block, too.
+        """
+        table, size = request.block_table, self.block_size
+        held = len(table)
+        missing = -(-(computed + in_step) // size) - held
         if missing > 0:
-            request.block_table += self.unassigned[-missing:]
-            del self.unassigned[-missing:]
+            first_tick = held * size - computed + self.pool.tick
+            request.block_table += self.pool.redeem(missing, first_tick, size)
 
     def release(self, request: Request, keep: bool = False) -> None:
         """Frees all blocks of a request, last one first. Its `computed` is exact.
@@ -150,11 +155,8 @@ class KVCache:
         Args:
             keep: remember the private blocks, so that the request may find them again.
         """
+        self.settle(request, request.computed)
         table, request.block_table = request.block_table, []
-        missing = -(-request.computed // self.block_size) - len(table)
-        if missing > 0:
-            table += self.unassigned[-missing:]
-            del self.unassigned[-missing:]
         named: list[int] = []
         if request.block_keys and self.prefix_caching:
             if len(request.block_keys) * self.block_size > request.prompt_tokens:

@@ -24,10 +24,17 @@ class RadixPool(BlockPool):
         return self.num_free - self._tree.evictable_size()
 
     def take(self, count: int) -> list[int]:
+        self._make_room(count)
+        return super().take(count)
+
+    def reserve(self, count: int) -> None:
+        self._make_room(count)
+        super().reserve(count)
+
+    def _make_room(self, count: int) -> None:
         missing = count - self.num_blank
         if missing > 0:
             self._append_chunk(self._tree.evict(missing))
-        return super().take(count)
 
     def locked(self, count: int) -> None:
         """So many blocks of the tree can no longer be evicted."""

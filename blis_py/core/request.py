@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blis_py.core.radix import Node
 
+NEVER_NS = 1 << 62
+"""Later than any time that occurs."""
+
 
 class Status(IntEnum):
     """Where a request is in its life. Only forward, but for preemption (back to WAITING)."""

@@ -27,10 +27,7 @@ from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
 from blis_py.core.radix_kv import RadixKV
-from blis_py.core.request import FinishReason, Request, Status
-
-NEVER_NS = 1 << 62
-"""Later than any time that occurs."""
+from blis_py.core.request import NEVER_NS, FinishReason, Request, Status
 
 _WAITING, _PREFILLING, _DECODING = Status.WAITING, Status.PREFILLING, Status.DECODING
 _STALLED, _FINISHED = Status.STALLED, Status.FINISHED
@@ -210,17 +207,35 @@ class Scheduler:
         A request whose computed tokens have reached its length emits one token. `steps` may not
         exceed `repeats(step)`.
         """
-        if steps > 1 or self._owed_blocks:
-            self._grow(steps)
-        self.tick = self.kv.pool.tick = tick = self.tick + steps
-        finished: list[Request] = []
-        publish = self._publish
-        for request, tokens in step.prefills:
+        pool, decoding, tick = self.kv.pool, self._decoding, self.tick
+        blocks = self._owed_blocks
+        if steps > 1:
+            blocks += decoding.blocks_for(tick + 1, steps - 1)
+        if blocks:
+            pool.reserve(blocks)
+            self._owed_blocks = 0
+        self.tick = pool.tick = tick = tick + steps
+        finished = self._finish_prefills(step.prefills, tick) if step.prefills else []
+        finishing = decoding.finishing
+        if finishing and finishing[0][0] <= tick:
+            finished += decoding.due(tick)
+        if emitted is not None:
+            finished += self._apply(emitted)
+        if len(finished) > 1:
+            finished.sort(key=_running_order)
+        for request in finished:
+            self._complete(request)
+        return finished
+
+    def _finish_prefills(self, prefills: Sequence[tuple[Request, int]], tick: int) -> list[Request]:
+        """Who has its whole prompt in the cache begins to decode; returns those who need not."""
+        finished, publish = [], self._publish
+        for request, tokens in prefills:
             self.counters.prefill_tokens += tokens
-            request.computed += tokens
+            request.computed = computed = request.computed + tokens
             if publish is not None:
                 publish(request)
-            if request.computed < request.prompt_tokens + request.generated:
+            if computed < request.prompt_tokens + request.generated:
                 continue
             del self._prefilling[request]
             request.generated += 1
@@ -233,15 +248,6 @@ class Scheduler:
                 self._decoding.start(request, tick)
             else:
                 finished.append(request)
-        finishing = self._decoding.finishing
-        if finishing and finishing[0][0] <= tick:
-            finished += self._decoding.due(tick)
-        if emitted is not None:
-            finished += self._apply(emitted)
-        if len(finished) > 1:
-            finished.sort(key=_running_order)
-        for request in finished:
-            self._complete(request)
         return finished
 
     def repeats(self, step: Step) -> int:
@@ -255,12 +261,14 @@ class Scheduler:
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
+        if steps == 1:
+            return 1
         free = self.kv.pool.num_free - self._owed_blocks
         if self._cache_aware and self._cache_aware.looks_at_cache and self._room_to_admit():
             # What is evicted may put another request, one that fits, at the head of the queue.
             if not self._running_first and decoding.crossings[tick % self._block_size]:
                 return 1  # it was asked before this step's decodes took blocks
-            free = min(free, self.kv.pool.num_blank - self._owed_blocks)
+            free = max(min(free, self.kv.pool.num_blank - self._owed_blocks), 0)
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
     def _room_to_admit(self) -> bool:
@@ -287,7 +295,7 @@ class Scheduler:
 
     def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
-        more = self._decoding.growth(self.tick + 1, steps - 1)[0] if steps > 1 else 0
+        more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def settle(self, request: Request) -> None:
@@ -304,10 +312,10 @@ class Scheduler:
     def block_table(self, request: Request) -> list[int]:
         """The blocks of a request that computes tokens in the planned step, these tokens included."""
         if self._owed_blocks:
-            self.kv.grow(self._owed_blocks)
+            self.kv.pool.reserve(self._owed_blocks)
             self._owed_blocks = 0
         if request.status is _DECODING:
-            self.kv.settle(request, request.base + self.tick + 1)
+            self.kv.settle(request, request.base + self.tick, in_step=1)
         return request.block_table
 
     def __repr__(self) -> str:
@@ -324,7 +332,7 @@ class Scheduler:
         for request in self.running:
             self.settle(request)
         held = [block for request in self.running for block in request.block_table]
-        assert not self.kv.unassigned, "blocks were taken for nobody"
+        assert not self.kv.pool.num_reserved, "blocks were taken for nobody"
         for request in self.running:
             expected = -(-request.computed // self._block_size)
             assert len(request.block_table) == expected, f"{request!r} holds a wrong number of blocks"
@@ -344,7 +352,7 @@ class Scheduler:
                     chunks = self._plan_chunks(prefills, budget - decodes, free - blocks)
                 if chunks is not None:
                     if blocks:
-                        self.kv.grow(blocks)
+                        self.kv.pool.reserve(blocks)
                     for request, tokens in chunks:
                         self.kv.extend(request, tokens)
                         budget -= tokens
@@ -441,7 +449,7 @@ class Scheduler:
             return True
         if not self.kv.pool.num_free:
             return False
-        self.kv.grow(1)
+        self.kv.pool.reserve(1)
         return True
 
     def _continue_prefills(self, prefills: Prefills, budget: int) -> int:
@@ -511,10 +519,9 @@ class Scheduler:
     def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
         """What the planned step consists of."""
         decoding, tick = self._decoding, self.tick
-        decodes = decoding.count
+        decodes = rows = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick
-        longest = decoding.longest(tick) if self._track_longest else -1
-        tokens = pairs = past_tokens = emitted = 0
+        tokens = pairs = past_tokens = 0
         prompt_pairs = 0.0
         for request, new in prefills:
             past, length = request.computed, request.prompt_tokens + request.generated
@@ -522,20 +529,13 @@ class Scheduler:
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if past > longest >= 0:
-                longest = past
             if past + new == length:
-                emitted += 1
+                rows += 1
+        longest = -1
+        if self._track_longest:
+            longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         return StepFeatures(
-            len(prefills),
-            tokens,
-            pairs,
-            past_tokens,
-            prompt_pairs,
-            decodes,
-            kv_tokens,
-            longest,
-            decodes + emitted,
+            len(prefills), tokens, pairs, past_tokens, prompt_pairs, decodes, kv_tokens, longest, rows
         )
 
     # -- transitions -----------------------------------------------------------------------------
@@ -543,7 +543,7 @@ class Scheduler:
     def _preempt(self, request: Request, in_step: bool) -> None:
         """Back to the queue; what it had computed is computed again, what it had emitted stays."""
         self._leave_running(request)
-        self.kv.settle(request, request.computed + in_step)  # a granted token may have brought a block
+        self.kv.settle(request, request.computed, in_step)  # a granted token may have brought a block
         self.kv.release(request, keep=True)
         request.status = _WAITING
         request.computed = 0
@@ -594,17 +594,6 @@ class Scheduler:
             if request.gaps is None:
                 request.gaps = []
             request.gaps.append((request.last_tick, step))
-
-    def _grow(self, steps: int) -> None:
-        """Takes the blocks that decoding needed in the `steps` steps that have passed."""
-        blocks = block_steps = 0
-        if steps > 1:
-            blocks, block_steps = self._decoding.growth(self.tick + 1, steps - 1)
-        if self._owed_blocks + blocks:
-            self.kv.grow(self._owed_blocks + blocks)
-            # The pool books them from this tick on; each has been in use only from its own.
-            self.kv.pool.taken_later(blocks * steps - block_steps)
-        self._owed_blocks = 0
 
 
 def _running_order(request: Request) -> int:

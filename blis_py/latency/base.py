@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,12 @@ class LatencyModel(Protocol):
         """`step(features).synchronous_ns`, without building the pair."""
         ...
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
-        """End of each of `steps` consecutive pure decode steps, in ns from the start of the first.
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        """End of each of `steps` consecutive pure decode steps, the first of which begins at `start_ns`.
 
-        Cumulative, length `steps`, strictly increasing. A list or an int64 array.
+        Strictly increasing; a list or an int64 array. Nobody asks for what follows the first end at or
+        after `until_ns`: as a model likes, it is there or not.
         """
         ...

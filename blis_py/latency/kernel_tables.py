@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import Array, cell, interpolate, load_kernel_profile, value_at
@@ -97,13 +98,17 @@ class KernelTables:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(self.step_ns(features), 0)
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
         seqs = features.decode_seqs
         grown = seqs * np.arange(steps, dtype=np.float64)
         ns, skew = self._decodes_ns(seqs, features.decode_kv_tokens + grown), self._profile.skew
         if skew:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
-        ends: Sequence[int] = np.maximum(ns.astype(np.int64), 1).cumsum()  # type: ignore[assignment]
+        whole = np.maximum(ns.astype(np.int64), 1)
+        whole[0] += start_ns
+        ends: Sequence[int] = whole.cumsum()  # type: ignore[assignment]
         return ends
 
     def _decode_ns(self, seqs: int, kv_tokens: int) -> float:

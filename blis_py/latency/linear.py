@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import SCALAR_STEPS
@@ -95,16 +96,20 @@ class Linear:
     def step_ns(self, features: StepFeatures) -> int:
         return self.step(features).synchronous_ns
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        # Coefficients are not negative: no later step is shorter, so this many are enough.
+        steps = min(steps, max(1, (until_ns - start_ns - 1) // self.step_ns(features) + 1))
         if steps > SCALAR_STEPS:
-            return self._vector(features, steps)
+            return self._vector(features, steps, start_ns)
         parts = [
             (cost.fixed_ns(features) + 0.5, cost.decode_kv_tokens, cost.max_context)
             for cost in (self.coefficients.gpu, self.coefficients.host)
         ]
         kv, longest = features.decode_kv_tokens, features.max_context
         ends = []
-        end = 0
+        end = start_ns
         for _ in range(steps):
             end += (
                 sum(
@@ -117,7 +122,7 @@ class Linear:
             longest += 1
         return ends
 
-    def _vector(self, features: StepFeatures, steps: int) -> Sequence[int]:
+    def _vector(self, features: StepFeatures, steps: int, start_ns: int) -> Sequence[int]:
         """The same operations in the same order as `step`, on arrays."""
         done = np.arange(steps, dtype=np.float64)
         kv = done * features.decode_seqs + features.decode_kv_tokens
@@ -126,7 +131,9 @@ class Linear:
         for cost in (self.coefficients.gpu, self.coefficients.host):
             ns = cost.fixed_ns(features) + 0.5 + cost.decode_kv_tokens * kv + cost.max_context * longest
             total += ns.astype(np.int64)
-        ends: Sequence[int] = np.cumsum(np.maximum(total, 1))  # type: ignore[assignment]
+        ns = np.maximum(total, 1)
+        ns[0] += start_ns
+        ends: Sequence[int] = np.cumsum(ns)  # type: ignore[assignment]
         return ends
 
 

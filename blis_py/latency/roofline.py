@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.capacity import kv_heads_per_rank
 from blis_py.latency.decode_line import DecodeLine, run_ns
@@ -183,10 +184,12 @@ class Roofline:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(*self._parts_ns(features))
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
         seqs = features.decode_seqs
         line, host_ns = self._decode(seqs, features.emitted_rows)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, 1, host_ns)
+        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, 1, host_ns)
 
 
 def distinct_experts(experts: int, per_token: int, tokens: int) -> float:

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, run_ns
@@ -134,10 +135,12 @@ class TrainedPhysics:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(gpu_ns=self.step_ns(features), host_ns=0)
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> Sequence[int]:
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
         seqs = features.decode_seqs
         line = self._lines.get(seqs) or self._line(seqs)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, _US)
+        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, _US)
 
 
 class _Terms(NamedTuple):

@@ -37,6 +37,19 @@ def test_a_run_of_decode_steps_ends_where_single_steps_end(
 
 @every_model
 @settings(max_examples=25)
+@given(step=decode_steps, length=st.integers(1, 80), start_ns=st.integers(0, 10**15), share=st.floats(0, 1.2))
+def test_a_run_priced_until_a_time_is_the_same_run_and_reaches_that_time(
+    model: LatencyModel, step: StepFeatures, length: int, start_ns: int, share: float
+) -> None:
+    whole = [start_ns + int(end) for end in model.decode_run_ns(step, length)]
+    until_ns = start_ns + int(share * (whole[-1] - start_ns))
+    ends = [int(end) for end in model.decode_run_ns(step, length, start_ns, until_ns)]
+    assert ends == whole[: len(ends)]
+    assert len(ends) == length or ends[-1] >= until_ns
+
+
+@every_model
+@settings(max_examples=25)
 @given(step=decode_steps, length=st.integers(1, 200))
 def test_scalar_and_vector_path_agree_to_the_nanosecond(
     model: LatencyModel, step: StepFeatures, length: int

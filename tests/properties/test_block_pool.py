@@ -39,6 +39,24 @@ class PoolMachine(RuleBasedStateMachine):
         self.tables.append(blocks)
         self.note_least()
 
+    @precondition(lambda self: self.model.num_free)
+    @rule(data=st.data(), ticks=st.integers(0, 3), give_back=st.booleans())
+    def reserve(self, data: st.DataObject, ticks: int, give_back: bool) -> None:
+        """Blocks whose ids are asked for later are those that `take` would have given at once."""
+        count = data.draw(st.integers(1, self.model.num_free))
+        self.pool.reserve(count)
+        assert self.pool.num_free == self.model.num_free - count
+        self.least_free = min(self.least_free, self.pool.num_free)
+        returned = self.tables.pop() if give_back and self.tables else []
+        self.pool.give_back(returned)
+        self.pool.tick += ticks
+        self.model.use_of_ticks += [self.model.in_use + count - len(returned)] * ticks
+        blocks = self.pool.redeem(count, first_tick=self.pool.tick - ticks, every=0)
+        assert len(blocks) == count
+        self.model.take(list(blocks))
+        self.model.give_back(list(returned))
+        self.tables.append(blocks)
+
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
@@ -139,12 +157,28 @@ def test_content_is_gone_once_its_block_is_taken_again() -> None:
     assert pool.find(["content"]) == []
 
 
-def test_blocks_taken_some_ticks_ahead_count_from_when_they_are_needed() -> None:
+def test_reserved_blocks_count_from_when_each_was_needed() -> None:
     pool = BlockPool(10)
-    pool.take(3)
-    pool.taken_later(3 * 2)  # each of the three only from tick 2 on
-    pool.tick = 5
-    assert pool.in_use_ticks == 3 * 5 - 3 * 2
+    pool.reserve(1)
+    pool.tick = 4
+    pool.reserve(2)
+    assert pool.num_free == 7
+    pool.tick = 10
+    blocks = pool.redeem(3, first_tick=0, every=4)
+    assert (len(set(blocks)), pool.num_reserved) == (3, 0)
+    pool.tick = 20
+    assert pool.in_use_ticks == 20 + 16 + 12
+    pool.check(blocks)
+
+
+def test_content_is_gone_once_its_block_is_reserved() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.take(1)
+    pool.remember("content", block)
+    pool.leave([block])
+    pool.reserve(1)
+    pool.name_reserved()
+    assert pool.find(["content"]) == []
 
 
 def test_content_in_two_blocks_is_found_as_long_as_one_holds_it() -> None:

@@ -207,7 +207,7 @@ def test_nothing_is_leaked_whatever_is_aborted_and_time_outs_happen(
         now_ns += 5_000 * steps
     assert all(request.status is Status.FINISHED for request in served)
     assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
-    assert not scheduler.kv.unassigned
+    assert not scheduler.kv.pool.num_reserved
 
 
 @settings(max_examples=25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
@@ -35,8 +37,10 @@ class ConstantSteps:
     def step_ns(self, features: StepFeatures) -> int:
         return self._ns
 
-    def decode_run_ns(self, features: StepFeatures, steps: int) -> list[int]:
-        return list(range(self._ns, self._ns * steps + 1, self._ns))
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        return range(start_ns + self._ns, start_ns + self._ns * steps + 1, self._ns)
 
 
 def poisson(rng: np.random.Generator, count: int, mean_gap_ns: float) -> Ints:
