@@ -1,6 +1,8 @@
 # `make run` and `make test` do all the set-up they need: Python 3.11 or later and make are enough.
 
 PYTHON ?= python3
+GPU_PYTHON ?= python3
+GPU_OUT ?= benchmarks/results/gpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -25,9 +27,15 @@ bench: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
+# On a machine whose python3 has torch with CUDA and pytest; installs nothing.
+gpu: export PYTHONPATH := $(CURDIR)
 gpu:
-	@echo "Nothing here runs on a GPU yet: the engine, its kernels and their measurements come with engine/." >&2
-	@exit 1
+	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu needs a CUDA device and a torch that sees it; GPU_PYTHON=... names the Python to use")'
+	$(GPU_PYTHON) -m pytest tests/gpu
+	$(GPU_PYTHON) benchmarks/gpu/bandwidth.py --out $(GPU_OUT)
+	$(GPU_PYTHON) benchmarks/gpu/attention.py --out $(GPU_OUT)
+	$(GPU_PYTHON) benchmarks/gpu/ops.py --out $(GPU_OUT)
+	$(GPU_PYTHON) benchmarks/gpu/decode_steps.py --out $(GPU_OUT)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
