@@ -13,13 +13,13 @@ import argparse
 import json
 import random
 import statistics
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from bandwidth import read_bandwidth
 from provenance import provenance
+from timing import require_cuda
 
 from engine.build import build_engine
 from engine.config import EngineConfig
@@ -93,16 +93,11 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, help="folder for decode_steps.json")
     options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(
-            "benchmarks/gpu/decode_steps.py measures a GPU, and there is no CUDA device here", file=sys.stderr
-        )
-        sys.exit(2)
+    if options.device == "cuda":
+        require_cuda("benchmarks/gpu/decode_steps.py")
     bytes_per_s = read_bandwidth() if options.device == "cuda" else 1e10
     rows = []
-    print(
-        f"{'model':16}{'batch':>6}{'context':>9}{'regime':>8}{'GPU ms':>9}{'host ms':>9}{'floor ms':>10}{'ratio':>7}"
-    )
+    print(f"{'model':16} batch  context  regime   GPU ms  host ms  floor ms  ratio")
     for model in options.model:
         longest = options.context + STEPS
         engine = build_engine(
