@@ -56,6 +56,8 @@ class Simulation:
     def models(self) -> str:
         """What is being modelled, and what its step times rest on, in one line."""
         batches = f"{self.scheduler.scheduler} scheduler, {self.scheduler.batch_former} batches"
+        if self.scheduler.prefix_cache == "radix":
+            batches += ", radix prefix cache"
         several = "s" if self.config.num_instances > 1 else ""
         return (
             f"models {self.config.num_instances} instance{several} of vLLM v1 ({batches}); "
