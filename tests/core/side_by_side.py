@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
+from radix_reference import RadixReference
 from reference import Job, Planned, ReferenceScheduler, prompt_of
 
 from blis_py.core.config import SchedulerConfig
@@ -84,6 +85,20 @@ def cases(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Arrival]]:
     return config, draw(st.lists(arrivals(longest), min_size=1, max_size=10))
 
 
+@st.composite
+def radix_cases(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Arrival]]:
+    """The same with a radix cache; what can be shared may go on into the answer."""
+    config, workload = draw(cases())
+    config = replace(config, prefix_cache="radix", enable_prefix_caching=True)
+    longer = []
+    for arrival in workload:
+        rest = arrival.prompt_tokens - sum(tokens for _, tokens in arrival.runs)
+        more = draw(st.sampled_from([0, 0, rest + 4, rest + arrival.output_tokens]))
+        runs = (*arrival.runs, (draw(st.sampled_from("bc")), more)) if arrival.runs and more else arrival.runs
+        longer.append(replace(arrival, runs=runs))
+    return config, longer
+
+
 class SideBySide:
     """Drives both schedulers through the same workload, `STEP_NS` a step, and compares everything.
 
@@ -95,7 +110,8 @@ class SideBySide:
         self.config = config
         self.jump = jump
         self.real = Scheduler(config, track_longest=True)
-        self.naive = ReferenceScheduler(config)
+        naive = RadixReference if config.prefix_cache == "radix" else ReferenceScheduler
+        self.naive = naive(config)
         self.keys = KeySpace(config.block_size)
         self.requests: dict[str, Request] = {}
         self.jobs: dict[str, Job] = {}
@@ -125,10 +141,13 @@ class SideBySide:
             name, a.arrival_ns, a.prompt_tokens, a.output_tokens, a.max_tokens, a.priority, a.deadline_ns,
             self.keys.keys(a.runs),
         )  # fmt: skip
-        prompt = prompt_of(name, a.runs, a.prompt_tokens)
+        shareable = sum(tokens for _, tokens in a.runs)
+        tokens = prompt_of(name, a.runs, max(a.prompt_tokens, shareable))
+        prompt, answer = tokens[: a.prompt_tokens], tokens[a.prompt_tokens :]
         self.jobs[name] = job = Job(
-            name, a.arrival_ns, prompt, a.output_tokens, a.max_tokens, a.priority, a.deadline_ns
-        )
+            name, a.arrival_ns, prompt, a.output_tokens, a.max_tokens, a.priority, a.deadline_ns,
+            answer=answer, shareable=shareable,
+        )  # fmt: skip
         refused = self.real.add(request) is not None
         assert refused != self.naive.add(job)
 
@@ -178,7 +197,7 @@ class SideBySide:
         for job in naive.running:
             request = self.requests[job.id]
             assert (request.computed, request.generated) == (job.computed, job.generated)
-        assert real.kv.pool.num_free == len(naive.pool.free)
+        assert real.kv.pool.num_free == naive.pool.num_free
         assert real.kv.pool.in_use_ticks == naive.block_steps
 
     def compare_ends(self) -> None:

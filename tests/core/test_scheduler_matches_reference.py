@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
-from side_by_side import Arrival, SideBySide, cases
+from hypothesis import strategies as st
+from side_by_side import Arrival, SideBySide, cases, radix_cases
 
 from blis_py.core.config import SchedulerConfig
 
@@ -22,6 +23,15 @@ def test_steps_passed_in_one_go_are_those_the_naive_scheduler_plans_one_by_one(
 ) -> None:
     config, workload = case
     SideBySide(config, jump=True).run(workload)
+
+
+@settings(max_examples=100)
+@given(radix_cases(), st.booleans())
+def test_with_a_radix_cache_every_step_is_the_one_a_naive_scheduler_plans(
+    case: tuple[SchedulerConfig, list[Arrival]], jump: bool
+) -> None:
+    config, workload = case
+    SideBySide(config, jump).run(workload)
 
 
 def test_a_prefix_computed_twice_is_planned_as_the_naive_scheduler_does() -> None:
