@@ -13,6 +13,8 @@ run: $(VENV)/.installed
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
 
+# One thread per test process: they share the cores already.
+test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
 

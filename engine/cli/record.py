@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Step
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
 from engine.engine import LLMEngine
 from engine.sequence import Sequence as Running
@@ -24,20 +25,23 @@ def run_record(engine: LLMEngine, table: RequestTable, outcomes: Sequence[Runnin
     log = engine.recorder.log()
     recorder = Recorder(table, FrontendDelays())
     instance = InstanceLog(recorder, engine.scheduler, record_steps=False)
+    now_ns = 0
     for start_ns, end_ns in zip(log.steps["start_ns"], log.steps["end_ns"], strict=True):
-        instance.steps(Step(StepFeatures()), start_ns, (end_ns - start_ns,), 1)
+        if start_ns > now_ns:
+            instance.idle(start_ns - now_ns)
+        instance.steps(Step(StepFeatures()), start_ns, (end_ns,))
+        now_ns = end_ns
     enqueue_ns = dict(zip(log.requests["number"], log.requests["enqueue_ns"], strict=True))
     for row, outcome in enumerate(outcomes):
         recorder.instance[row] = 0
         if isinstance(outcome, InputError):
-            recorder.enqueue_ns[row] = recorder.finish_ns[row] = int(table.arrival_ns[row])
-            recorder.outcome[row] = Outcome.UNSERVABLE
+            instance.unservable(Request("", 0, 1, row=row), int(table.arrival_ns[row]))
             continue
-        recorder.enqueue_ns[row] = enqueue_ns[row]
+        recorder.ready_ns[row] = enqueue_ns[row]
         if outcome.finish_reason == "timeout":
-            instance.timed_out(outcome.request)
+            instance.timed_out([outcome.request])
         elif outcome.error is None:
-            instance.finished(outcome.request)
+            instance.finished([outcome.request])
         else:
             raise RuntimeError(f"{outcome.request.id}: {outcome.error}")
-    return recorder.record([instance], max(log.steps["end_ns"], default=0))
+    return recorder.record([instance], now_ns)

@@ -6,6 +6,7 @@ CPU tensors run the torch references, CUDA tensors the Triton and CUDA C++ kerne
 
 from engine.kernels.activation import swiglu
 from engine.kernels.attention import AttentionMetadata, paged_attention
+from engine.kernels.denoise import denoise
 from engine.kernels.moe import align_experts, fused_moe, route_grouped_sigmoid, route_softmax
 from engine.kernels.norm import rms_norm
 from engine.kernels.pages import copy_pages
@@ -18,6 +19,7 @@ __all__ = [
     "align_experts",
     "apply_penalties",
     "copy_pages",
+    "denoise",
     "fused_moe",
     "logprobs",
     "paged_attention",

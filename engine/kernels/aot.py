@@ -21,6 +21,7 @@ from typing import Any
 
 KERNEL_MODULES = (
     "engine.kernels.triton.decode_attention",
+    "engine.kernels.triton.denoise",
     "engine.kernels.triton.prefill_attention",
     "engine.kernels.triton.activation",
     "engine.kernels.triton.moe",

@@ -1,0 +1,138 @@
+"""A block-diffusion request as the scheduler sees it, and what passes between scheduler and driver."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import Request
+
+NO_SLOT = -1
+
+
+class DiffusionRequest(Request):
+    """A request whose output comes in blocks, each settled over several rounds.
+
+    `computed` counts tokens whose final keys and values are in the cache, always whole blocks. Its
+    `DECODING` status means that it denoises the block that starts there.
+    """
+
+    __slots__ = ("block_rounds", "dllm_algo_state", "dllm_incomplete_ids", "rounds_per_block", "slot")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.slot = NO_SLOT
+        """Request slot it holds."""
+        self.dllm_incomplete_ids: Any = None
+        """Work in progress on its block, carried verbatim; None = no block has been begun."""
+        self.dllm_algo_state: Any = None
+        """The algorithm's own notes on that block, carried verbatim."""
+        self.block_rounds = 0
+        """Rounds spent on that block."""
+        self.rounds_per_block: list[int] = []
+        """Rounds (forwards) that each committed block took."""
+
+    @property
+    def known_tokens(self) -> int:
+        """Leading positions of its block that the prompt has filled; above 0 in the first block only."""
+        return self.num_tokens - self.computed
+
+
+@dataclass(slots=True)
+class DiffusionFeatures(StepFeatures):
+    """A round as a latency model sees it.
+
+    A block of L tokens on a context of P is a prefill of L tokens, but for the mask: all L positions see
+    one another, so it has L*P + L*L query-key pairs, and a prompt chunk has them block by block.
+    `emitted_rows` counts the rows through the LM head: positions still masked (or open to edits).
+    """
+
+    denoise_blocks: int = 0
+    """Blocks being denoised, commits included."""
+    commit_blocks: int = 0
+    """Those among them whose input is final: the round only writes keys and values."""
+    prefill_blocks: int = 0
+    """Blocks of prompt."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What runs until the scheduler is asked again: one round, or as many as its mode allows."""
+
+    prefills: list[tuple[DiffusionRequest, int]] = field(default_factory=list)
+    """Requests computing (part of) a prompt, with the number of tokens: a multiple of the block."""
+    denoise: list[DiffusionRequest] = field(default_factory=list)
+    """Requests whose current block takes part, in running order."""
+    admitted: list[DiffusionRequest] = field(default_factory=list)
+    preempted: list[DiffusionRequest] = field(default_factory=list)
+    features: DiffusionFeatures = field(default_factory=DiffusionFeatures)
+    """But for LM-head rows and commits, which only the driver knows; see `round_features`."""
+
+    def round_features(self, lm_head_rows: int, commit_blocks: int) -> DiffusionFeatures:
+        """The features of one round of the batch: always the same object, for speed."""
+        self.features.emitted_rows, self.features.commit_blocks = lm_head_rows, commit_blocks
+        return self.features
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a batch. Sequences are parallel to `Batch.denoise`."""
+
+    accept_lengths: Sequence[int] = ()
+    """0 = the block goes on, block size = it is final and its keys and values are in the cache."""
+    rounds: int = 1
+    """Forwards that were run."""
+    spent: Sequence[int] | None = None
+    """In how many of them each block was still at work; None = in all."""
+    stopped: Mapping[Request, int] = field(default_factory=dict)
+    """Requests whose committed block holds an end of sequence, with the tokens up to and including it."""
+    keys: Mapping[Request, Sequence[Hashable]] = field(default_factory=dict)
+    """Content keys of the pages that a commit completes: how others can find them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A block that became final."""
+
+    request: DiffusionRequest
+    emitted_tokens: int
+    """Tokens the client gets of it."""
+    wasted_tokens: int
+    """Tokens past the end of the output."""
+    finished: bool
+
+
+@dataclass(slots=True)
+class DiffusionCounters:
+    """Totals over the life of a scheduler."""
+
+    batches: int = 0
+    rounds: int = 0
+    block_rounds: int = 0
+    """Sum over rounds of the blocks at work in them."""
+    idle_block_rounds: int = 0
+    """Sum over rounds of the blocks that were finished and rode along (synchronous mode)."""
+    committed_blocks: int = 0
+    emitted_tokens: int = 0
+    wasted_tokens: int = 0
+    """Committed positions past the end of an output."""
+    prefill_tokens: int = 0
+    preemptions: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    allocator_calls: int = 0
+    """Calls that take or give back slots or KV blocks."""
+    unfinished_allocator_calls: int = 0
+    """Those made for a block that goes on: none with reuse in place."""
+
+    @property
+    def steps_per_block(self) -> float:
+        """Mean rounds that a committed block took (vLLM's "steps per block"); commits included."""
+        return self.block_rounds / self.committed_blocks if self.committed_blocks else 0.0
+
+    @property
+    def committed_tokens_per_step(self) -> float:
+        """Mean output tokens per block and round ("tokens per forward")."""
+        return self.emitted_tokens / self.block_rounds if self.block_rounds else 0.0

@@ -1,0 +1,267 @@
+"""The engine for block diffusion: the scheduler core on a real clock, with forwards and steps in the middle.
+
+Twin of `blis_py.cluster.diffusion`: the same `DiffusionScheduler` forms the same batches there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass, field
+
+import torch
+
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_log import DiffusionLog
+from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
+from blis_py.core.request import Request, Status
+from blis_py.core.token_keys import token_keys
+from blis_py.errors import InputError
+from engine.clock import Clock
+from engine.diffusion.executor import DiffusionExecutor, RunningBatch
+from engine.diffusion.loops import run_fdfo, run_sync
+from engine.models.tokenizer import Tokenizer
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(slots=True)
+class DiffusionOutput:
+    """What one call of `DiffusionEngine.step` brought."""
+
+    blocks: list[tuple[Sequence, list[int]]] = field(default_factory=list)
+    """Sequences of which a block was committed, with the tokens they emit."""
+    finished: list[Sequence] = field(default_factory=list)
+    """Those that are over, for whatever reason."""
+
+
+class DiffusionEngine:
+    """Requests in, blocks of tokens out. `engine.diffusion.build` makes one.
+
+    Args:
+        scheduler: fresh; the engine is its only driver.
+        poll: called between the rounds of a batch, to bring in arrivals (by `add_request`).
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: DiffusionScheduler,
+        executor: DiffusionExecutor,
+        clock: Clock,
+        vocab_size: int,
+        tokenizer: Tokenizer | None = None,
+        poll: Callable[[], None] | None = None,
+    ) -> None:
+        self.scheduler, self.executor, self.clock = scheduler, executor, clock
+        self.tokenizer = tokenizer
+        self.poll = poll
+        self.log = DiffusionLog()
+        self._vocab_size = vocab_size
+        self._added = 0
+        self._sequences: dict[Request, Sequence] = {}
+        self._by_id: dict[str, DiffusionRequest] = {}
+        self._committed: dict[Request, list[int]] = {}
+        """Token ids of prompt and committed blocks, what lies beyond an end of sequence included."""
+        self._to_abort: list[DiffusionRequest] = []
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        prompt: str | Ordered[int],
+        params: SamplingParams = GREEDY,
+        *,
+        request_id: str | None = None,
+        arrival_ns: int | None = None,
+        priority: int = 1,
+        deadline_ns: int = -1,
+    ) -> Sequence:
+        """Puts a request into the queue; arguments as for `LLMEngine.add_request`. A prompt may be empty.
+
+        Raises:
+            InputError: it can never be served. The engine is as it was before.
+        """
+        request_id = request_id or f"request_{self._added}"
+        if request_id in self._by_id:
+            raise InputError("there is a request of this name", key="request_id", value=request_id)
+        ids = self._tokenize(prompt)
+        self._check(ids, params)
+        config = self.scheduler.config
+        request = DiffusionRequest(
+            request_id,
+            self.clock.now_ns() if arrival_ns is None else arrival_ns,
+            len(ids),
+            max_tokens=params.max_tokens or 0,
+            priority=priority,
+            deadline_ns=deadline_ns,
+            block_keys=token_keys(ids, config.block_size) if config.enable_prefix_caching else (),
+            row=self._added,
+        )
+        refusal = self.scheduler.add(request)
+        if refusal is not None:
+            fix = "shorten the prompt or lower max_tokens, or give the engine a larger max_model_len"
+            raise InputError(f"the request cannot be served: {refusal}", key=request_id, fix=fix)
+        eos = self.tokenizer.eos_ids if self.tokenizer is not None and not params.ignore_eos else frozenset()
+        sequence = Sequence(
+            self._added,
+            request,
+            ids,
+            params,
+            seed=0,
+            stop_ids=eos | frozenset(params.stop_token_ids),
+            tokenizer=self.tokenizer,
+            prompt=prompt if isinstance(prompt, str) else None,
+        )
+        self._added += 1
+        self._sequences[request], self._by_id[request_id], self._committed[request] = sequence, request, ids
+        return sequence
+
+    def abort_request(self, request_id: str) -> None:
+        """Ends a request before the next batch. Unknown and ended ones are left alone."""
+        request = self._by_id.get(request_id)
+        if request is not None:
+            self._to_abort.append(request)
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._sequences)
+
+    def _tokenize(self, prompt: str | Ordered[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if self.tokenizer is None:
+            raise InputError("text needs a tokenizer", key="prompt", fix="give token ids")
+        return self.tokenizer.encode(prompt)
+
+    def _check(self, ids: list[int], params: SamplingParams) -> None:
+        for key, tokens in (("prompt", ids), ("stop_token_ids", params.stop_token_ids)):
+            wrong = next((token for token in tokens if not 0 <= token < self._vocab_size), None)
+            if wrong is not None:
+                raise InputError(f"the model has tokens 0 to {self._vocab_size - 1}", key=key, value=wrong)
+        if params.temperature:
+            fix = "use temperature 0"
+            raise InputError(
+                "block diffusion takes the best tokens", key="temperature", value=params.temperature, fix=fix
+            )
+        if params.penalised or params.logprobs is not None:
+            raise InputError("penalties and logprobs are not there for block diffusion", key="sampling")
+        if params.stop_strings and self.tokenizer is None:
+            raise InputError("needs a tokenizer", key="stop", fix="use stop_token_ids")
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def step(self) -> DiffusionOutput:
+        """Schedule, run rounds, commit: one batch, or nothing if there is nothing to compute.
+
+        An error on the way ends the requests of the batch, not the engine.
+        """
+        now_ns = self.clock.now_ns()
+        gone = self._let_go(now_ns)
+        batch = self.scheduler.schedule(now_ns)
+        if batch is None:
+            return DiffusionOutput(finished=gone)
+        for request in batch.preempted:
+            self.executor.slots.evict(request)
+        try:
+            with torch.inference_mode():
+                running = self.executor.begin(batch, self._tokens)
+                outcome = self._run(running)
+                blocks = running.end(self.scheduler.diffusion.reuse_in_place)
+        except Exception as error:
+            return DiffusionOutput(finished=gone + self._fail(batch, error))
+        return self._commit(batch, outcome, blocks, gone)
+
+    def _run(self, running: RunningBatch) -> Outcome:
+        if self.scheduler.diffusion.fdfo:
+            return run_fdfo(running, self._must_yield)
+        return run_sync(running)
+
+    def _must_yield(self) -> bool:
+        if self.poll is not None:
+            self.poll()
+        return bool(self._to_abort) or self.scheduler.must_yield(self.clock.now_ns())
+
+    def _tokens(self, request: DiffusionRequest, start: int, end: int) -> list[int]:
+        return self._committed[request][start:end]
+
+    def _commit(
+        self, batch: Batch, outcome: Outcome, blocks: list[list[int]], gone: list[Sequence]
+    ) -> DiffusionOutput:
+        """Committed blocks become output, as far as their first end of sequence."""
+        emitted: dict[Request, list[int]] = {}
+        stopped: dict[Request, int] = {}
+        keys: dict[Request, list[bytes]] = {}
+        for request, block in zip(batch.denoise, blocks, strict=True):
+            if not block:
+                continue
+            sequence, new = self._sequences[request], block[request.known_tokens :]
+            emitted[request] = taken = []
+            for token in new[: request.target - request.generated]:
+                taken.append(token)
+                sequence.output_ids.append(token)
+                if sequence.stops_at(token):
+                    stopped[request] = len(taken)
+                    break
+            self._committed[request] += new
+            keys[request] = self._new_keys(request)
+        outcome = Outcome(outcome.accept_lengths, outcome.rounds, outcome.spent, stopped, keys)
+        self.log.batch(batch, outcome)
+        commits = self.scheduler.finish(batch, outcome)
+        end_ns = self.clock.now_ns()
+        self.log.commits(commits, end_ns)
+        output = DiffusionOutput(finished=gone)
+        for commit in commits:
+            sequence = self._sequences[commit.request]
+            if sequence.first_token_ns < 0:
+                sequence.first_token_ns = end_ns
+            output.blocks.append((sequence, emitted[commit.request]))
+            if commit.finished:
+                output.finished.append(self._remove(commit.request, end_ns))
+        return output
+
+    def _new_keys(self, request: DiffusionRequest) -> list[bytes]:
+        """Content keys of the pages that the block just committed completes."""
+        if not self.scheduler.config.enable_prefix_caching:
+            return []
+        page = self.scheduler.config.block_size
+        named = len(request.block_keys)
+        parent = request.block_keys[-1] if named else b""
+        assert isinstance(parent, bytes)
+        return token_keys(self._committed[request][named * page :], page, parent)
+
+    # -- leaving -----------------------------------------------------------------------------------
+
+    def _let_go(self, now_ns: int) -> list[Sequence]:
+        """Ends those whose deadline has come and those to be aborted."""
+        gone = []
+        if self.scheduler.first_deadline_ns <= now_ns:
+            gone += [self._remove(request, now_ns) for request in self.scheduler.expire(now_ns)]
+        for request in self._to_abort:
+            if request.status is not Status.FINISHED:
+                self.scheduler.abort(request)
+                gone.append(self._remove(request, now_ns))
+        self._to_abort.clear()
+        return gone
+
+    def _fail(self, batch: Batch, error: Exception) -> list[Sequence]:
+        """Ends the requests of a batch that broke, the latest first: it may share pages of an earlier one."""
+        involved = {*batch.denoise, *(request for request, _ in batch.prefills)}
+        end_ns, failed = self.clock.now_ns(), []
+        for request in [r for r in reversed(self.scheduler.running) if r in involved]:
+            self.scheduler.abort(request)
+            sequence = self._sequences[request]
+            sequence.finish_reason, sequence.error = "error", f"{type(error).__name__}: {error}"
+            failed.append(self._remove(request, end_ns))
+        return failed
+
+    def _remove(self, request: DiffusionRequest, now_ns: int) -> Sequence:
+        """The scheduler has let go of it, so does the engine."""
+        sequence = self._sequences.pop(request)
+        del self._by_id[request.id], self._committed[request]
+        self.executor.slots.forget(request)
+        sequence.finished(now_ns)
+        return sequence

@@ -1,0 +1,176 @@
+"""Runs the model and the algorithm on a planned batch of blocks and prompt chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from blis_py.core.diffusion_request import Batch, DiffusionRequest
+from engine.diffusion.blocks import Blocks, Logits, Tensor
+from engine.diffusion.graphs import BlockGraphs
+from engine.diffusion.slots import BlockSlots
+from engine.executor import Model
+from engine.kernels.attention import AttentionMetadata
+from engine.kv_pool import KVCache
+
+TokensOf = Callable[[DiffusionRequest, int, int], list[int]]
+"""Tokens of a request from one position to before another."""
+
+
+class DiffusionExecutor:
+    """The model, its KV cache, and the blocks in progress; `graphs`: captured rounds, None = all eager."""
+
+    def __init__(
+        self,
+        model: Model,
+        kv: KVCache,
+        slots: BlockSlots,
+        page_tokens: int,
+        graphs: BlockGraphs | None = None,
+    ) -> None:
+        self.model, self.kv, self.slots, self.page_tokens = model, kv, slots, page_tokens
+        self.graphs = graphs
+
+    def begin(self, batch: Batch, tokens_of: TokensOf) -> RunningBatch:
+        """The batch on the device, ready for its first round."""
+        return RunningBatch(self, batch, tokens_of)
+
+
+class RunningBatch:
+    """A batch between two calls of the scheduler; see `engine.diffusion.loops.Rounds`.
+
+    The blocks come first in the forward, then the prompt chunks. All tensors but the ids of the blocks stay
+    the same from round to round.
+    """
+
+    def __init__(self, executor: DiffusionExecutor, batch: Batch, tokens_of: TokensOf) -> None:
+        self.batch, self._executor = batch, executor
+        self._slots_of, self._algorithm = executor.slots, executor.slots.algorithm
+        self.block_tokens = block = self._slots_of.block_tokens
+        denoise = batch.denoise
+        tails = [tokens_of(r, r.computed, r.computed + r.known_tokens) for r in denoise]
+        self._slots, self._blocks, self._state = self._slots_of.begin(denoise, tails)
+        self.done = [False] * len(denoise)
+        self._wanted = [int(self._slots_of.wanted_rows[request.slot]) for request in denoise]
+        self._rounds = [request.block_rounds for request in denoise]
+        self._hidden: Tensor | None = None
+        graphs = executor.graphs
+        self._bucket = graphs.bucket(len(denoise)) if graphs is not None and not batch.prefills else 0
+        work = [(request, block) for request in denoise] + batch.prefills
+        prompts = [token for r, n in batch.prefills for token in tokens_of(r, r.computed, r.computed + n)]
+        self._lay_out(work, prompts)
+
+    @property
+    def has_prompts(self) -> bool:
+        return bool(self.batch.prefills)
+
+    def _lay_out(self, work: list[tuple[DiffusionRequest, int]], prompts: list[int]) -> None:
+        page, device = self._executor.page_tokens, self._slots_of.device
+        positions = np.concatenate([np.arange(r.computed, r.computed + n) for r, n in work])
+        tables = np.zeros((len(work), max(len(r.block_table) for r, _ in work)), dtype=np.int32)
+        for row, (request, _) in enumerate(work):
+            tables[row, : len(request.block_table)] = request.block_table
+        counts = [n for _, n in work]
+        owner = np.repeat(np.arange(len(work)), counts)
+        slots = tables[owner, positions // page].astype(np.int64) * page + positions % page
+        lengths = np.array([r.computed + n for r, n in work], dtype=np.int32)
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        self._positions, self._places, seq_lens, block_tables = (
+            torch.from_numpy(array).to(device) for array in (positions, slots, lengths, tables)
+        )
+        if self._bucket:
+            assert self._executor.graphs is not None
+            graphs = self._executor.graphs
+            graphs.load(self._bucket, self._positions, self._places, seq_lens, block_tables)
+            return
+        self._prompts = torch.tensor(prompts, dtype=torch.int64).to(device)
+        self._meta = AttentionMetadata(
+            query_start=torch.from_numpy(starts).to(device),
+            seq_lens=seq_lens,
+            block_tables=block_tables,
+            max_query_len=max(counts),
+            max_seq_len=int(lengths.max()),
+            num_decodes=0,
+            mask_block=self.block_tokens,
+        )
+
+    def forward(self) -> None:
+        """One forward of blocks and prompt chunks."""
+        executor = self._executor
+        if self._bucket:
+            assert executor.graphs is not None
+            self._hidden = executor.graphs.replay(self._bucket, self._blocks.ids)
+            return
+        ids = torch.cat((self._blocks.ids.view(-1), self._prompts))
+        self._hidden = executor.model(ids, self._positions, self._places, self._meta, executor.kv)
+
+    def step(self) -> list[bool]:
+        """The algorithm on the blocks that are not done; one small copy tells the host how it went.
+
+        Raises:
+            RuntimeError: a block has used up its rounds, so the algorithm makes no progress.
+        """
+        active = [index for index, over in enumerate(self.done) if not over]
+        for index in active:
+            self._rounds[index] += 1
+        if not any(self._wanted[index] for index in active):
+            for index in active:  # they wanted no logits: what the forward saw was final
+                self.done[index] = True
+            return list(self.done)
+        flags = self._step(active)
+        for index, flag in zip(active, flags, strict=True):
+            self.done[index], self._wanted[index] = flag < 0, max(flag, 0)
+        limit = self._algorithm.max_rounds(self.block_tokens)
+        for index in active:
+            if not self.done[index] and self._rounds[index] >= limit:
+                raise RuntimeError(
+                    f"a block is not done after {limit} rounds: no progress in {self.batch.denoise[index]}"
+                )
+        return list(self.done)
+
+    def _step(self, active: list[int]) -> list[int]:
+        """For each active block -1 if it is done, else the rows of logits its next round needs."""
+        assert self._hidden is not None
+        everybody = len(active) == len(self.done)
+        blocks, state, which = self._blocks, self._state, None
+        if not everybody:
+            which = torch.tensor(active, dtype=torch.int64).to(self._slots_of.device)
+            blocks = Blocks(blocks.ids[which], blocks.answer[which], blocks.mask_id)
+            state = {name: rows[which] for name, rows in state.items()}
+        algorithm, size = self._algorithm, self.block_tokens
+        wanted = algorithm.wanted(blocks, state)
+        rows = flat_rows(wanted, sum(self._wanted[index] for index in active))
+        places = rows if which is None else which[rows // size] * size + rows % size
+        logits = self._executor.model.logits(self._hidden.index_select(0, places))
+        done = algorithm.step(blocks, Logits(logits, rows), state)
+        flags = torch.where(done, -1, algorithm.wanted(blocks, state).sum(dim=1))
+        if which is not None:
+            self._blocks.ids.index_copy_(0, which, blocks.ids)
+            for name, values in state.items():
+                self._state[name].index_copy_(0, which, values)
+        copied: list[int] = flags.tolist()
+        return copied
+
+    def end(self, in_place: bool) -> list[list[int]]:
+        """The batch is over: blocks go back to their slots.
+
+        Returns:
+            Token ids of each finished block, nothing for the others.
+        """
+        denoise = self.batch.denoise
+        if not denoise:
+            return []
+        for request, rows in zip(denoise, self._wanted, strict=True):
+            self._slots_of.wanted_rows[request.slot] = rows
+        self._slots_of.end(denoise, self._slots, self._blocks, self._state, self.done, in_place)
+        if not any(self.done):
+            return [[] for _ in denoise]
+        ids = self._blocks.ids.tolist()
+        return [row if over else [] for row, over in zip(ids, self.done, strict=True)]
+
+
+def flat_rows(wanted: Tensor, count: int) -> Tensor:
+    """Indices of the `count` true entries, flat; the count being known, nothing waits for the device."""
+    return torch.nonzero_static(wanted.view(-1), size=count).view(-1)

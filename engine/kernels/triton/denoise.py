@@ -1,0 +1,172 @@
+"""A denoise round in one kernel: a program per row of logits, and the last to finish decides for all blocks.
+
+Each program reads its row once, keeping maximum, index and softmax mass per lane. It then draws a ticket:
+whoever draws the last one knows that all best tokens are written, and applies the rule to every block. The
+logits are by far the most of the work, so that one program at the end costs little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.aot import AotCase
+
+if TYPE_CHECKING:
+    from engine.kernels.denoise import Rule
+
+Tensor = torch.Tensor
+BLOCK_V = 4096
+WARPS = 8
+
+
+@triton.jit
+def _denoise(
+    ids,
+    answer,
+    logits,
+    rows,
+    tokens,
+    confidence,
+    tickets,
+    edit_rounds,
+    done,
+    num_rows,
+    num_blocks,
+    vocabulary,
+    stride_logits,
+    mask_id,
+    threshold,
+    edit_threshold,
+    penalty,
+    max_edit_rounds,
+    L: tl.constexpr,
+    BLOCK_L: tl.constexpr,
+    AT_LEAST: tl.constexpr,
+    EDITS: tl.constexpr,
+    PENALTY: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    if row < num_rows:
+        place = tl.load(rows + row)
+        before = tl.load(ids + place - 1, mask=(place % L > 0) & PENALTY, other=-1)
+        lanes = tl.arange(0, BLOCK_V)
+        high = tl.full((BLOCK_V,), float("-inf"), tl.float32)
+        mass = tl.zeros((BLOCK_V,), tl.float32)
+        index = tl.zeros((BLOCK_V,), tl.int32)
+        for start in range(0, vocabulary, BLOCK_V):
+            columns = start + lanes
+            allowed = (columns < vocabulary) & (columns != mask_id)
+            z = tl.load(logits + row * stride_logits + columns, mask=allowed, other=float("-inf"))
+            if PENALTY:
+                z = tl.where(columns == before, z - penalty, z)
+            higher = tl.maximum(high, z)
+            grown = mass * tl.exp(high - higher) + tl.exp(z - higher)
+            mass = tl.where(higher == float("-inf"), 0.0, grown)
+            index = tl.where(z > high, columns, index)
+            high = higher
+        top = tl.max(high, axis=0)
+        best = tl.min(tl.where(high == top, index, vocabulary), axis=0)
+        total = tl.sum(tl.where(high == float("-inf"), 0.0, mass * tl.exp(high - top)), axis=0)
+        tl.store(tokens + place, best.to(tl.int64))
+        tl.store(confidence + place, 1.0 / total)
+    tl.debug_barrier()
+    ticket = tl.atomic_add(tickets, 1, sem="acq_rel")
+    if ticket == tl.num_programs(0) - 1:
+        positions = tl.arange(0, BLOCK_L)
+        for block in range(0, num_blocks):
+            places = block * L + positions
+            inside = positions < L
+            old = tl.load(ids + places, mask=inside, other=-1)
+            open_ = tl.load(answer + places, mask=inside, other=0) != 0
+            masked = open_ & (old == mask_id)
+            asked = masked
+            if EDITS:
+                asked = open_
+            new = tl.load(tokens + places, mask=asked, other=0, cache_modifier=".cg")
+            sure = tl.load(confidence + places, mask=asked, other=float("-inf"), cache_modifier=".cg")
+            candidates = tl.where(masked, sure, float("-inf"))
+            mine, theirs = candidates[:, None], candidates[None, :]
+            earlier = positions[None, :] < positions[:, None]
+            ahead = (theirs > mine) | ((theirs == mine) & earlier)
+            rank = tl.sum(ahead.to(tl.int32), axis=1)
+            change = masked & ((candidates > threshold) | (rank < AT_LEAST))
+            if EDITS:
+                full = (tl.sum(masked.to(tl.int32), axis=0) == 0).to(tl.int32)
+                rounds = tl.load(edit_rounds + block) + full
+                tl.store(edit_rounds + block, rounds)
+                exhausted = full * (rounds > max_edit_rounds).to(tl.int32)
+                edits = open_ & (masked == 0) & (new != old) & (sure > edit_threshold) & (exhausted == 0)
+                change = change | edits
+            tl.store(ids + places, new, mask=change)
+            tl.store(done + block, (tl.sum(change.to(tl.int32), axis=0) == 0).to(tl.uint8))
+
+
+def denoise(
+    ids: Tensor,
+    answer: Tensor,
+    logits: Tensor,
+    rows: Tensor,
+    mask_id: int,
+    rule: Rule,
+    edit_rounds: Tensor | None,
+) -> Tensor:
+    """See `engine.kernels.denoise.denoise`; the logits are left as they are."""
+    blocks, positions = ids.shape
+    tokens = torch.empty(ids.shape, dtype=torch.int64, device=ids.device)
+    confidence = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)
+    done = torch.empty(blocks, dtype=torch.uint8, device=ids.device)
+    edits = rule.edit_threshold is not None
+    _denoise[(max(len(rows), 1),)](
+        ids,
+        answer.contiguous().view(torch.uint8),
+        logits,
+        rows,
+        tokens,
+        confidence,
+        torch.zeros(1, dtype=torch.int32, device=ids.device),
+        edit_rounds if edits else done,
+        done,
+        len(rows),
+        blocks,
+        logits.shape[1],
+        logits.stride(0),
+        mask_id,
+        rule.threshold,
+        rule.edit_threshold if edits else 0.0,
+        rule.penalty,
+        rule.max_edit_rounds,
+        L=positions,
+        BLOCK_L=triton.next_power_of_2(positions),
+        AT_LEAST=rule.at_least,
+        EDITS=edits,
+        PENALTY=rule.penalty > 0,
+        BLOCK_V=min(BLOCK_V, triton.next_power_of_2(logits.shape[1])),
+        num_warps=WARPS,
+    )
+    return done.view(torch.bool)
+
+
+def aot_cases() -> list[AotCase]:
+    """Blocks of 32 over LLaDA2.0-mini's vocabulary, with and without edits."""
+    pointers = dict.fromkeys(("ids", "rows", "tokens"), "*i64:16")
+    pointers |= {"answer": "*u8:16", "logits": "*fp32:16", "confidence": "*fp32:16", "tickets": "*i32:16"}
+    pointers |= {"edit_rounds": "*i32:16", "done": "*u8:16"}
+    whole = {"num_rows": "i32", "num_blocks": "i32", "vocabulary": "i32:16", "stride_logits": "i32:16"}
+    real = dict.fromkeys(("threshold", "edit_threshold", "penalty"), "fp32")
+    signature = {**pointers, **whole, "mask_id": "i32", **real, "max_edit_rounds": "i32"}
+    return [
+        AotCase(
+            f"denoise {name}",
+            _denoise,
+            signature,
+            {"L": 32, "BLOCK_L": 32, "AT_LEAST": 1, "EDITS": edits, "PENALTY": edits, "BLOCK_V": BLOCK_V},
+            num_warps=WARPS,
+            max_registers=128,
+        )
+        for name, edits in (("fill", False), ("fill and edit", True))
+    ]

@@ -1,0 +1,295 @@
+"""Simulated block diffusion: the textbook example, jumps that change nothing, published speed-ups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
+from blis_py.cluster.diffusion_record import DiffusionRun
+from blis_py.cluster.diffusion_run import diffusion_workload, simulate_diffusion
+from blis_py.cluster.diffusion_steps import (
+    DenoiseSteps,
+    Histogram,
+    MeanAndSpread,
+    Mixture,
+    draw_rounds,
+    steps_from_mapping,
+)
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_config import DiffusionConfig
+from blis_py.core.diffusion_request import DiffusionRequest
+from blis_py.errors import InputError
+from blis_py.latency import build as build_latency
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.latency.model_shape import load_model
+from blis_py.workload.generate import generate
+from blis_py.workload.spec import load_spec
+from blis_py.workload.streams import stream
+
+MS = 1_000_000
+FLAT = Linear(LinearCoefficients(LinearCosts(step=MS)))
+DETAILED = Linear(
+    LinearCoefficients(LinearCosts(step=7e5, prefill_tokens=900, prefill_pairs=0.7, emitted_rows=333))
+)
+MODES = set(DiffusionConfig.__dataclass_fields__)
+
+
+def simulate(
+    requests: list[DiffusionRequest],
+    rounds: Any,
+    *,
+    latency: Linear = FLAT,
+    costs: DiffusionCosts | None = None,
+    single_step: bool = False,
+    **given: Any,
+) -> DiffusionRun:
+    modes = {name: given.pop(name) for name in list(given) if name in MODES}
+    defaults = {"num_kv_blocks": 4096, "max_model_len": 4096, "block_size": 32, "max_num_seqs": 3}
+    config = SchedulerConfig(**{**defaults, **given})
+    scheduler = DiffusionScheduler(config, DiffusionConfig(**modes))
+    run = DiffusionInstance(scheduler, latency, rounds, costs, single_step).run(requests)
+    scheduler.check()
+    assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
+    return run
+
+
+def request(row: int, prompt: int = 0, output: int = 32, arrival_ns: int = 0) -> DiffusionRequest:
+    return DiffusionRequest("ABCDE"[row] if row < 5 else str(row), arrival_ns, prompt, output, row=row)
+
+
+@pytest.mark.parametrize(
+    ("fdfo", "ends_ms", "waste"), [(True, [3, 8, 2, 6, 7], 0), (False, [8, 8, 8, 12, 12], 11)]
+)
+def test_the_example_of_blocks_with_3_8_and_2_steps(fdfo: bool, ends_ms: list[int], waste: int) -> None:
+    asked = [request(row) for row in range(5)]
+    run = simulate(asked, [[3], [8], [2], [4], [4]], fdfo=fdfo)
+    assert [run.commit_ns[each][0] // MS for each in asked] == ends_ms
+    assert [each.scheduled_ns // MS for each in asked] == [0, 0, 0, *((2, 3) if fdfo else (8, 8))]
+    assert run.summary()["idle_block_rounds"] == waste
+
+
+def random_requests(seed: int, count: int = 25) -> list[DiffusionRequest]:
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.integers(0, 9 * MS, count))
+    prompts, outputs = rng.choice([0, 1, 31, 32, 33, 200], count), rng.integers(1, 120, count)
+    return [
+        request(row, int(p), int(o), int(t))
+        for row, (p, o, t) in enumerate(zip(prompts, outputs, arrivals, strict=True))
+    ]
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10**6),
+    fdfo=st.booleans(),
+    reloop=st.booleans(),
+    slots=st.integers(1, 6),
+    pages=st.integers(10, 40),
+)
+def test_passing_alike_rounds_in_one_go_gives_what_single_rounds_give(
+    seed: int, fdfo: bool, reloop: bool, slots: int, pages: int
+) -> None:
+    runs = []
+    for single_step in (False, True):
+        asked = random_requests(seed)
+        rounds = draw_rounds(asked, MeanAndSpread(6, 0.5), block_tokens=32, seed=seed)
+        settings = {"fdfo": fdfo, "reloop": reloop, "max_num_seqs": slots, "num_kv_blocks": pages}
+        runs.append(simulate(asked, rounds, latency=DETAILED, single_step=single_step, **settings))
+    jumped, stepped = runs
+    assert list(jumped.commit_ns.values()) == list(stepped.commit_ns.values())
+    assert [r.id for r in jumped.commit_ns] == [r.id for r in stepped.commit_ns]
+    assert jumped.counters.rounds == stepped.counters.rounds
+    assert [r.scheduled_ns for r in jumped.requests] == [r.scheduled_ns for r in stepped.requests]
+
+
+def speed_up(slots: int, steps: DenoiseSteps, prompt: int = 0, output: int = 32, count: int = 600) -> float:
+    """Synchronous rounds over FDFO rounds, with work for every slot to the end but for the last blocks."""
+    rounds = {}
+    for fdfo in (True, False):
+        asked = [request(row, prompt, output) for row in range(count)]
+        drawn = draw_rounds(asked, steps, block_tokens=32, seed=3)
+        run = simulate(asked, drawn, fdfo=fdfo, max_num_seqs=slots, num_kv_blocks=16 * slots)
+        rounds[fdfo] = run.counters.rounds
+    return rounds[False] / rounds[True]
+
+
+@pytest.mark.parametrize(("slots", "published"), [(4, 1.30), (16, 1.45)])
+@pytest.mark.parametrize("cv", [0.25, 0.30])
+def test_the_published_speed_ups_follow_from_the_spread_of_step_counts(
+    slots: int, published: float, cv: float
+) -> None:
+    assert speed_up(slots, MeanAndSpread(12.5, cv)) == pytest.approx(published, rel=0.1)
+
+
+def test_without_spread_both_modes_take_the_same_rounds() -> None:
+    assert speed_up(4, MeanAndSpread(12, 0)) == 1.0
+
+
+def test_switches_cost_what_they_save() -> None:
+    costs = DiffusionCosts(schedule_ns=100_000, allocator_call_ns=10_000)
+    times = {}
+    for switched in ({}, {"reloop": False}, {"reloop": False, "reuse_in_place": False}):
+        asked = [request(row) for row in range(12)]
+        rounds = draw_rounds(asked, MeanAndSpread(12.5, 0.3), block_tokens=32, seed=1)
+        run = simulate(asked, rounds, costs=costs, **switched)
+        summary = run.summary()
+        times[len(switched)] = round(summary["duration_s"] * 1e9)
+        assert times[len(switched)] <= (
+            summary["rounds"] * MS
+            + summary["scheduler_calls"] * costs.schedule_ns
+            + summary["allocator_calls"] * costs.allocator_call_ns
+        )
+        assert (summary["unfinished_allocator_calls"] > 0) == (len(switched) == 2)
+    assert times[0] < times[1] < times[2]
+
+
+def test_metrics_of_one_request_by_hand() -> None:
+    asked = [request(0, prompt=40, output=50, arrival_ns=2 * MS)]
+    run = simulate(asked, [[4, 6]])
+    summary = run.summary()
+    assert run.commit_ns[asked[0]] == [7 * MS, 13 * MS]  # one round of prompt, then the blocks
+    assert summary["mean_ttft_ms"] == 5
+    assert summary["mean_time_per_block_ms"] == 6
+    assert summary["mean_e2e_ms"] == 11
+    assert summary["diffusion_steps_per_block"] == 5
+    assert summary["diffusion_committed_tokens_per_step"] == 5
+    assert summary["wasted_tokens"] == 24 + 32 - 50
+
+
+def test_every_request_ends_in_one_bucket() -> None:
+    asked = [request(row, output=64) for row in range(4)]
+    asked[1].deadline_ns = 7 * MS  # after its first block
+    asked[2].deadline_ns = 2 * MS  # in the queue
+    asked.append(request(4, prompt=5000))
+    run = simulate(asked, [[5, 5]] * 5, max_num_seqs=2)
+    summary = run.summary()
+    buckets = {name: summary[name] for name in ("completed", "timed_out", "unservable")}
+    assert buckets == {"completed": 2, "timed_out": 2, "unservable": 1}
+    assert len(run.commit_ns[asked[1]]) == 1
+
+
+def test_a_round_is_priced_as_prefills_under_a_block_causal_mask() -> None:
+    seen = []
+
+    class Noting(Linear):
+        def step_ns(self, features: Any) -> int:
+            names = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens", "emitted_rows")
+            seen.append(tuple(getattr(features, name) for name in names))
+            return MS
+
+    simulate([request(0, prompt=70, output=20)], [[3]], latency=Noting(LinearCoefficients()))
+    within = 32 * 32
+    assert seen == [
+        (1, 64, within + 2 * within, 0, 0),
+        (1, 32, 32 * 64 + within, 64, 26),
+        (1, 32, 32 * 64 + within, 64, 13),
+        (1, 32, 32 * 64 + within, 64, 0),
+    ]
+
+
+# -- step counts -------------------------------------------------------------------------------------
+
+
+def drawn(steps: DenoiseSteps, count: int = 20_000) -> Any:
+    return steps.draw(stream(1, "test"), count)
+
+
+def test_distributions_have_the_moments_they_are_given() -> None:
+    counts = drawn(steps_from_mapping({"mean": 12.5, "cv": 0.28}))
+    assert counts.mean() == pytest.approx(12.5, rel=0.01)
+    assert counts.std() / counts.mean() == pytest.approx(0.28, rel=0.03)
+    assert 1 <= counts.min() <= counts.max() <= 32
+    histogram = drawn(steps_from_mapping({"histogram": {4: 3, 9: 1}}))
+    assert set(histogram.tolist()) == {4, 9}
+    assert (histogram == 4).mean() == pytest.approx(0.75, abs=0.01)
+    bimodal = {
+        "mixture": [
+            {"weight": 4, "steps": {"histogram": {10: 1}}},
+            {"weight": 1, "steps": {"mean": 32, "cv": 0}},
+        ]
+    }
+    assert (drawn(steps_from_mapping(bimodal)) == 32).mean() == pytest.approx(0.2, abs=0.01)
+
+
+def test_descriptions_become_the_distributions_they_describe() -> None:
+    assert steps_from_mapping({"mean": 8, "cv": 0.5, "cap": 16}) == MeanAndSpread(8.0, 0.5, 16)
+    mixture = steps_from_mapping({"mixture": [{"weight": 1, "steps": {"histogram": {"3": 2}}}]})
+    assert mixture == Mixture([(1.0, Histogram({3: 2.0}))])
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({}, "steps"),
+        ({"mean": 8}, "steps.cv"),
+        ({"mean": 40, "cv": 0.2}, "steps.mean"),
+        ({"mean": 8, "cv": -1}, "steps.cv"),
+        ({"mean": 8, "cv": 0.2, "cap": 9.5}, "steps.cap"),
+        ({"mean": 8, "cv": 0.2, "std": 1}, "steps.std"),
+        ({"histogram": {"x": 1}}, "steps.histogram.x"),
+        ({"histogram": {0: 1}}, "steps.histogram.0"),
+        ({"histogram": {4: 0}}, "steps.histogram"),
+        ({"mixture": []}, "steps.mixture"),
+        ({"mixture": [{"weight": 1, "steps": {"mean": 1}}]}, "steps.mixture[0].steps.cv"),
+    ],
+)
+def test_bad_descriptions_are_refused_by_key(values: Any, key: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        steps_from_mapping(values)
+    assert refusal.value.key == key
+
+
+def test_step_counts_depend_on_requests_and_seed_alone() -> None:
+    steps = MeanAndSpread(12.5, 0.3)
+    few = draw_rounds([request(0, 5, 60)], steps, block_tokens=32, seed=9)
+    more = draw_rounds([request(0, 5, 60), request(1)], steps, block_tokens=32, seed=9)
+    assert more[0] == few[0]
+    assert len(few[0]) == 3
+    assert draw_rounds([request(0, 5, 60)], steps, block_tokens=32, seed=10) != few
+
+
+# -- whole workloads -----------------------------------------------------------------------------------
+
+
+def test_a_workload_spec_runs_on_a_roofline_and_fdfo_is_faster() -> None:
+    spec = Path(__file__).resolve().parents[2] / "workloads" / "chat.yaml"
+    table = generate(load_spec(spec), num_requests=150, rate=40)
+    workload = diffusion_workload({"kind": "diffusion", "steps": {"mean": 12.5, "cv": 0.28}})
+    summaries = []
+    for fdfo in (True, False):
+        run = simulate_diffusion(
+            table,
+            workload,
+            scheduler=SchedulerConfig(num_kv_blocks=4096, max_model_len=8192, block_size=64, max_num_seqs=16),
+            latency=build_latency("roofline", shape=load_model("llada2.0-mini"), gpu=load_gpu("h200")),
+            fdfo=fdfo,
+        )
+        summaries.append(run.summary())
+    assert [summary["completed"] for summary in summaries] == [150, 150]
+    assert summaries[0]["output_tokens"] == summaries[1]["output_tokens"] == table.output_tokens.sum()
+    assert summaries[0]["mean_e2e_ms"] < summaries[1]["mean_e2e_ms"]
+    assert summaries[0]["rounds"] < summaries[1]["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"kind": "ar", "steps": {"mean": 2, "cv": 0}}, "clients[0].dllm.kind"),
+        ({"kind": "diffusion", "step": {}}, "clients[0].dllm.step"),
+        ({"kind": "diffusion", "block_size": 0, "steps": {}}, "clients[0].dllm.block_size"),
+        ({"kind": "diffusion"}, "clients[0].dllm.steps"),
+        ({"kind": "diffusion", "commit_rounds": 2, "steps": {}}, "clients[0].dllm.commit_rounds"),
+    ],
+)
+def test_bad_diffusion_sections_are_refused_by_key(values: Any, key: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        diffusion_workload(values, key="clients[0].dllm")
+    assert refusal.value.key == key
