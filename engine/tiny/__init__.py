@@ -1,0 +1,20 @@
+"""Tiny models with checkable answers: their tasks, their training, their committed checkpoints.
+
+Start with `tasks.py` (what is asked), then `model.py` (who answers), then `train.py` (how it learns);
+`autoregressive.py` and `diffusion.py` are the two ways of learning and decoding.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+
+
+def checkpoint(kind: str) -> Path:
+    """The folder of a committed checkpoint in HuggingFace layout: `"ar"` or `"diffusion"`."""
+    folder = CHECKPOINTS / kind
+    if not (folder / "config.json").is_file():
+        known = ", ".join(sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json")))
+        raise ValueError(f"no tiny checkpoint named {kind!r}; there are: {known or 'none'}")
+    return folder

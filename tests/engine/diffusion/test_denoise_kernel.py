@@ -1,0 +1,74 @@
+"""The denoise kernel agrees with its reference, under Triton's interpreter; and it compiles for sm_90.
+
+Both in processes of their own: Triton's interpreter is chosen when a kernel module is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+AGREE = """
+import torch
+from engine.kernels import backend
+from engine.kernels.denoise import Rule, denoise
+
+RULES = [
+    Rule(0.5), Rule(2.0, at_least=5), Rule(0.0),
+    Rule(0.3, edit_threshold=0.1, max_edit_rounds=2),
+    Rule(0.3, edit_threshold=0.0, max_edit_rounds=1, penalty=1.5),
+]
+MASK, VOCAB = 3, 300
+generator = torch.Generator().manual_seed(0)
+for rule in RULES:
+    for blocks, size in ((1, 32), (5, 32), (2, 4)):
+        ids = torch.randint(VOCAB, (blocks, size), generator=generator)
+        ids[torch.rand(ids.shape, generator=generator) < 0.5] = MASK
+        ids[-1] = 7  # no masks left
+        answer = torch.arange(size).repeat(blocks, 1) >= torch.randint(size, (blocks, 1), generator=generator)
+        wanted = answer if rule.edit_threshold is not None else answer & (ids == MASK)
+        rows = wanted.view(-1).nonzero().view(-1)
+        logits = 4 * torch.randn(len(rows), VOCAB, generator=generator)
+        logits[:, MASK] += 20
+        if len(rows) > 2:
+            logits[2] = logits[1]  # ties
+            logits[0, 9] = logits[0, 250] = 30.0
+        results = []
+        for name in ("reference", "triton"):
+            mine, rounds = ids.clone(), torch.arange(blocks, dtype=torch.int32)
+            with backend.force(name):
+                done = denoise(mine, answer, logits.clone(), rows, MASK, rule, rounds)
+            results.append((mine, rounds, done))
+        for one, other in zip(*results):
+            assert torch.equal(one, other), (rule, blocks, size, one, other)
+        assert not torch.equal(results[0][0], ids) or bool(results[0][2].all())
+print("agreed")
+"""
+COMPILE = """
+from engine.kernels import aot
+for case in aot.all_cases(["engine.kernels.triton.denoise"]):
+    print(aot.check(case))
+"""
+
+
+def run(script: str, **environment: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=clean | environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device there")
+def test_the_triton_kernel_agrees_with_the_reference() -> None:
+    assert run(AGREE, TRITON_INTERPRET="1") == "agreed\n"
+
+
+def test_the_kernel_compiles_for_sm_90_without_spills() -> None:
+    lines = run(COMPILE).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["denoise fill", "denoise fill and edit"]
