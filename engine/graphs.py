@@ -30,7 +30,7 @@ class CudaCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream()
 
     def __call__(self, run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
         self._stream.wait_stream(torch.cuda.current_stream())

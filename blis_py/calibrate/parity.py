@@ -15,8 +15,8 @@ from blis_py.cluster.instance import Instance
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
-from blis_py.core.request import Request
-from blis_py.core.scheduler import NEVER_NS, Scheduler, Step
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.scheduler import Scheduler, Step
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.metrics.record import Outcome
