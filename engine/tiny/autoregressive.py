@@ -14,7 +14,7 @@ from engine.tiny.vocab import EOS, PAD, decode, encode
 
 CONFIG: dict[str, Any] = {}  # what config.json says beyond the shape
 MASK_BLOCK = 1
-BATCH = {"arithmetic": 32, "copy": 8, "sort": 7, "shuffle": 5, "record": 4}  # problems of a training step
+BATCH = {"arithmetic": 32, "copy": 8, "sort": 7, "record": 4}  # problems of a training step
 
 
 def example(prompt: str, answer: str, rng: Random) -> Example:

@@ -22,7 +22,7 @@ from engine.tiny.vocab import EOS, MASK, decode, encode
 BLOCK = MASK_BLOCK = 32
 THRESHOLD = 0.95
 CONFIG: dict[str, Any] = {"block_diffusion": {"block_size": BLOCK, "mask_token_id": MASK}}
-BATCH = {"arithmetic": 20, "copy": 5, "sort": 6, "shuffle": 4, "record": 4}  # problems of a training step
+BATCH = {"arithmetic": 20, "copy": 5, "sort": 6, "record": 4}  # problems of a training step
 
 
 def example(prompt: str, answer: str, rng: Random) -> Example:

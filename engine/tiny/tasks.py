@@ -5,11 +5,10 @@ Each task asks a prompt and can solve it; the solution is a function of the prom
     37+48=                          85
     copy: qwrtz ->                  qwrtz
     sort: qwrtz ->                  qrtwz
-    shuffle: qwrtz ->               twzqr       (or the same letters in any other order)
     record: name=bo age=7 ->        {"name":"bo","age":7}
 
-They differ in how much of an answer is certain before its first token is written: all of a copy, nothing of
-a shuffle. So a diffusion model needs one round for some blocks and as many as there are letters for others.
+They differ in how much of an answer is certain before its first token is written, so that a diffusion model
+needs one round for some blocks and many for others.
 """
 
 from __future__ import annotations
@@ -70,19 +69,6 @@ def solve_sort(prompt: str) -> str:
     return "".join(sorted(body(prompt)))
 
 
-def ask_shuffle(rng: Random) -> str:
-    return f"shuffle: {''.join(rng.sample(ascii_lowercase, rng.randint(3, 14)))} -> "
-
-
-def solve_shuffle(prompt: str) -> str:
-    """An order nobody can guess: a learner finds all orders equally likely."""
-    return "".join(Random(prompt).sample(body(prompt), len(body(prompt))))
-
-
-def same_letters(answer: str, text: str) -> bool:
-    return sorted(answer) == sorted(text)
-
-
 def ask_record(rng: Random) -> str:
     fields = f"name={letters(rng, rng.randint(2, 6))} age={rng.randint(1, 99)}"
     city = f" city={letters(rng, rng.randint(2, 6))}" if rng.random() < 0.5 else ""
@@ -106,7 +92,6 @@ TASKS = {
     "arithmetic": Task(ask_arithmetic, solve_arithmetic),
     "copy": Task(ask_copy, body),
     "sort": Task(ask_sort, solve_sort),
-    "shuffle": Task(ask_shuffle, solve_shuffle, same_letters),
     "record": Task(ask_record, solve_record, same_json),
 }
 

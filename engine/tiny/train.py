@@ -27,7 +27,7 @@ from engine.tiny.packing import IGNORE, Batch, pack
 from engine.tiny.tasks import MAX_TOKENS, TASKS, check, make
 
 KINDS: dict[str, ModuleType] = {"ar": autoregressive, "diffusion": diffusion}
-STEPS = {"ar": 1600, "diffusion": 6000}
+STEPS = {"ar": 1500, "diffusion": 3500}
 MUON_LR, ADAMW_LR, WARMUP_STEPS = 1e-2, 3e-3, 50
 
 
