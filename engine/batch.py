@@ -1,7 +1,9 @@
 """From a planned step to the tensors of one forward.
 
 Decodes stand first in the batch, one row each, then the prefills. Everything the forward needs is
-written by numpy into one staging buffer, which goes to the device in one copy.
+written by numpy into one staging buffer, which goes to the device in one copy. A GPU remembers the running
+sequences, and where all of them decode it makes the inputs of the step itself (`kernels.prepare`): then
+nothing is sent but who they are, when that has changed, and new pages.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.kernels.attention import AttentionMetadata
+from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 
 Ints = NDArray[np.int64]
 _CACHED_LAYOUTS = 1024
@@ -34,6 +37,8 @@ class Arrays:
     """[S] row of each sequence in the block tables."""
     emit: Ints
     """[R] rows of the hidden states that need logits."""
+    emit_rows: Ints
+    """[R] rows of their sequences in the block tables."""
     query_start: NDArray[np.int32]
     """[S + 1]"""
     seq_lens: NDArray[np.int32]
@@ -49,6 +54,7 @@ class Inputs:
     slots: torch.Tensor
     rows: torch.Tensor
     emit: torch.Tensor
+    emit_rows: torch.Tensor
     query_start: torch.Tensor
     seq_lens: torch.Tensor
 
@@ -70,7 +76,7 @@ class StagingBuffer:
     """
 
     def __init__(self, max_tokens: int, max_seqs: int, device: torch.device) -> None:
-        nbytes = 8 * (3 * max_tokens + 2 * max_seqs) + 4 * (2 * max_seqs + 1)
+        nbytes = 8 * (3 * max_tokens + 3 * max_seqs) + 4 * (2 * max_seqs + 1)
         self._on_cpu = device.type == "cpu"
         self._host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=not self._on_cpu)
         self._device = self._host if self._on_cpu else torch.zeros(nbytes, dtype=torch.uint8, device=device)
@@ -90,7 +96,7 @@ class StagingBuffer:
         return layout
 
     def _divide(self, tokens: int, seqs: int, emitted: int) -> Layout:
-        wide, narrow = (tokens, tokens, tokens, seqs, emitted), (seqs + 1, seqs)
+        wide, narrow = (tokens, tokens, tokens, seqs, emitted, emitted), (seqs + 1, seqs)
         middle = 8 * sum(wide)
         nbytes = middle + 4 * sum(narrow)
 
@@ -164,6 +170,7 @@ class BatchBuilder:
 
     Args:
         largest_bucket: rows of the largest padded batch.
+        on_device: whether the device makes the inputs of decodes; None = if it is a GPU.
     """
 
     def __init__(
@@ -175,6 +182,7 @@ class BatchBuilder:
         block_size: int,
         device: torch.device,
         largest_bucket: int = 0,
+        on_device: bool | None = None,
     ) -> None:
         seqs = max(max_seqs, largest_bucket)
         self.block_size = block_size
@@ -191,6 +199,13 @@ class BatchBuilder:
         """Rows of `_next` of the decodes of the batch that has been begun."""
         self._filled: tuple[Layout, Ints] | None = None
         """Layout and slots of the latest batch, if it was all decodes."""
+        self._unsent = True
+        """Whether the device has not seen these yet."""
+        self._state: DecodeState | None = None
+        if on_device or (on_device is None and device.type != "cpu"):
+            positions = torch.full((max_seqs + 1,), -1, dtype=torch.int64, device=device)
+            self._state = DecodeState(torch.zeros_like(positions), positions, self.tables.device)
+            self._gathered = self.tables.device.new_zeros((seqs, self.tables.host.shape[1]))
 
     def begin(self, rows: Ints) -> list[int]:
         """Begins a batch in which the sequences in these slots decode.
@@ -218,16 +233,17 @@ class BatchBuilder:
         size = padded or count
         layout = self._staging.layout(size, size, size)
         host = layout.host
-        host.tokens[:, :count] = self._decoding.T
+        if self._state is None:
+            host.tokens[:, :count] = self._decoding.T
+            host.seq_lens[:count] = self._decoding[:, 1] + 1
         self._decoding += _ONE_FURTHER
-        host.seq_lens[:count] = self._decoding[:, 1]
         self._next[rows] = self._decoding
         if self._filled is None or self._filled[0] is not layout or self._filled[1] is not rows:
-            self._filled = (layout, rows)
-            host.rows[:count] = rows
+            self._filled, self._unsent = (layout, rows), True
+            host.rows[:count] = host.emit_rows[:count] = rows
             host.query_start[:] = self._counting[: size + 1]
             host.tokens[:, count:] = _PADDING
-            host.rows[count:] = self.padding_row
+            host.rows[count:] = host.emit_rows[count:] = self.padding_row
             host.seq_lens[count:] = 0
         return layout
 
@@ -253,7 +269,8 @@ class BatchBuilder:
         lengths[decodes:] = [len(chunk) for chunk in chunks]
         begins = np.concatenate((self._decoding[:, 1], np.array(starts, dtype=np.int64)))
         ends = np.cumsum(lengths)
-        emitted = np.concatenate((ends[:decodes], ends[decodes:][np.array(emits, dtype=bool)])) - 1
+        emitting = np.concatenate((np.ones(decodes, dtype=bool), np.array(emits, dtype=bool)))
+        emitted = ends[emitting] - 1
         layout = self._staging.layout(int(ends[-1]), len(rows), len(emitted))
         host = layout.host
 
@@ -267,7 +284,7 @@ class BatchBuilder:
         pages = self.tables.host[np.repeat(prefill_rows, lengths[decodes:]), positions >> self._shift]
         np.add(pages.astype(np.int64) << self._shift, positions & self._mask, out=places)
         host.rows[:] = rows
-        host.emit[:] = emitted
+        host.emit[:], host.emit_rows[:] = emitted, rows[emitting]
         host.query_start[0] = 0
         host.query_start[1:] = ends
         host.seq_lens[:] = begins + lengths
@@ -277,18 +294,38 @@ class BatchBuilder:
     def send(self, layout: Layout) -> Inputs:
         """Everything the forward reads, on the device."""
         self.tables.send()
-        self._staging.send(layout)
-        return layout.device
+        inputs, state = layout.device, self._state
+        if state is None:
+            self._staging.send(layout)
+        elif self._filled is None:  # a mixed batch: the state follows it
+            self._staging.send(layout)
+            state.positions.index_copy_(0, inputs.rows, inputs.seq_lens.long())
+        elif self._unsent:
+            self._staging.send(layout)
+            self._unsent = False
+        return inputs
+
+    def keep(self, inputs: Inputs, tokens: torch.Tensor) -> None:
+        """Sampled tokens `[R]` become the next inputs of their sequences, without a way through the host."""
+        if self._state is not None:
+            self._state.tokens.index_copy_(0, inputs.emit_rows[: len(tokens)], tokens)
 
     def metadata(
         self, inputs: Inputs, *, num_decodes: int, max_query_len: int, max_seq_len: int
     ) -> AttentionMetadata:
-        """What the attention needs; the block tables are gathered on the device."""
-        tables = self.tables.up_to(-(-max_seq_len // self.block_size))
+        """What the attention needs; where all sequences decode, a GPU also makes their inputs now."""
+        width = -(-max_seq_len // self.block_size)
+        if self._state is not None and num_decodes == len(inputs.rows):
+            tables = self._gathered[:num_decodes]
+            made = DecodeInputs(inputs.input_ids, inputs.positions, inputs.slots, inputs.seq_lens, tables)
+            prepare_decodes(inputs.rows, self._state, self.block_size, made)
+            tables = tables[:, :width]
+        else:
+            tables = self.tables.up_to(width).index_select(0, inputs.rows)
         return AttentionMetadata(
             query_start=inputs.query_start,
             seq_lens=inputs.seq_lens,
-            block_tables=tables.index_select(0, inputs.rows),
+            block_tables=tables,
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,

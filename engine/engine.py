@@ -267,6 +267,7 @@ class LLMEngine:
             tokens = NOTHING
         else:
             sampled = self.sampler.launch(logits, positions, batch.emitters)
+            self.executor.keep_tokens(batch, sampled)
             self.timer.gpu_end()
             tokens = sampled.cpu().numpy()
             self.executor.note_tokens(batch.emitters, tokens)

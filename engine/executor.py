@@ -147,8 +147,12 @@ class Executor:
             self._free_slots.append(sequence.slot)
             sequence.slot = NO_SLOT
 
+    def keep_tokens(self, batch: Batch, tokens: torch.Tensor) -> None:
+        """What was sampled `[R]` is the next input of each; the device need not wait for the host."""
+        self.builder.keep(batch.layout.device, tokens)
+
     def note_tokens(self, emitters: Emitters, tokens: Ints) -> None:
-        """What was sampled is the next input of each."""
+        """The host knows it too."""
         self.builder.sampled(emitters.rows, tokens)
 
     @property

@@ -26,6 +26,7 @@ KERNEL_MODULES = (
     "engine.kernels.triton.activation",
     "engine.kernels.triton.moe",
     "engine.kernels.triton.norm",
+    "engine.kernels.triton.prepare",
     "engine.kernels.triton.qkv",
 )
 

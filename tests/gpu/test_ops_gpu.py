@@ -21,6 +21,7 @@ from engine.kernels import (
     sample,
     swiglu,
 )
+from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 
 Tensor = torch.Tensor
 T = TypeVar("T")
@@ -158,7 +159,20 @@ def test_softmax_routing_equals_the_reference(experts: int, top_k: int, dtype: t
 
 @pytest.mark.parametrize(
     ("experts", "groups", "keep", "top_k"),
-    [(256, 8, 4, 8), (64, 8, 3, 6), (16, 4, 4, 4), (160, 8, 3, 6), (512, 32, 2, 5)],
+    [
+        (256, 8, 4, 8),
+        (256, 1, 1, 8),
+        (256, 16, 8, 12),
+        (64, 8, 3, 6),
+        (64, 2, 1, 1),
+        (16, 4, 4, 4),
+        (32, 4, 2, 8),
+        (128, 8, 8, 8),
+        (160, 8, 3, 6),
+        (384, 12, 4, 8),
+        (512, 32, 2, 5),
+        (512, 8, 4, 10),
+    ],
 )
 def test_grouped_routing_equals_the_reference_up_to_near_ties(
     experts: int, groups: int, keep: int, top_k: int
@@ -229,9 +243,10 @@ def test_a_sample_does_not_depend_on_its_place_in_the_batch() -> None:
     assert torch.equal(sample(logits[order], shuffled), together[order])
 
 
-@pytest.mark.parametrize("page_size", [16, 256])
-def test_page_copies_equal_the_reference(page_size: int) -> None:
-    k, v = randn(40, 8, page_size, 128), randn(40, 8, page_size, 128)
+@pytest.mark.parametrize("page_size", [16, 32, 64, 256])
+@pytest.mark.parametrize(("heads", "head_dim"), [(8, 128), (1, 64), (4, 96)])
+def test_page_copies_equal_the_reference(page_size: int, heads: int, head_dim: int) -> None:
+    k, v = randn(40, heads, page_size, head_dim), randn(40, heads, page_size, head_dim)
     order = torch.randperm(40, device="cuda")
     expected_k, expected_v = k.clone(), v.clone()
     with backend.force("reference"):
@@ -239,6 +254,27 @@ def test_page_copies_equal_the_reference(page_size: int) -> None:
     copy_pages(k, v, order[:13], order[13:26])
     assert torch.equal(k, expected_k)
     assert torch.equal(v, expected_v)
+
+
+@pytest.mark.parametrize("page_size", [16, 32, 256])
+@pytest.mark.parametrize(("rows", "width"), [(1, 4), (7, 300), (64, 4096), (512, 64)])
+def test_decode_inputs_equal_the_reference(page_size: int, rows: int, width: int) -> None:
+    positions = torch.randint(0, width * page_size, (rows + 1,), device="cuda")
+    positions[-1] = -1
+    tables = torch.randint(0, 1 << 20, (rows + 1, width), dtype=torch.int32, device="cuda")
+    slots = torch.randperm(rows + 1, device="cuda")
+
+    def made() -> tuple[Tensor, ...]:
+        state = DecodeState(torch.arange(rows + 1, device="cuda"), positions.clone(), tables)
+        ids, at, places = torch.zeros(3, rows + 1, dtype=torch.int64, device="cuda")
+        lengths, gathered = torch.zeros_like(ids, dtype=torch.int32), torch.zeros_like(tables)
+        inputs = DecodeInputs(ids, at, places, lengths, gathered)
+        prepare_decodes(slots, state, page_size, inputs)
+        used = torch.arange(width, device="cuda") * page_size < lengths.unsqueeze(1)
+        return ids, at, places, lengths, gathered * used, state.positions
+
+    for found, expected in zip(made(), reference(made), strict=True):
+        assert torch.equal(found, expected)
 
 
 # ---- CUDA graphs ----

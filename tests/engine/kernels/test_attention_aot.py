@@ -29,7 +29,8 @@ import json, sys
 from dataclasses import asdict, replace
 from engine.kernels import aot
 
-cases = {case.name: case for case in aot.all_cases([name for name in aot.KERNEL_MODULES if "attention" in name])}
+modules = [name for name in aot.KERNEL_MODULES if "attention" in name]
+cases = {case.name: case for case in aot.all_cases(modules)}
 reports = {name: asdict(aot.check(cases[name])) for name in sys.argv[1:]}
 try:
     aot.check(replace(cases[sys.argv[1]], name="poor", constexprs={}))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
+
+import pytest
 
 if find_spec("torch") is None:
     collect_ignore_glob = ["*.py"]
@@ -8,3 +11,13 @@ else:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(params=["host", "device"])
+def prepared_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Engines built in the test make the inputs of decodes as on the CPU, or as on a GPU."""
+    from engine.batch import BatchBuilder
+
+    on_device = partial(BatchBuilder, on_device=request.param == "device")
+    monkeypatch.setattr("engine.build.BatchBuilder", on_device)
+    return str(request.param)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from stub_engine import StubModel, StubSizes, stub_engine
 
 from blis_py.errors import InputError
@@ -17,7 +21,7 @@ from engine.sampling_params import SamplingParams
 CPU = torch.device("cpu")
 
 
-def builder(largest_bucket: int = 0) -> BatchBuilder:
+def builder(largest_bucket: int = 0, on_device: bool | None = None) -> BatchBuilder:
     made = BatchBuilder(
         max_seqs=6,
         max_tokens=64,
@@ -25,6 +29,7 @@ def builder(largest_bucket: int = 0) -> BatchBuilder:
         block_size=16,
         device=CPU,
         largest_bucket=largest_bucket,
+        on_device=on_device,
     )
     for slot in range(6):
         made.tables.write(slot, 0, [10 * slot + page for page in range(8)])
@@ -109,6 +114,49 @@ def test_the_inputs_of_a_bucket_always_lie_at_the_same_place() -> None:
     after = made.send(made.decodes(padded=4))
     for name in ("input_ids", "positions", "slots", "rows", "query_start", "seq_lens"):
         assert getattr(before, name).data_ptr() == getattr(after, name).data_ptr()
+
+
+@given(seed=st.integers(0, 2**32))
+def test_inputs_made_on_the_device_are_those_made_on_the_host(seed: int) -> None:
+    rng = Random(seed)
+    both = builder(largest_bucket=8), builder(largest_bucket=8, on_device=True)
+    lengths = dict[int, int]()
+    rows = np.zeros(0, dtype=np.int64)
+    for step in range(12):
+        if rng.random() < 0.5:  # other sequences decode, or the same in another order
+            rows = np.array(rng.sample(sorted(lengths), rng.randint(0, len(lengths))), dtype=np.int64)
+        free = [slot for slot in range(6) if slot not in rows]
+        slot = rng.choice(free) if free and (not len(rows) or rng.random() < 0.4) else None
+        chunk, emits = np.arange(rng.randint(1, 9)) + step, rng.random() < 0.7
+        padded = rng.choice([0, 8])
+        for made in both:
+            for index in made.begin(rows):
+                made.new_page(index, int(rows[index]), lengths[int(rows[index])] // 16, 100 + step)
+            layout = made.decodes(padded) if slot is None else made.mixed([slot], [0], [chunk], [emits])
+            inputs, decodes = made.send(layout), slot is None
+            count = len(inputs.rows) if decodes else len(rows)
+            meta = made.metadata(inputs, num_decodes=count, max_query_len=1, max_seq_len=128)
+            emitted = [*rows.tolist(), *([slot] if slot is not None and emits else [])]
+            tokens = np.array([1000 + 10 * step + place for place in range(len(emitted))], dtype=np.int64)
+            seen = [part.tolist() for part in (inputs.input_ids, inputs.positions, inputs.slots)]
+            seen += [meta.seq_lens.tolist(), meta.query_start.tolist()]
+            seen += [
+                table[: -(-length // 16)].tolist()
+                for table, length in zip(meta.block_tables, meta.seq_lens.tolist(), strict=True)
+            ]
+            if made is both[0]:
+                expected = seen
+            made.keep(inputs, torch.from_numpy(tokens))
+            made.sampled(np.array(emitted, dtype=np.int64), tokens)
+        assert seen == expected
+        for row in rows.tolist():
+            lengths[row] += 1
+        if slot is not None:
+            lengths[slot] = len(chunk)
+            if not emits:
+                del lengths[slot]
+        lengths = {row: length for row, length in lengths.items() if length < 100}
+        rows = np.array([row for row in rows.tolist() if row in lengths], dtype=np.int64)
 
 
 def test_buckets_are_powers_of_two_then_multiples_of_eight() -> None:

@@ -30,6 +30,7 @@ def serve(engine: LLMEngine, texts: list[list[int]], output: int = 24) -> list[l
     return [sequence.output_ids for sequence in sequences]
 
 
+@pytest.mark.usefixtures("prepared_on")
 def test_64_concurrent_requests_get_the_answers_of_one_at_a_time() -> None:
     texts = prompts(64)
     engine = stub_engine(max_num_seqs=64, num_kv_blocks=600)
@@ -61,6 +62,7 @@ def test_settings_do_not_change_greedy_outputs(settings: dict[str, Any]) -> None
     assert serve(engine, texts) == [expected(prompt, 24) for prompt in texts]
 
 
+@pytest.mark.usefixtures("prepared_on")
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("chunk", [0, 9])
 def test_forced_preemption_does_not_change_greedy_outputs(prefix_caching: bool, chunk: int) -> None:
@@ -102,6 +104,7 @@ def test_a_block_of_equal_tokens_behind_another_prefix_is_not_a_hit() -> None:
     assert engine.scheduler.counters.prefix_hit_tokens == 0
 
 
+@pytest.mark.usefixtures("prepared_on")
 def test_padded_decode_batches_give_the_outputs_of_exact_ones() -> None:
     texts = prompts(16)
     engine = stub_engine(num_kv_blocks=200, max_num_seqs=16)

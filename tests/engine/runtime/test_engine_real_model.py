@@ -86,10 +86,11 @@ def test_greedy_outputs_do_not_depend_on_settings(
     assert replay_steps(model.engine.recorder.log()).share == 1.0
 
 
+@pytest.mark.usefixtures("prepared_on")
 def test_padded_batches_give_the_same_logits_as_exact_ones(
     checkpoint: str, one_by_one: list[list[int]]
 ) -> None:
-    model = llm(checkpoint)
+    model = llm(checkpoint, max_num_seqs=16)
     with_graphs(model.engine, (4, 16))
     assert tokens(model.generate(PROMPTS, GREEDY)) == one_by_one
     assert {"graph", "eager"} == set(model.engine.recorder.log().steps["regime"])
