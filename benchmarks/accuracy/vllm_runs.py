@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
+from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import kv_capacity
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
@@ -69,8 +70,9 @@ def requests(folder: Path, gpu: str) -> RequestTable:
     return table.sorted_by_arrival()
 
 
-def predict(folder: Path, gpu: str) -> RunRecord:
-    """The run as simulated, with the engine's own limits where it recorded them."""
+def predict(folder: Path, gpu: str, latency: LatencyModel | None = None) -> RunRecord:
+    """The run as simulated, with the engine's own limits where it recorded them; step times from the
+    kernels measured on that GPU unless another model is given."""
     meta = json.loads((folder / f"{gpu}__{MODEL}" / "meta.json").read_text())
     shape, spec = load_model(MODEL), load_gpu(GPUS[gpu])
     blocks = meta.get("kv_cache", {}).get("num_gpu_blocks") or kv_capacity(shape, spec).blocks
@@ -84,13 +86,13 @@ def predict(folder: Path, gpu: str) -> RunRecord:
             max_num_seqs=engine["max_num_seqs"],
             max_num_batched_tokens=engine["max_num_batched_tokens"],
         ),
-        latency=build("kernel-tables", shape=shape, gpu=spec, kernel_profile=profile),
+        latency=latency or build("kernel-tables", shape=shape, gpu=spec, kernel_profile=profile),
     )
 
 
-def errors(folder: Path, gpu: str) -> dict[str, Error]:
+def errors(folder: Path, gpu: str, latency: LatencyModel | None = None) -> dict[str, Error]:
     """Error of each latency's mean and percentiles."""
-    ours, theirs = _ours(predict(folder, gpu)), _theirs(measured(folder, gpu))
+    ours, theirs = _ours(predict(folder, gpu, latency)), _theirs(measured(folder, gpu))
     return {name: _error(ours[name], theirs[name]) for name in ours}
 
 

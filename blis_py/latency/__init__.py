@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
@@ -13,7 +13,11 @@ from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.linear import Linear, LinearCoefficients
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.roofline import Roofline
+from blis_py.latency.trained import Trained
 from blis_py.latency.trained_physics import TrainedPhysics
+
+if TYPE_CHECKING:
+    from blis_py.latency.fitted_profile import FittedProfile
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
@@ -39,20 +43,46 @@ def _kernel_tables(
     return KernelTables(shape, gpu, tp, kernel_profile)
 
 
+def _fitted(
+    shape: ModelShape, gpu: GpuSpec | None, tp: int, profile: str | Path | FittedProfile | None = None
+) -> LatencyModel:
+    from blis_py.latency.fitted import Fitted
+    from blis_py.latency.fitted_profile import FittedProfile, read_profile
+    from blis_py.latency.fitted_shape import require_same, shape_of
+
+    if profile is None:
+        fix = "give the folder with --profile"
+        raise InputError("needs a fitted profile", key="latency.profile", fix=fix)
+    fitted = profile if isinstance(profile, FittedProfile) else read_profile(profile)
+    measured = shape_of(fitted.meta, fitted.file)
+    if measured is not None:
+        require_same(measured, shape, fitted.file)
+    fitted.require_tp(tp)
+    return Fitted(fitted, shape)
+
+
 LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
     "trained-physics": TrainedPhysics,
+    "trained": Trained,
     "roofline": Roofline,
     "kernel-tables": _kernel_tables,
     "linear": _linear,
+    "fitted": _fitted,
 }
 """Name -> constructor(shape, gpu, tp, options of its own)."""
 
-_OPTIONS = {"trained-physics": ("alpha", "beta"), "linear": ("linear",), "kernel-tables": ("kernel_profile",)}
+_OPTIONS = {
+    "trained-physics": ("alpha", "beta"),
+    "linear": ("linear",),
+    "kernel-tables": ("kernel_profile",),
+    "fitted": ("profile",),
+}
 _FLAGS = {
     "alpha": "--alpha-coeffs",
     "beta": "--beta-coeffs",
     "linear": "latency.linear",
     "kernel_profile": "--kernel-profile",
+    "profile": "--profile",
 }
 
 
@@ -60,21 +90,24 @@ def build(
     name: str,
     *,
     shape: ModelShape,
-    gpu: GpuSpec,
+    gpu: GpuSpec | None,
     tp: int = 1,
     alpha: Sequence[float] | None = None,
     beta: Sequence[float] | None = None,
     linear: LinearCoefficients | Mapping[str, Any] | None = None,
     kernel_profile: str | Path | None = None,
+    profile: str | Path | FittedProfile | None = None,
 ) -> LatencyModel:
     """A latency model by the name given to `--latency-model`.
 
     Args:
         name: a key of `LATENCY_MODELS`.
-        shape, gpu, tp: model, accelerator, tensor-parallel degree.
+        shape, gpu, tp: model, accelerator (None for `fitted` alone, which was measured on one),
+            tensor-parallel degree.
         alpha, beta: coefficients of `trained-physics`, both or neither.
         linear: coefficients of `linear`, as an object or as `{gpu: {feature: ns}, host: {...}}`.
         kernel_profile: folder of measured kernels for `kernel-tables`.
+        profile: fitted profile for `fitted`: its folder, or what was read from there.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing or
@@ -84,7 +117,13 @@ def build(
         fix = f"use one of {', '.join(LATENCY_MODELS)}"
         raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
     check_tp(shape, tp)
-    given = {"alpha": alpha, "beta": beta, "linear": linear, "kernel_profile": kernel_profile}
+    given = {
+        "alpha": alpha,
+        "beta": beta,
+        "linear": linear,
+        "kernel_profile": kernel_profile,
+        "profile": profile,
+    }
     options = {key: value for key, value in given.items() if value is not None}
     for key in options:
         if key not in _OPTIONS.get(name, ()):

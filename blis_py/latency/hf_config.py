@@ -36,6 +36,11 @@ class ConfigFile:
             raise InputError(f"not JSON: {error}", file=file) from None
         if not isinstance(values, dict):
             raise InputError("must be a JSON object", file=file)
+        return cls.of(file, values)
+
+    @classmethod
+    def of(cls, file: Path, values: Mapping[str, Any]) -> ConfigFile:
+        """The same for values that have been read already."""
         config = cls(file, values)
         if "num_hidden_layers" not in values and "text_config" in values:
             return config.required_section("text_config")

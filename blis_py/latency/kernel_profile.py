@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,12 @@ Axes = tuple[Array, Array, Array, Array]
 
 @dataclass(frozen=True)
 class Curve:
-    """Measured points of a quantity, in ns, over one axis; linear in between and beyond."""
+    """Points of a quantity, in ns, over one axis; linear in between, `slope_beyond` after the last."""
 
     at: Array
     ns: Array
+    measured_to: float
+    """Up to where the points were measured; infinite if they follow from a formula."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class KernelProfile:
     """Attention of all layers on that grid."""
     skew: float
     """How far a batch's attention lies between that of its mean context (0) and of its longest (1)."""
+    mixed_decodes: float
+    """Most decodes measured beside a chunk."""
+    longest: Array
+    """Longest context measured for each number of decodes on the grid."""
 
 
 def load_kernel_profile(folder: str | Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
@@ -59,12 +65,14 @@ def load_kernel_profile(folder: str | Path, shape: ModelShape, gpu: GpuSpec, tp:
 
 
 def weighted_sum(parts: list[tuple[float, Curve]]) -> Curve:
-    """Of curves, on the union of their points."""
+    """Of curves, on the union of their points; measured as far as all of them were."""
     at = np.unique(np.concatenate([curve.at for _, curve in parts]))
     ns = np.zeros_like(at)
     for weight, curve in parts:
-        ns += weight * np.interp(at, curve.at, curve.ns)
-    return Curve(at, ns)
+        inside = np.interp(at, curve.at, curve.ns)
+        beyond = float(slope_beyond(curve.at, curve.ns)) * np.maximum(at - curve.at[-1], 0.0)
+        ns += weight * (inside + beyond)
+    return Curve(at, ns, min(curve.measured_to for _, curve in parts))
 
 
 def lines(grid: Array, axis: int) -> Iterator[Array]:
@@ -82,13 +90,57 @@ def fill_gaps(axis: Array, line: Array) -> None:
         line[part] = np.interp(axis[part], axis[known], line[known])
 
 
+def slope_beyond(axis: Array, values: Array) -> Array:
+    """Slope along the last axis of `values` to go on with beyond the last point.
+
+    It is that of the last octave: a kernel's times climb a staircase of tiles, and over a doubling neither
+    a single step nor the noise of a point counts for much. Never negative, and at most twice what a unit
+    costs on average at the last point, which is all that a doubling can show.
+    """
+    if len(axis) == 1:
+        return np.zeros_like(values[..., -1])
+    before = max(int(np.searchsorted(axis, axis[-1] / 2, side="right")) - 1, 0)
+    slope = (values[..., -1] - values[..., before]) / (axis[-1] - axis[before])
+    bounded: Array = np.clip(slope, 0.0, 2 * values[..., -1] / axis[-1])
+    return bounded
+
+
 def extend(axis: Array, line: Array) -> None:
-    """Continues a line beyond its last measured point along its last slope."""
+    """Continues a line beyond its last measured point."""
     known = np.flatnonzero(~np.isnan(line))
     if 2 <= len(known) < len(line) and known[-1] == len(known) - 1:
-        last, before = known[-1], known[-2]
-        slope = (line[last] - line[before]) / (axis[last] - axis[before])
-        line[last + 1 :] = line[last] + slope * (axis[last + 1 :] - axis[last])
+        last, end = known[-1], len(known)
+        slope = slope_beyond(axis[:end], line[:end])
+        line[end:] = line[last] + slope * (axis[end:] - axis[last])
+
+
+def continued(axes: Sequence[Array], grid: Array, along: Iterable[int]) -> tuple[list[Array], Array]:
+    """The grid with one point more at twice the end of each of the axes `along`, so that looking up beyond
+    the end follows `slope_beyond`. The new points are raised where the noise of the old ones would make
+    them fall along another axis."""
+    longer = list(axes)
+    for i in along:
+        axis = axes[i]
+        far = 2 * axis[-1] if axis[-1] else 1.0
+        line = np.moveaxis(grid, i, -1)
+        edge = line[..., -1] + slope_beyond(axis, line) * (far - axis[-1])
+        for j in range(edge.ndim):
+            edge = np.maximum.accumulate(edge, axis=j)
+        longer[i] = np.append(axis, far)
+        grid = np.concatenate([grid, np.expand_dims(edge, i)], axis=i)
+    return longer, grid
+
+
+def continued_curve(curve: Curve) -> Curve:
+    """`continued`, for a curve."""
+    (at,), ns = continued((curve.at,), curve.ns, (0,))
+    return Curve(at, ns, curve.measured_to)
+
+
+def longest_known(contexts: Array, table: Array) -> Array:
+    """The last context that is not NaN in each row of (decodes, contexts); 0 where none is."""
+    known: Array = np.where(np.isnan(table), 0.0, contexts).max(axis=1)
+    return known
 
 
 def cell(axis: Array, value: float) -> tuple[int, float]:

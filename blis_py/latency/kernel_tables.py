@@ -8,14 +8,19 @@ several prompts have fewer pairs than one), its decodes at their mean context. W
 what unequal contexts cost, attention moves from there towards its price at the longest context by the
 profile's one coefficient. Kernels run back to back: host work is taken to be hidden behind them, as in
 an engine that schedules asynchronously.
+
+Beyond what was measured, times go on along the slope of the last octave (`kernel_profile.slope_beyond`), and
+a longer chunk than was measured costs what it would in pieces, each on top of the ones before: it attends
+to as many tokens. Every such step is counted (`KernelTables.outside`), and the notes of a run tell.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from math import sqrt
+from math import ceil, sqrt
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +28,41 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.kernel_profile import Array, cell, interpolate, load_kernel_profile, value_at
+from blis_py.latency.kernel_profile import (
+    Array,
+    KernelProfile,
+    cell,
+    continued,
+    continued_curve,
+    interpolate,
+    load_kernel_profile,
+    value_at,
+)
 from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.notes import Outside
+
+_NO_LIMIT = 1 << 62
+
+
+class _Decode(NamedTuple):
+    """Price of a pure decode step of so many sequences over Σ context, and where it was measured."""
+
+    at: list[float]
+    ns: list[float]
+    slopes: list[float]
+    """After each of the points `at`."""
+    longest: int
+    """Longest mean context measured."""
+    kv_limit: int
+    context_limit: int
+    """-1, -2 where the batch itself lies outside."""
 
 
 class KernelTables:
-    """Prices steps from a folder of measured kernel times (`kernel_profile`); see `LatencyModel`."""
+    """Prices steps from a folder of measured kernel times (`kernel_profile`); see `LatencyModel`.
+
+    Immutable but for `outside`, which counts.
+    """
 
     name = "kernel-tables"
 
@@ -37,24 +71,25 @@ class KernelTables:
         self.provenance = profile.source
         self.frontend = FrontendDelays()
         self.uses_max_context = profile.skew > 0
+        self.outside = Outside()
         self._profile = profile
+        self._axes, self._attention = continued(profile.axes, profile.attention, (1, 2, 3))
+        self._tokens, self._sequences = continued_curve(profile.tokens), continued_curve(profile.sequences)
+        self._last_chunk = float(profile.axes[0][-1])
+        self._limits = _limits(profile)
         self._token_cache: dict[int, float] = {}
-        self._decode_cache: dict[int, tuple[list[float], list[float], list[float]]] = {}
+        self._decode_cache: dict[int, _Decode] = {}
 
     # --- parts ---------------------------------------------------------------------------------------
 
     def _tokens_ns(self, tokens: int) -> float:
         ns = self._token_cache.get(tokens)
         if ns is None:
-            ns = value_at(self._profile.tokens, tokens)
+            ns = value_at(self._tokens, tokens)
             self._token_cache[tokens] = ns
         return ns
 
-    def _mixed_attention_ns(self, f: StepFeatures) -> float:
-        chunk: float = f.prefill_tokens
-        past = (f.prefill_pairs - chunk * (chunk + 1) / 2) / chunk
-        if past < 0:  # several prompts, each attending only to itself
-            chunk, past = (sqrt(1 + 8 * f.prefill_pairs) - 1) / 2, 0.0
+    def _mixed_attention_ns(self, f: StepFeatures, chunk: float, past: float) -> float:
         seqs, skew = f.decode_seqs, self._profile.skew
         if not seqs:
             return self._attention_ns(chunk, past, 0, 0)
@@ -62,22 +97,78 @@ class KernelTables:
         return ns + skew * (self._attention_ns(chunk, past, seqs, f.max_context) - ns) if skew else ns
 
     def _attention_ns(self, chunk: float, past: float, seqs: int, context: float) -> float:
-        return interpolate(self._profile.axes, self._profile.attention, (chunk, past, seqs, context))
+        ns, last = 0.0, self._last_chunk
+        while chunk > last:
+            ns += interpolate(self._axes, self._attention, (last, past, seqs, context))
+            chunk, past, seqs, context = chunk - last, past + last, 0, 0.0
+        return ns + interpolate(self._axes, self._attention, (chunk, past, seqs, context))
 
-    def _decode_line(self, seqs: int) -> tuple[list[float], list[float], list[float]]:
-        """Price of a pure decode step over Σ context: points, the price there, the slope after each."""
-        line = self._decode_cache.get(seqs)
-        if line is None:
-            _, _, counts, contexts = self._profile.axes
+    def _decode(self, seqs: int) -> _Decode:
+        found = self._decode_cache.get(seqs)
+        if found is None:
+            _, _, counts, contexts = self._axes
             below, weight = cell(counts, seqs)
-            table = self._profile.attention[0, 0]
+            table = self._attention[0, 0]
             attention = (1 - weight) * table[below] + weight * table[below + 1]
             at = contexts * seqs
-            ns = attention + self._tokens_ns(seqs) + value_at(self._profile.sequences, seqs)
+            ns = attention + self._tokens_ns(seqs) + value_at(self._sequences, seqs)
             slopes = np.diff(ns) / np.diff(at)
-            line = at[:-1].tolist(), ns[:-1].tolist(), slopes.tolist()
-            self._decode_cache[seqs] = line
-        return line
+            measured = seqs <= min(most for name, most in self._limits.items() if name in _OF_DECODES)
+            around = self._profile.longest[below : below + (2 if weight else 1)]
+            longest = int(around.min()) if measured else 0
+            found = self._decode_cache[seqs] = _Decode(
+                at[:-1].tolist(),
+                ns[:-1].tolist(),
+                slopes.tolist(),
+                longest,
+                seqs * longest if measured else -1,
+                (longest if self.uses_max_context else _NO_LIMIT) if measured else -2,
+            )
+        return found
+
+    # --- counting ------------------------------------------------------------------------------------
+
+    def _count_decodes(self, f: StepFeatures, steps: int) -> None:
+        decode = self._decode(f.decode_seqs)
+        if self.outside.count_run(f, steps, decode.kv_limit, decode.context_limit):
+            self._far(f.after(steps - 1))
+
+    def _count_mixed(self, f: StepFeatures, chunk: float, past: float) -> None:
+        outside = self.outside
+        outside.priced += 1
+        most, seqs = self._limits, f.decode_seqs
+        decode = self._decode(seqs) if seqs else None
+        if (
+            f.prefill_tokens + seqs > most["tokens"]
+            or f.prefill_seqs + seqs > most["sequences"]
+            or chunk > most["chunk"]
+            or past > most["cached tokens before a chunk"]
+            or seqs > most["decodes beside a chunk"]
+            or (
+                decode is not None
+                and (f.decode_kv_tokens > decode.kv_limit or f.max_context > decode.context_limit)
+            )
+        ):
+            outside.steps += 1
+            self._far(f, chunk, past)
+
+    def _far(self, f: StepFeatures, chunk: float = 0, past: float = 0) -> None:
+        """Remembers what lies outside of a step that does."""
+        seqs = f.decode_seqs
+        seen = {
+            "tokens": f.prefill_tokens + seqs,
+            "sequences": f.prefill_seqs + seqs,
+            "chunk": ceil(chunk),
+            "cached tokens before a chunk": ceil(past),
+            "decodes": seqs,
+            "decodes beside a chunk": seqs if chunk else 0,
+        }
+        for name, value in seen.items():
+            self.outside.saw(name, value, self._limits[name])
+        if seqs and seqs <= self._limits["decodes"]:
+            longest = f.max_context if self.uses_max_context else 0
+            context = max(ceil(f.decode_kv_tokens / seqs), longest)
+            self.outside.saw("context of a decode", context, self._decode(seqs).longest)
 
     # --- the interface -------------------------------------------------------------------------------
 
@@ -86,13 +177,16 @@ class KernelTables:
         if not f.prefill_seqs:
             if not f.decode_seqs:
                 return max(int(self._tokens_ns(0)), 1)
+            self._count_decodes(f, 1)
             ns, skew = self._decode_ns(f.decode_seqs, f.decode_kv_tokens), self._profile.skew
             if skew:
                 ns += skew * (self._decode_ns(f.decode_seqs, f.decode_seqs * f.max_context) - ns)
             return max(int(ns), 1)
-        seqs = f.prefill_seqs + f.decode_seqs
+        chunk, past = _one_chunk(f)
+        self._count_mixed(f, chunk, past)
         ns_in_all = self._tokens_ns(f.prefill_tokens + f.decode_seqs)
-        ns_in_all += self._mixed_attention_ns(f) + value_at(self._profile.sequences, seqs)
+        ns_in_all += self._mixed_attention_ns(f, chunk, past)
+        ns_in_all += value_at(self._sequences, f.prefill_seqs + f.decode_seqs)
         return max(int(ns_in_all), 1)
 
     def step(self, features: StepFeatures) -> StepTime:
@@ -108,17 +202,47 @@ class KernelTables:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
         whole = np.maximum(ns.astype(np.int64), 1)
         whole[0] += start_ns
-        ends: Sequence[int] = whole.cumsum()  # type: ignore[assignment]
-        return ends
+        ends = whole.cumsum()
+        if ends[-1] > until_ns:  # what nobody asks for must not be counted either
+            ends = ends[: int(ends.searchsorted(until_ns)) + 1]
+        self._count_decodes(features, len(ends))
+        return ends  # type: ignore[return-value]
 
     def _decode_ns(self, seqs: int, kv_tokens: int) -> float:
-        at, ns, slopes = self._decode_line(seqs)
-        i = bisect_right(at, kv_tokens) - 1
-        return ns[i] + slopes[i] * (kv_tokens - at[i])
+        line = self._decode(seqs)
+        i = bisect_right(line.at, kv_tokens) - 1
+        return line.ns[i] + line.slopes[i] * (kv_tokens - line.at[i])
 
     def _decodes_ns(self, seqs: int, kv_tokens: Array) -> Array:
         """The same operations on an array."""
-        at, ns, slopes = map(np.asarray, self._decode_line(seqs))
+        at, ns, slopes = map(np.asarray, self._decode(seqs)[:3])
         i = np.searchsorted(at, kv_tokens, side="right") - 1
         prices: Array = ns[i] + slopes[i] * (kv_tokens - at[i])
         return prices
+
+
+_OF_DECODES = ("tokens", "sequences", "decodes")
+"""Which limits hold a batch of decodes."""
+
+
+def _limits(profile: KernelProfile) -> dict[str, int]:
+    """Up to where was measured, by what a reader of the notes would call it."""
+    chunks, pasts, counts, _ = profile.axes
+    limits = {
+        "tokens": profile.tokens.measured_to,
+        "sequences": profile.sequences.measured_to,
+        "chunk": chunks[-1],
+        "cached tokens before a chunk": pasts[-1],
+        "decodes": counts[-1],
+        "decodes beside a chunk": profile.mixed_decodes,
+    }
+    return {name: int(min(most, _NO_LIMIT)) for name, most in limits.items()}
+
+
+def _one_chunk(f: StepFeatures) -> tuple[float, float]:
+    """The chunk, and the cached tokens before it, with as many query-key pairs as all of a step's."""
+    chunk: float = f.prefill_tokens
+    past = (f.prefill_pairs - chunk * (chunk + 1) / 2) / chunk
+    if past < 0:  # several prompts, each attending only to itself
+        chunk, past = (sqrt(1 + 8 * f.prefill_pairs) - 1) / 2, 0.0
+    return chunk, past

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,14 +28,16 @@ from blis_py.latency.kernel_profile import (
     Axes,
     Curve,
     KernelProfile,
+    continued,
     extend,
     fill_gaps,
     interpolate,
     lines,
+    longest_known,
     weighted_sum,
 )
 from blis_py.latency.model_shape import ModelShape
-from blis_py.latency.roofline import distinct_experts
+from blis_py.latency.work import distinct_experts
 
 _ONCE = ("embedding", "final_layernorm")
 """Operators that run once a step; all others run in every layer."""
@@ -60,10 +63,10 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
     each = [curve for name, curve in dense.items() if name not in (*_ONCE, "layer")]
     each += [dense[name] for name in _TWICE if name in dense]
     per_sequence = _curves(tables, "per_sequence", "sequences")
-    axes, attention = _attention(tables)
+    attention = _attention(tables)
     parts = [(float(shape.layers), curve) for curve in each] + [(1.0, curve) for curve in once]
     if shape.moe_layers:
-        parts.append((shape.moe_layers, _moe(tables, shape, dense["layernorm"].at)))
+        parts.append((shape.moe_layers, _moe(tables, shape, dense["layernorm"])))
     if tp > 1:
         parts.append((2.0 * shape.layers, _all_reduce(shape, gpu, tp)))
     return KernelProfile(
@@ -71,9 +74,11 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
         f"with vLLM {meta.get('vllm_version')}" + (", all-reduce from the datasheet" if tp > 1 else ""),
         tokens=weighted_sum(parts),
         sequences=weighted_sum([(1.0, curve) for curve in per_sequence.values()]),
-        axes=axes,
-        attention=shape.layers * attention,
+        axes=attention.axes,
+        attention=shape.layers * attention.grid,
         skew=_skew(meta, tp),
+        mixed_decodes=attention.mixed_decodes,
+        longest=attention.longest,
     )
 
 
@@ -149,12 +154,21 @@ def _curves(folder: Path, name: str, axis: str) -> dict[str, Curve]:
     if not points:
         raise InputError("holds no measurement", file=folder / name)
     return {
-        layer: Curve(np.array(sorted(curve)), np.array([curve[at] for at in sorted(curve)]))
+        layer: Curve(np.array(sorted(curve)), np.array([curve[at] for at in sorted(curve)]), max(curve))
         for layer, curve in points.items()
     }
 
 
-def _attention(folder: Path) -> tuple[Axes, Array]:
+class _Attention(NamedTuple):
+    """See `KernelProfile`; of one layer."""
+
+    axes: Axes
+    grid: Array
+    mixed_decodes: float
+    longest: Array
+
+
+def _attention(folder: Path) -> _Attention:
     """The attention table on a full grid; what was too large to be measured is extrapolated.
 
     An axis value of 0 means that the part is absent, so its length axis has no meaning there.
@@ -167,6 +181,9 @@ def _attention(folder: Path) -> tuple[Axes, Array]:
     if not table:
         raise InputError("holds no measurement", file=folder / "attention")
     axes = tuple(np.array(sorted({0.0} | {point[i] for point in table})) for i in range(4))
+    for i in (0, 2, 3):
+        if len(axes[i]) == 1:
+            raise InputError("holds no measurement above 0", file=folder / "attention", key=keys[i])
     grid = np.full([len(axis) for axis in axes], np.nan)
     place = [{value: i for i, value in enumerate(axis)} for axis in axes]
     for point, ns in table.items():
@@ -176,27 +193,40 @@ def _attention(folder: Path) -> tuple[Axes, Array]:
     grid[:, :, 0, 1:] = grid[:, :, 0, :1]
     # A decode has at least a token in the cache: below the first measured context it costs as much.
     grid[:, :, 1:, 0] = grid[:, :, 1:, 1]
-    for i in (3, 1, 0):
+    for i in (3, 1, 0, 2):
         for column in lines(grid, i):
             fill_gaps(axes[i], column)
+    beside = ~np.isnan(grid[1:, :, :, 1:]).all(axis=(0, 1, 3))
+    beside[0] = True
+    mixed_decodes, longest = axes[2][beside][-1], longest_known(axes[3], grid[0, 0])
     for column in lines(grid, 3):
         extend(axes[3], column)
-    _add_up(grid)
-    return axes, grid  # type: ignore[return-value]
+    _fill_mixed(axes[2], grid)
+    return _Attention(axes, grid, mixed_decodes, longest)  # type: ignore[arg-type]
 
 
-def _add_up(grid: Array) -> None:
-    """Where a chunk on top of a long past was not measured with decodes: the two costs added."""
+def _fill_mixed(decodes: Array, grid: Array) -> None:
+    """Batches of a chunk and decodes that were not measured together.
+
+    The two costs add up at least. Decodes beside a chunk take longer than by themselves, though, so more of
+    them than were measured go on from those that were. And more work never costs less than less of it.
+    """
+    missing = np.isnan(grid)
+    added = grid.copy()
     alone = grid[:, :, :1, :1]
-    together = alone + grid[:, :1] - grid[:, :1, :1, :1]
-    np.copyto(grid, together, where=np.isnan(grid))
-    np.copyto(grid, alone + grid[:1], where=np.isnan(grid))
+    np.copyto(added, alone + grid[:, :1] - grid[:, :1, :1, :1], where=missing)
+    np.copyto(added, alone + grid[:1], where=np.isnan(added))
+    for column in lines(grid, 2):
+        extend(decodes, column)
+    np.copyto(grid, np.fmax(grid, added), where=missing)
     if np.isnan(grid).any():
         raise InputError("attention table has too few points to fill its grid")
+    for i in range(grid.ndim):
+        np.copyto(grid, np.maximum.accumulate(grid, axis=i), where=missing)
 
 
-def _moe(folder: Path, shape: ModelShape, tokens: Array) -> Curve:
-    """One sparse layer at the expected number of active experts, for each number of tokens."""
+def _moe(folder: Path, shape: ModelShape, like: Curve) -> Curve:
+    """One sparse layer at the expected number of active experts, at the points of another curve."""
     rows = [_numbers(folder, "moe", row) for row in _rows(folder, "moe", ("tokens", "activated_experts"))]
     if not rows:
         raise InputError("holds no measurement", file=folder / "moe")
@@ -210,15 +240,15 @@ def _moe(folder: Path, shape: ModelShape, tokens: Array) -> Curve:
         extend(axes[1], line)
     if np.isnan(grid).any():
         raise InputError("has too few points to fill its grid", file=folder / "moe")
-    active_experts = [distinct_experts(shape.experts, shape.experts_per_token, int(n)) for n in tokens]
-    ns = [interpolate(axes, grid, (n, e)) for n, e in zip(tokens, active_experts, strict=True)]
-    return Curve(tokens, np.array(ns))
+    longer, grid = continued(axes, grid, (0, 1))
+    active_experts = [distinct_experts(shape.experts, shape.experts_per_token, int(n)) for n in like.at]
+    ns = [interpolate(longer, grid, (n, e)) for n, e in zip(like.at, active_experts, strict=True)]
+    return Curve(like.at, np.array(ns), float(axes[0][-1]))
 
 
 def _all_reduce(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
     """A ring over the datasheet's link."""
     tokens = np.array([0.0, 65536.0])
     volume = tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
-    return Curve(
-        tokens, gpu.all_reduce_overhead_ns + volume / (gpu.link_bytes_per_s * gpu.link_efficiency / 1e9)
-    )
+    ns = gpu.all_reduce_overhead_ns + volume / (gpu.link_bytes_per_s * gpu.link_efficiency / 1e9)
+    return Curve(tokens, ns, math.inf)

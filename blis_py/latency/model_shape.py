@@ -145,6 +145,18 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     return _shape(name, ConfigFile.read(path / "config.json" if path.is_dir() else path))
 
 
+def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:
+    """The shape from the content of a HuggingFace config.
+
+    Args:
+        file: where it was read from, for messages.
+
+    Raises:
+        InputError: missing or nonsensical key, with file and key.
+    """
+    return _shape(name, ConfigFile.of(file, values))
+
+
 def known_models() -> list[str]:
     """Bundled models, by the name of their profile."""
     return known_names("models")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from blis_py.latency.kernel_profile import (
     extend,
     fill_gaps,
     interpolate,
+    longest_known,
     value_at,
     weighted_sum,
 )
@@ -68,7 +70,7 @@ def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int)
         parts += _experts(folder, shape, tp, gemm)
     if tp > 1:
         parts.append((2.0 * shape.layers, _all_reduce(folder, shape, tp)))
-    axes, attention = _attention(folder, shape, tp)
+    axes, attention, longest = _attention(folder, shape, tp)
     return KernelProfile(
         source=f"operator tables {folder.resolve().name}, small kernels estimated",
         tokens=weighted_sum(parts),
@@ -76,6 +78,8 @@ def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int)
         axes=axes,
         attention=shape.layers * attention,
         skew=0.0,
+        mixed_decodes=float(axes[2][-1]),
+        longest=longest,
     )
 
 
@@ -109,7 +113,7 @@ def _gemm(folder: Path, gpu: GpuSpec) -> Gemm:
         for i, weight in zip(nearest, weights / weights.sum(), strict=True):
             near = curves[tuple(shapes[i])]
             over_floor += weight * np.interp(m, near.at, near.ns) / floor_ns(m, *shapes[i])
-        return Curve(m, over_floor * floor_ns(m, n, k))
+        return Curve(m, over_floor * floor_ns(m, n, k), float(m[-1]))
 
     return lookup
 
@@ -135,9 +139,8 @@ def _small_kernels(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
     active = shape.experts_per_token * shape.moe_intermediate + shape.shared_intermediate
     width = 8 * shape.hidden + rotary + 3 * (active if shape.moe_layers else shape.intermediate) / tp
     moved = tokens * width * shape.dtype_bytes
-    return Curve(
-        tokens, _SMALL_KERNELS * _SMALL_KERNEL_NS + moved / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9)
-    )
+    ns = _SMALL_KERNELS * _SMALL_KERNEL_NS + moved / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9)
+    return Curve(tokens, ns, math.inf)
 
 
 def _experts(folder: Path, shape: ModelShape, tp: int, gemm: Gemm) -> list[tuple[float, Curve]]:
@@ -165,7 +168,8 @@ def _experts(folder: Path, shape: ModelShape, tp: int, gemm: Gemm) -> list[tuple
 def _head(shape: ModelShape, gpu: GpuSpec, tp: int, gemm: Gemm) -> Curve:
     """LM head, and a pass over the logits to sample."""
     curve = gemm(shape.vocab // tp, shape.hidden)
-    return Curve(curve.at, curve.ns + 6 * curve.at * shape.vocab / (gpu.hbm_bytes_per_s / 1e9))
+    ns = curve.ns + 6 * curve.at * shape.vocab / (gpu.hbm_bytes_per_s / 1e9)
+    return Curve(curve.at, ns, curve.measured_to)
 
 
 def _all_reduce(folder: Path, shape: ModelShape, tp: int) -> Curve:
@@ -184,8 +188,9 @@ def _all_reduce(folder: Path, shape: ModelShape, tp: int) -> Curve:
 # --- attention ---------------------------------------------------------------------------------------
 
 
-def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array]:
-    """One layer's attention on the grid of `KernelProfile`: prompts and decodes, one after the other."""
+def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array, Array]:
+    """One layer's attention on the grid of `KernelProfile`: prompts and decodes, one after the other. And
+    the longest context measured for each number of decodes."""
     heads = {
         "num_heads": str(shape.heads // tp),
         "num_key_value_heads": str(kv_heads_per_rank(shape, tp)),
@@ -193,7 +198,7 @@ def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array]:
     }
     one = {**heads, "batch_size": "1", "attn_dtype": _DTYPE}
     prompt = _curve(dict(_table(folder, "context_attention_perf", ("isl",), one)))  # type: ignore[arg-type]
-    counts, contexts, decode = _decodes(folder, heads)
+    counts, contexts, decode, longest = _decodes(folder, heads)
     chunks = np.concatenate([[0.0], prompt.at[prompt.at >= 16]])
     pasts = np.array([0.0, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768])
     grid = np.zeros((len(chunks), len(pasts), len(counts), len(contexts)))
@@ -201,7 +206,7 @@ def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array]:
         for j, past in enumerate(pasts):
             alone = interpolate((counts, contexts), decode, (1, past)) if past else 0.0
             grid[i, j] = max(_chunk_ns(prompt, chunk, past), alone)
-    return (chunks, pasts, counts, contexts), grid + decode
+    return (chunks, pasts, counts, contexts), grid + decode, longest
 
 
 def _chunk_ns(prompt: Curve, chunk: float, past: float) -> float:
@@ -210,7 +215,7 @@ def _chunk_ns(prompt: Curve, chunk: float, past: float) -> float:
     return value_at(prompt, length) * (chunk * past + chunk * chunk / 2) / (length * length / 2)
 
 
-def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array]:
+def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array, Array]:
     points = {
         (count, step): ns
         for count, step, ns in _table(folder, "generation_attention_perf", ("batch_size", "step"), heads)
@@ -222,12 +227,13 @@ def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array]:
         grid[np.searchsorted(counts, count), np.searchsorted(contexts, step)] = ns
     grid[0] = 0.0
     grid[:, 0] = grid[:, 1]
+    longest = longest_known(contexts, grid)
     for line in grid:
         fill_gaps(contexts, line)
         extend(contexts, line)
     for line in grid.T:
         extend(counts, line)
-    return counts, contexts, grid
+    return counts, contexts, grid, longest
 
 
 # --- files -------------------------------------------------------------------------------------------
@@ -271,4 +277,4 @@ def _numbers(path: Path, row: list[str], places: list[int]) -> tuple[float, ...]
 
 def _curve(points: dict[float, float]) -> Curve:
     where = sorted(points)
-    return Curve(np.array(where), np.array([points[value] for value in where]))
+    return Curve(np.array(where), np.array([points[value] for value in where]), where[-1])

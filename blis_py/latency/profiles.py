@@ -22,7 +22,7 @@ def find_profile(kind: str, name: str) -> Path:
     Raises:
         InputError: nothing of that name; lists what there is.
     """
-    short = _squeeze(name.rsplit("/", 1)[-1])
+    short = squeeze(name.rsplit("/", 1)[-1])
     stem = _stems(kind).get(short) or _further_names(kind).get(short)
     if stem is None:
         fix = f"use one of {', '.join(known_names(kind))}, or {_OWN_FILE[kind]}"
@@ -38,7 +38,7 @@ def known_names(kind: str) -> list[str]:
 @cache
 def _stems(kind: str) -> dict[str, str]:
     """Squeezed file name -> file name."""
-    return {_squeeze(stem): stem for stem in known_names(kind)}
+    return {squeeze(stem): stem for stem in known_names(kind)}
 
 
 @cache
@@ -47,12 +47,13 @@ def _further_names(kind: str) -> dict[str, str]:
     import yaml
 
     names: dict[str, list[str]] = yaml.safe_load((_folder(kind) / "names.yaml").read_text(encoding="utf-8"))
-    return {_squeeze(name.rsplit("/", 1)[-1]): stem for stem, all_of in names.items() for name in all_of}
+    return {squeeze(name.rsplit("/", 1)[-1]): stem for stem, all_of in names.items() for name in all_of}
 
 
 def _folder(kind: str) -> Path:
     return data.root("profiles") / kind
 
 
-def _squeeze(name: str) -> str:
+def squeeze(name: str) -> str:
+    """A name without case and punctuation."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -25,8 +25,16 @@ def attention_us(chunk: float, past: float, decodes: float, context: float) -> f
     )
 
 
-def write(folder: Path, model: str = "meta-llama/Llama-3.1-8B", too_large: int = 1 << 30) -> Path:
-    """The folder; attention over more than `too_large` cached tokens is left out."""
+def write(
+    folder: Path,
+    model: str = "meta-llama/Llama-3.1-8B",
+    too_large: int = 1 << 30,
+    mixed_decodes: int = 1 << 30,
+    beside: float = 1.0,
+) -> Path:
+    """The folder; attention over more than `too_large` cached tokens, and that of more than
+    `mixed_decodes` decodes in a batch with a chunk, is left out. Decodes beside a chunk cost `beside` times
+    as much as by themselves."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.yaml").write_text(
         f"model: {model}\ngpu: Testing GPU\nvllm_version: 0.0.0\ntp_degrees: [1]\n"
@@ -38,15 +46,20 @@ def write(folder: Path, model: str = "meta-llama/Llama-3.1-8B", too_large: int =
     rows = [("lm_head", s, head_us(s)) for s in (1, 8, 64)]
     _table(folder / "per_sequence.csv", "layer,sequences,time_us", rows)
     points = [
-        (*point, attention_us(*point))
+        (*point, attention_us(*point[:2], 0, 0) + _decodes_us(*point) * (beside if point[0] else 1))
         for point in product(CHUNKS, PASTS, DECODES, CONTEXTS)
         if (point[0] or point[2])
         and (point[0] or not point[1])
         and (bool(point[2]) == bool(point[3]))
         and point[1] + point[2] * point[3] <= too_large
+        and not (point[0] and point[2] > mixed_decodes)
     ]
     _table(folder / "attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", points)
     return folder
+
+
+def _decodes_us(_chunk: float, _past: float, decodes: float, context: float) -> float:
+    return attention_us(0, 0, decodes, context)
 
 
 def _table(path: Path, header: str, rows: Iterable[tuple[object, ...]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from blis_py.core.features import StepFeatures
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.latency.fitted_profile import Correction, FittedProfile, RegimeFit
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.linear import LinearCoefficients, LinearCosts
 from blis_py.latency.model_shape import load_model
@@ -48,12 +50,49 @@ def models() -> list[LatencyModel]:
             alpha=alpha,
             beta=(0.0, 0.0, 0.0, 0.0, 0.0, 40.0, 6000.0, 0.0, 1000.0, 1.0),
         ),
+        build("trained", shape=sparse, gpu=load_gpu("L40S"), tp=2),
         build("roofline", shape=dense, gpu=load_gpu("L4"), tp=1),
         build("roofline", shape=sparse, gpu=h100, tp=4),
         build("roofline", shape=load_model("gpt-oss-120b"), gpu=load_gpu("B200"), tp=1),
         build("linear", shape=dense, gpu=h100, tp=1, linear=LINEAR),
         _kernel_tables(h100),
+        build("fitted", shape=dense, gpu=None, profile=fitted_profile()),
+        build("fitted", shape=sparse, gpu=None, profile=fitted_profile(graph=False, table=False)),
     ]
+
+
+def fitted_profile(*, graph: bool = True, table: bool = True) -> FittedProfile:
+    """Prices such as a GPU has them, and a table that bends them wherever it can."""
+    prices = {
+        "step": 2.1e6,
+        "tokens": 1234.5,
+        "tokens_beyond_knee": 4321.1,
+        "decode_kv_tokens": 3.7,
+        "prefill_seqs": 1e5,
+        "prefill_pairs": 0.31,
+        "prefill_kv_tokens": 1.3,
+        "emitted_rows": 777.7,
+        "max_context": 11.3,
+        "padded_kv_tokens": 0.9,
+        "active_experts": 1500.5,
+    }
+    ratio = ((0.85, 1.15, 0.9), (1.15, 0.85, 1.1), (0.95, 1.05, 1.0))
+    fit = RegimeFit(
+        gpu=prices,
+        host={"step": 3e5, "seqs": 5000.5, "prefill_tokens": 11.1},
+        knee=192,
+        correction=Correction((1.0, 64.0, 512.0), (0.0, 50_000.0, 400_000.0), ratio) if table else None,
+        domain={"decode_seqs": (1, 256), "decode_kv_tokens": (1, 500_000), "prefill_tokens": (1, 4096)},
+        gpu_draws=tuple(tuple(price * scale for price in prices.values()) for scale in (0.9, 1.1)),
+        host_draws=((3.1e5, 5000.0, 10.0), (2.9e5, 5001.0, 12.0)),
+    )
+    captured = {name: prices[name] for name in ("step", "tokens", "decode_kv_tokens")}
+    drawn = tuple(tuple(price * scale for price in captured.values()) for scale in (0.9, 1.1))
+    regimes = (
+        {"graph": replace(fit, gpu=captured, gpu_draws=drawn), "eager": fit} if graph else {"eager": fit}
+    )
+    meta = {"device": "a GPU", "graph_buckets": [1, 2, 4, *range(8, 257, 8)]}
+    return FittedProfile(meta, regimes, sources={"decode": 100})
 
 
 def _kernel_tables(gpu: GpuSpec) -> LatencyModel:

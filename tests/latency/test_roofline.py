@@ -13,7 +13,7 @@ from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
-from blis_py.latency.roofline import distinct_experts
+from blis_py.latency.work import distinct_experts
 
 H100 = load_gpu("H100")
 BARE = replace(

@@ -1,0 +1,158 @@
+"""Learns the coefficients of the `trained` latency model: non-negative least squares on relative errors.
+
+A step's price is linear in the coefficients wherever it is known which side of each `max` is the larger, so
+sides and coefficients are settled in turn: pick the sides with the present coefficients, solve, and again
+until nothing changes. Every group of measurements (one model on one GPU at one TP degree, from one source)
+has the same weight in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.features import StepFeatures
+from blis_py.latency.trained import COEFFICIENT_NAMES, TILE_KEYS, TILE_ROWS, Basis, Coefficients, Product
+
+Array = NDArray[np.float64]
+
+DIGITS = 4
+"""Significant digits kept: far finer than the errors, far coarser than what differs between machines."""
+_NOTHING = 1e-6
+"""Below this a coefficient is the remains of halving its way to 0."""
+_ROUNDS = 60
+_START = Coefficients(1.3, 1.1, 0.5, 2.0, 1.1, 1.5, 0.7, 1.5, 4e4, 2e4, 1e5, 1e3)
+"""Only chooses the first sides."""
+_PLACE = {name: i for i, name in enumerate(COEFFICIENT_NAMES)}
+_MOST_CHOICES = 6
+"""Matrix products (projections, dense and sparse FFN, LM head) and the two kinds of attention."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Step times of one model on one GPU at one TP degree, from one source."""
+
+    source: str
+    model: str
+    gpu: str
+    """Name of the GPU's profile."""
+    tp: int
+    basis: Basis
+    steps: Sequence[StepFeatures]
+    ns: Array
+    with_host: bool = False
+    """Whether the times hold the engine's host work (steps) or not (kernels added up)."""
+    part: Literal["step", "decode attention"] = "step"
+    """What was timed: the whole step, or only what its decodes add to the attention."""
+    relative_to: Array | None = None
+    """What errors are measured against, in ns; the times themselves if absent."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """Price = alone @ c + sum over choices of max(left @ c, right @ c), c being the coefficients."""
+
+    alone: Array
+    """(steps, coefficients)"""
+    left: Array
+    """(choices, steps, coefficients)"""
+    right: Array
+    ns: Array
+    relative_to: Array
+    weight: Array
+    """Per step; sums to 1 within a group."""
+
+    def price(self, c: Array) -> Array:
+        larger: Array = np.maximum(self.left @ c, self.right @ c).sum(axis=0)
+        return self.alone @ c + larger
+
+    def error(self, c: Array) -> float:
+        """Weighted sum of squared relative errors."""
+        return float(self.weight @ ((self.price(c) - self.ns) / self.relative_to) ** 2)
+
+
+def design(groups: Sequence[Group]) -> Design:
+    """Rows of all groups, in order."""
+    rows = [_row(group, f) for group in groups for f in group.steps]
+    alone, left, right = (np.stack(part) for part in zip(*rows, strict=True))
+    weight = np.concatenate([np.full(len(group.ns), 1 / len(group.ns)) for group in groups])
+    ns = np.concatenate([group.ns for group in groups])
+    against = [group.ns if group.relative_to is None else group.relative_to for group in groups]
+    return Design(alone, left.swapaxes(0, 1), right.swapaxes(0, 1), ns, np.concatenate(against), weight)
+
+
+def train(groups: Sequence[Group]) -> Coefficients:
+    """Coefficients of least weighted squared relative error, rounded to `DIGITS` significant digits.
+
+    What no group shows (the all-reduce where every TP degree is 1, the host without engine steps) is 0.
+    """
+    from scipy.optimize import nnls
+
+    data = design(groups)
+    scale = np.sqrt(data.weight) / data.relative_to
+    c = np.array([getattr(_START, name) for name in COEFFICIENT_NAMES])
+    shown = (data.alone.any(axis=0)) | data.left.any(axis=(0, 1)) | data.right.any(axis=(0, 1))
+    c = best = np.where(shown, c, 0.0)
+    for _ in range(_ROUNDS):
+        chosen = np.where((data.left @ c > data.right @ c)[..., None], data.left, data.right)
+        columns = (data.alone + chosen.sum(axis=0)) * scale[:, None]
+        size = np.linalg.norm(columns, axis=0)
+        used = size > 0  # sides that nobody chose say nothing about their coefficients
+        found = c.copy()
+        found[used] = nnls(columns[:, used] / size[used], data.ns * scale)[0] / size[used]
+        c = (c + found) / 2  # half way: full steps jump between sets of sides that call for each other
+        best = min(best, c, found, key=data.error)
+    return Coefficients(*(float(f"{value:.{DIGITS}g}") if value > _NOTHING else 0.0 for value in best))
+
+
+def predict(group: Group, coefficients: Coefficients) -> Array:
+    """Price of a group's steps in ns; with the host only where its times hold it."""
+    return design([group]).price(np.array([getattr(coefficients, name) for name in COEFFICIENT_NAMES]))
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
+    """alone, left and right of one step; mirrors `latency.trained`."""
+    basis = group.basis
+    alone = _vector(
+        traffic=basis.elementwise_ns(f.tokens) + basis.sampling_ns(f.emitted_rows),
+        all_reduce_latency=basis.all_reduce_latency_ns,
+        all_reduce_traffic=basis.all_reduce_ns(f.tokens),
+        layer_ns=basis.shape.layers,
+        sparse_layer_ns=basis.shape.moe_layers,
+        host_step_ns=1.0 if group.with_host else 0.0,
+        host_seq_ns=f.seqs if group.with_host else 0.0,
+    )
+    choices = [_product(product) for product in (*basis.products(f.tokens), basis.head(f.emitted_rows))]
+    kv_tokens = f.prefill_kv_tokens + 2 * f.prefill_tokens
+    prefill = _vector(attention_pairs=basis.pair_ns * f.prefill_pairs)
+    choices.append((prefill, _vector(kv_traffic=basis.kv_ns * kv_tokens)))
+    if f.prefill_seqs and not basis.packed_attention:
+        pairs = TILE_ROWS * (f.decode_kv_tokens + TILE_KEYS * f.decode_seqs)
+        decode = _vector(mixed_decode_tiles=basis.pair_ns * pairs)
+    else:
+        decode = _vector(attention_pairs=basis.pair_ns * (f.decode_kv_tokens + f.decode_seqs))
+    choices.append((decode, _vector(kv_traffic=basis.kv_ns * (f.decode_kv_tokens + 2 * f.decode_seqs))))
+    if group.part == "decode attention":
+        alone, choices = _vector(), choices[-1:]
+    choices += [(_vector(), _vector())] * (_MOST_CHOICES - len(choices))
+    left, right = zip(*choices, strict=True)
+    return alone, np.stack(left), np.stack(right)
+
+
+def _product(product: Product) -> tuple[Array, Array]:
+    arithmetic, traffic = product
+    return _vector(matmul_arithmetic=arithmetic), _vector(traffic=traffic, unhidden_arithmetic=arithmetic)
+
+
+def _vector(**terms: float) -> Array:
+    vector = np.zeros(len(COEFFICIENT_NAMES))
+    for name, value in terms.items():
+        vector[_PLACE[name]] = value
+    return vector

@@ -1,0 +1,307 @@
+"""Step time from measured steps: prices of a physical basis, fitted to what an engine took.
+
+    GPU  = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
+    host = Σ price * term
+
+One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
+with its batch padded to the graph's size; everything else by those of `eager`. Nothing is refused beyond what
+was measured, but every such step is counted (`Fitted.outside`), and the notes of a run tell.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
+from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.fitted_profile import FittedProfile, Prices, RegimeFit
+from blis_py.latency.fitted_surface import Curve, Surface
+from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
+from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.notes import Outside
+
+SCALAR_STEPS = 10
+"""Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
+
+_UNLIMITED = 1 << 62
+
+Array = NDArray[np.float64]
+
+
+class _Decode(NamedTuple):
+    """Price of a decode step of a fixed number of sequences: a curve over Σ context, and what the longest
+    adds."""
+
+    curve: Curve
+    """The constant part and the rounding included."""
+    arrays: tuple[Array, Array, Array] | None
+    """The same for many steps at once; None where the curve is one line."""
+    per_context: float
+    host_ns: int
+    kv_limit: int
+    context_limit: int
+    """Up to where it was measured; -1 where the batch itself lies outside."""
+    limits: dict[str, tuple[int, int]]
+
+
+class _Regime:
+    """The prices of one regime, ready for use."""
+
+    def __init__(self, fit: RegimeFit, gpu: Prices, host: Prices) -> None:
+        self.fit = fit
+        self.surface = Surface(gpu, fit.knee, fit.correction)
+        self.curves: dict[int, Curve] = {}
+        rest = {name: price for name, price in gpu.items() if price and name not in SURFACE}
+        inside = (*GROWING, "active_experts")
+        self.fixed = [(TERMS[name], price) for name, price in rest.items() if name not in inside]
+        self.host = [(TERMS[name], price) for name, price in host.items() if price]
+        self.gpu_line, self.host_line = _line(rest), _line(host)
+        self.host_step = host.get("step", 0.0)
+        self.per_expert = rest.get("active_experts", 0.0)
+        self.per_context = rest.get("max_context", 0.0)
+        self.per_padded = rest.get("padded_kv_tokens", 0.0)
+        self.rare = [(TERMS[name], rest[name]) for name in RARE if name in rest]
+        self.tracked = any(name in rest for name in TRACKED)
+        self.limits = [(name, high) for name, (_, high) in fit.domain.items() if hasattr(_EMPTY, name)]
+
+
+_EMPTY = StepFeatures()
+
+
+def _line(prices: Prices) -> tuple[float, float, float, float, float, float]:
+    """Prices of prompts, their tokens, pairs and cached tokens, of decodes, and of emitted rows."""
+    seqs, prompts = prices.get("seqs", 0.0), prices.get("prefill_seqs", 0.0)
+    names = ("prefill_tokens", "prefill_pairs", "prefill_kv_tokens")
+    new, pairs, read = (prices.get(name, 0.0) for name in names)
+    return seqs + prompts, new, pairs, read, seqs, prices.get("emitted_rows", 0.0)
+
+
+class Fitted:
+    """Prices steps from a fitted profile; see `LatencyModel`.
+
+    Immutable but for `outside`, which counts.
+
+    Args:
+        profile: what was fitted.
+        shape: the model it was measured on; tells how many experts a batch reads.
+        draw: the bootstrap set of prices to use; None = the fit itself.
+    """
+
+    name = "fitted"
+
+    def __init__(
+        self, profile: FittedProfile, shape: ModelShape | None = None, draw: int | None = None
+    ) -> None:
+        self.profile, self.shape, self.index = profile, shape, draw
+        self.provenance = profile.describe() + ("" if draw is None else f", bootstrap set {draw}")
+        self.frontend = FrontendDelays()
+        self.outside = Outside()
+        prices = {
+            name: (fit.gpu, fit.host) if draw is None else fit.draw(draw)
+            for name, fit in profile.regimes.items()
+        }
+        self._eager = _Regime(profile.regimes["eager"], *prices["eager"])
+        graph = profile.regimes.get("graph")
+        self._graph = _Regime(graph, *prices["graph"]) if graph is not None else None
+        self._buckets = profile.graph_buckets if graph is not None else ()
+        self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
+        self._decodes: dict[tuple[int, int], _Decode] = {}
+        self._expert_cache: dict[int, float] = {}
+
+    def redrawn(self, index: int) -> Fitted:
+        """The model with the prices of one bootstrap draw, `index` from 0 to `profile.draws` - 1."""
+        return Fitted(self.profile, self.shape, index)
+
+    # --- parts ---------------------------------------------------------------------------------------
+
+    def _experts(self, tokens: int) -> float:
+        found = self._expert_cache.get(tokens)
+        if found is None:
+            found = self._expert_cache[tokens] = expected_experts(
+                self.shape, tokens, self.profile.experts_in_use
+            )
+        return found
+
+    def _bucket(self, f: StepFeatures) -> int:
+        """Padded size of the graph that replays the step; 0 if none does."""
+        blocks = getattr(f, "denoise_blocks", 0)
+        count = blocks if blocks and not f.decode_seqs else f.decode_seqs
+        if not count or f.prefill_seqs != blocks or not self._buckets:
+            return 0
+        i = bisect_left(self._buckets, count)
+        return self._buckets[i] if i < len(self._buckets) else 0
+
+    def _padded(self, f: StepFeatures, bucket: int) -> int:
+        """Tokens of the graph that replays the step: one a decode, a block's a diffusion block."""
+        blocks = getattr(f, "denoise_blocks", 0)
+        return bucket * (f.prefill_tokens // blocks) if blocks else bucket
+
+    def _point(self, f: StepFeatures, bucket: int, fit: RegimeFit) -> StepPoint:
+        blocks = getattr(f, "denoise_blocks", 0)
+        x = StepPoint()
+        x.tokens = self._padded(f, bucket) if bucket else f.prefill_tokens + f.decode_seqs
+        x.seqs = f.prefill_seqs + f.decode_seqs
+        x.attended = f.decode_seqs + blocks
+        x.decode_kv_tokens = f.decode_kv_tokens
+        x.max_context = f.max_context if f.max_context > 0 else 0
+        x.prefill_seqs, x.prefill_tokens = f.prefill_seqs, f.prefill_tokens
+        x.prefill_pairs, x.prefill_kv_tokens = f.prefill_pairs, f.prefill_kv_tokens
+        x.emitted_rows = f.emitted_rows
+        x.active_experts = self._experts(x.tokens)
+        x.knee = fit.knee
+        return x
+
+    def _curve(self, regime: _Regime, tokens: int) -> Curve:
+        """What depends on tokens and decode KV alone, experts and rounding included."""
+        found = regime.curves.get(tokens)
+        if found is None:
+            bare = regime.surface.curve(tokens)
+            more = regime.per_expert * self._experts(tokens) + 0.5 if regime.per_expert else 0.5
+            found = Curve(bare.at, [ns + more for ns in bare.ns], bare.slopes)
+            regime.curves[tokens] = found
+        return found
+
+    def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
+        if not f.prefill_seqs and f.decode_seqs:
+            decode = self._decode(f.decode_seqs, f.emitted_rows)
+            self._count(decode, f, 1)
+            return _decode_ns(decode, f.decode_kv_tokens, f.max_context), decode.host_ns
+        bucket = self._bucket(f) if self._buckets else 0
+        regime = self._graph if bucket and self._graph is not None else self._eager
+        prompts, new, pairs, read = f.prefill_seqs, f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        seqs, kv, rows = f.decode_seqs, f.decode_kv_tokens, f.emitted_rows
+        curve = self._curve(regime, self._padded(f, bucket) if bucket else new + seqs)
+        i = bisect_right(curve.at, kv) - 1
+        gpu = curve.ns[i] + curve.slopes[i] * (kv - curve.at[i])
+        a = regime.gpu_line
+        gpu += a[0] * prompts + a[1] * new + a[2] * pairs + a[3] * read + a[4] * seqs + a[5] * rows
+        if regime.rare:
+            x = self._point(f, bucket, regime.fit)
+            gpu += sum([price * term(x) for term, price in regime.rare])
+        a = regime.host_line
+        host = regime.host_step + a[0] * prompts + a[1] * new + a[4] * seqs + a[5] * rows
+        outside = self.outside
+        outside.priced += 1
+        for name, high in regime.limits:
+            if getattr(f, name) > high:
+                outside.steps += 1
+                self._far(f, regime.limits)
+                break
+        return int(gpu) or 1, int(host + 0.5)
+
+    def _decode(self, seqs: int, rows: int) -> _Decode:
+        found = self._decodes.get((seqs, rows))
+        if found is not None:
+            return found
+        f = StepFeatures(decode_seqs=seqs, emitted_rows=rows)
+        bucket = self._bucket(f)
+        regime = self._graph if bucket and self._graph is not None else self._eager
+        x = self._point(f, bucket, regime.fit)
+        curve = self._curve(regime, x.tokens)
+        rest = sum([price * term(x) for term, price in regime.fixed])
+        starts = [ns + rest for ns in curve.ns]
+        limits = regime.fit.domain
+        small = seqs <= _most(limits, "decode_seqs") and rows <= _most(limits, "emitted_rows")
+        found = self._decodes[seqs, rows] = _Decode(
+            Curve(curve.at, starts, curve.slopes),
+            (np.array(curve.at), np.array(starts), np.array(curve.slopes)) if len(starts) > 1 else None,
+            regime.per_context + regime.per_padded * seqs,
+            int(sum([price * term(x) for term, price in regime.host]) + 0.5),
+            _most(limits, "decode_kv_tokens") if small else -1,
+            _most(limits, "max_context") if small else -2,
+            limits,
+        )
+        return found
+
+    # --- counting ------------------------------------------------------------------------------------
+
+    def _count(self, decode: _Decode, f: StepFeatures, steps: int) -> None:
+        if self.outside.count_run(f, steps, decode.kv_limit, decode.context_limit):
+            self._far(f.after(steps - 1), [(name, high) for name, (_, high) in decode.limits.items()])
+
+    def _far(self, f: StepFeatures, limits: Sequence[tuple[str, int]]) -> None:
+        for name, high in limits:
+            self.outside.saw(name, getattr(f, name, 0), high)
+
+    # --- the interface -------------------------------------------------------------------------------
+
+    def step_ns(self, features: StepFeatures) -> int:
+        gpu_ns, host_ns = self._parts_ns(features)
+        return gpu_ns + host_ns
+
+    def step(self, features: StepFeatures) -> StepTime:
+        return StepTime(*self._parts_ns(features))
+
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        seqs, kv, longest = features.decode_seqs, features.decode_kv_tokens, features.max_context
+        if not seqs:
+            return list(accumulate([self.step_ns(features) for _ in range(steps)], initial=start_ns))[1:]
+        decode = self._decode(seqs, features.emitted_rows)
+        # No later step is shorter, so this many are enough.
+        least_ns = _decode_ns(decode, kv, longest) + decode.host_ns
+        steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
+        self._count(decode, features, steps)
+        if steps > SCALAR_STEPS:
+            return _vector(decode, features, steps, start_ns)
+        ends, end = [], start_ns
+        for _ in range(steps):
+            end += _decode_ns(decode, kv, longest) + decode.host_ns
+            ends.append(end)
+            kv += seqs
+            longest += longest >= 0
+        return ends
+
+
+def expected_experts(shape: ModelShape | None, tokens: int, in_use: float) -> float:
+    """Experts that so many tokens read, summed over the sparse layers.
+
+    Args:
+        in_use: experts among which they are routed evenly; 0 = all.
+    """
+    if shape is None or not shape.is_moe:
+        return 0.0
+    experts = max(in_use or shape.experts, shape.experts_per_token)
+    # One expert per choice: with as many experts as choices all of them are read.
+    share = min(shape.experts_per_token / experts, 1.0)
+    return shape.moe_layers * experts * (1.0 - (1.0 - share) ** tokens)
+
+
+def _most(limits: dict[str, tuple[int, int]], name: str) -> int:
+    return limits[name][1] if name in limits else _UNLIMITED
+
+
+def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
+    at, ns, slopes = decode.curve.at, decode.curve.ns, decode.curve.slopes
+    i = bisect_right(at, kv_tokens) - 1
+    gpu = ns[i] + slopes[i] * (kv_tokens - at[i])
+    if max_context > 0 and decode.per_context:
+        gpu += decode.per_context * max_context
+    return int(gpu) or 1
+
+
+def _vector(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> Sequence[int]:
+    """The same operations in the same order as `_decode_ns`, on arrays."""
+    done = np.arange(steps)
+    kv = (f.decode_kv_tokens + f.decode_seqs * done).astype(np.float64)
+    gpu: Array
+    if decode.arrays is None:
+        gpu = decode.curve.ns[0] + decode.curve.slopes[0] * (kv - decode.curve.at[0])
+    else:
+        at, ns, slopes = decode.arrays
+        i = np.searchsorted(at, kv, side="right") - 1
+        gpu = ns[i] + slopes[i] * (kv - at[i])
+    if f.max_context >= 0 and decode.per_context:
+        gpu += decode.per_context * (f.max_context + done)
+    whole = np.maximum(gpu.astype(np.int64), 1) + decode.host_ns
+    whole[0] += start_ns
+    ends: Any = whole.cumsum()
+    return ends  # type: ignore[no-any-return]

@@ -1,0 +1,104 @@
+"""The physical basis of a fitted step time: what a step is charged for, each with a price in ns.
+
+The terms are written once, for numbers and for arrays: a fit evaluates them on columns of measured steps, the
+latency model on one step at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Point = Any
+"""A step, or columns of steps: the attributes of `StepPoint`, as numbers or as arrays of one length."""
+
+
+FEW_TOKENS = 16
+"""Up to about here a further row of a CPU's matrix product costs more than one of a large product."""
+
+
+class StepPoint:
+    """What the terms look at: the features of a step, and what follows from them."""
+
+    __slots__ = (
+        "active_experts",
+        "attended",
+        "decode_kv_tokens",
+        "emitted_rows",
+        "knee",
+        "max_context",
+        "prefill_kv_tokens",
+        "prefill_pairs",
+        "prefill_seqs",
+        "prefill_tokens",
+        "seqs",
+        "tokens",
+    )
+
+    tokens: Any
+    """Through the dense layers, padding of a captured graph included."""
+    seqs: Any
+    attended: Any
+    """Sequences that read their whole context with one or few queries: decodes and diffusion blocks."""
+    decode_kv_tokens: Any
+    max_context: Any
+    """Not negative: 0 where nobody keeps track."""
+    prefill_seqs: Any
+    prefill_tokens: Any
+    prefill_pairs: Any
+    prefill_kv_tokens: Any
+    emitted_rows: Any
+    active_experts: Any
+    """Experts read, summed over the sparse layers."""
+    knee: int
+    """Tokens from which matrix products are bound by arithmetic."""
+
+
+TERMS: dict[str, Callable[[Point], Any]] = {
+    "step": lambda x: 1.0,
+    "tokens": lambda x: x.tokens,
+    "tokens_beyond_knee": lambda x: (x.tokens > x.knee) * (x.tokens - x.knee),
+    "decode_kv_tokens": lambda x: x.decode_kv_tokens,
+    "max_context": lambda x: x.max_context,  # the longest sequence of a split-KV kernel is its tail
+    "padded_kv_tokens": lambda x: x.attended * x.max_context,  # batched attention padded to the longest
+    "first_tokens": lambda x: x.tokens - (x.tokens > FEW_TOKENS) * (x.tokens - FEW_TOKENS),
+    "any_decode": lambda x: (x.attended > 0) * 1.0,  # the attention call of all decodes together
+    "seqs": lambda x: x.seqs,
+    "prefill_seqs": lambda x: x.prefill_seqs,
+    "prefill_tokens": lambda x: x.prefill_tokens,
+    "prefill_pairs": lambda x: x.prefill_pairs,
+    "prefill_kv_tokens": lambda x: x.prefill_kv_tokens,
+    "emitted_rows": lambda x: x.emitted_rows,
+    "active_experts": lambda x: x.active_experts,
+}
+"""Name -> how much of it a step has. No term shrinks when a feature grows, so prices of at least 0 make a
+monotone model."""
+
+SURFACE = ("step", "tokens", "tokens_beyond_knee", "decode_kv_tokens")
+"""The terms that depend on tokens and decode KV alone: the part that a tabulated correction bends."""
+GROWING = ("decode_kv_tokens", "max_context", "padded_kv_tokens")
+"""The terms that change from one decode step to the next."""
+RARE = ("first_tokens", "any_decode", "max_context", "padded_kv_tokens")
+"""The terms that some devices have and others do not."""
+TRACKED = ("max_context", "padded_kv_tokens")
+"""The terms that need `StepFeatures.max_context`."""
+
+_COMMON = (
+    "step",
+    "tokens",
+    "tokens_beyond_knee",
+    "decode_kv_tokens",
+    "seqs",
+    "prefill_seqs",
+    "prefill_pairs",
+    "prefill_kv_tokens",
+    "emitted_rows",
+    "active_experts",
+)
+GPU_TERMS: dict[str, tuple[str, ...]] = {
+    "cuda": (*_COMMON, "max_context"),
+    "cpu": (*_COMMON, "first_tokens", "any_decode", "padded_kv_tokens"),
+}
+"""Kind of device -> terms of the forward. On the CPU, decodes are attended in one call, padded to the
+longest, and each prefill in another."""
+HOST_TERMS = ("step", "seqs", "prefill_seqs", "prefill_tokens", "emitted_rows")

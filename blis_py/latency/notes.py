@@ -1,0 +1,73 @@
+"""What a latency model has to say about the steps it has priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blis_py.core.features import StepFeatures
+from blis_py.latency.base import LatencyModel
+
+
+@dataclass(slots=True)
+class Outside:
+    """Steps priced so far, and those of them that lie outside what was measured."""
+
+    priced: int = 0
+    steps: int = 0
+    farthest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Feature -> largest value priced, largest value measured."""
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self.priced = self.steps = 0
+        self.farthest.clear()
+
+    def count_run(self, f: StepFeatures, steps: int, kv_limit: int, context_limit: int) -> bool:
+        """Counts a run of decode steps measured up to so many tokens in the cache and such a longest context;
+        only its last step is looked at unless that lies outside.
+
+        Args:
+            f: features of the first step; an unknown (negative) longest context lies inside.
+            kv_limit, context_limit: -1, -2 if the batch itself lies outside.
+
+        Returns:
+            whether any step lies outside; the caller then tells the `farthest` of the last one.
+        """
+        self.priced += steps
+        seqs, done = f.decode_seqs, steps - 1
+        longest = f.max_context + done if f.max_context >= 0 else -1
+        if f.decode_kv_tokens + done * seqs <= kv_limit and longest <= context_limit:
+            return False
+        inside = (kv_limit - f.decode_kv_tokens) // seqs + 1
+        if f.max_context >= 0:
+            inside = min(inside, context_limit - f.max_context + 1)
+        self.steps += steps - min(max(inside, 0), steps)
+        return True
+
+    def saw(self, name: str, value: int, measured: int) -> None:
+        """Remembers a value that is larger than what was measured."""
+        if value > measured:
+            self.farthest[name] = max(self.farthest.get(name, (0, 0)), (value, measured))
+
+    def notes(self) -> list[str]:
+        """What a reader of the results should know; nothing if all steps lie inside."""
+        if not self.steps:
+            return []
+        worst = sorted(self.farthest.items(), key=lambda item: -item[1][0] / max(item[1][1], 1))
+        told = ", ".join(f"{name} up to {seen:,}, measured up to {most:,}" for name, (seen, most) in worst)
+        share = 100 * self.steps / self.priced
+        rounded = f"{share:.1f}" if share >= 0.1 else "less than 0.1"
+        return [f"{rounded} % of the steps lie outside the measured domain: {told}"]
+
+
+def domain_notes(latency: LatencyModel) -> tuple[str, ...]:
+    """Whether steps lay outside what was measured; nothing for models without a measured domain."""
+    outside = getattr(latency, "outside", None)
+    return tuple(outside.notes()) if outside is not None else ()
+
+
+def forget(latency: LatencyModel) -> None:
+    """Begins to count anew."""
+    outside = getattr(latency, "outside", None)
+    if outside is not None:
+        outside.clear()

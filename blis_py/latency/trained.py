@@ -1,0 +1,264 @@
+"""Step time from architecture and datasheet, corrected by coefficients learned on measured kernels and steps.
+
+The terms are those of `work` at the datasheet's peaks (F FLOP/ns, BW byte/ns, no efficiency assumed). Every
+coefficient below is learned once for all models, GPUs and TP degrees, and none is negative. L layers, T
+tokens, B sequences, D decode sequences with contexts S:
+
+    matrix products   max(matmul_arithmetic*FLOPs/F, traffic*bytes/BW + unhidden_arithmetic*FLOPs/F)
+                      each of projections, dense FFN, sparse FFN, LM head, all layers
+    elementwise, sampling   traffic*bytes/BW
+    prefill attention max(attention_pairs*pair FLOPs/F, kv_traffic*KV bytes*(cached + 2*new)/BW)
+    decode attention  max(attention_pairs*FLOPs of S + D pairs/F, kv_traffic*KV bytes*(S + 2*D)/BW)
+                      beside a prefill, on GPUs without packed attention, instead of the former:
+                      mixed_decode_tiles*FLOPs of 64*(S + 128*D) pairs/F
+    all-reduce        2*L*(all_reduce_latency*the profile's latency + all_reduce_traffic*bytes/link)
+    launches          layer_ns*L + sparse_layer_ns*sparse layers
+    host              host_step_ns + host_seq_ns*B
+
+`unhidden_arithmetic` is the share of arithmetic that a product bound by memory does not hide behind it.
+A mixed batch is one attention launch, in which an unpacked kernel gives a decode's only query a tile of 64
+rows by 128 keys, the last one as good as empty; FlashAttention 3 and FlashInfer pack the query heads of a
+KV head into the tile instead.
+
+FP8 products count with the FP8 peak, scaled by the profile's ratio of FP8 to 16-bit efficiency: the
+measurements are all of 16-bit weights. Windowed attention layers are priced as full ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from blis_py import data
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
+from blis_py.errors import InputError
+from blis_py.latency import work
+from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.capacity import check_tp
+from blis_py.latency.decode_line import DecodeLine, run_ns
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.work import Work
+
+PACKED_ATTENTION_GPUS = frozenset({"H100", "H200", "B200"})
+"""Where vLLM runs FlashAttention 3 (Hopper) or FlashInfer's kernels (B200) by default."""
+TILE_ROWS, TILE_KEYS = 64, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """See the formulas above. Without unit: a multiple of the datasheet's time."""
+
+    matmul_arithmetic: float
+    traffic: float
+    unhidden_arithmetic: float
+    attention_pairs: float
+    kv_traffic: float
+    mixed_decode_tiles: float
+    all_reduce_latency: float
+    all_reduce_traffic: float
+    layer_ns: float
+    sparse_layer_ns: float
+    host_step_ns: float
+    host_seq_ns: float
+
+
+COEFFICIENT_NAMES = tuple(field.name for field in fields(Coefficients))
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Coefficients and what they were learned on."""
+
+    coefficients: Coefficients
+    gpus: tuple[str, ...]
+    """GPUs with measurements among the training data, as named in their profiles."""
+
+
+class Trained:
+    """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
+
+    Args:
+        shape, gpu, tp: model, accelerator, tensor-parallel degree.
+        training: coefficients to use instead of the bundled ones.
+
+    Raises:
+        InputError: a TP degree that does not divide the model.
+    """
+
+    name = "trained"
+    uses_max_context = False
+
+    def __init__(
+        self, shape: ModelShape, gpu: GpuSpec, tp: int = 1, training: Training | None = None
+    ) -> None:
+        check_tp(shape, tp)
+        training = training or bundled_training()
+        unseen = "" if gpu.name in training.gpus else f" (none of them on {gpu.name})"
+        self.provenance = (
+            f"roofline trained on kernels and steps measured on {', '.join(training.gpus)}{unseen}, "
+            f"{shape.name} on {gpu.name} TP{tp}"
+        )
+        self.frontend = FrontendDelays()
+        self._basis, self._c = Basis(shape, gpu, tp), training.coefficients
+        self._pair_ns = self._c.attention_pairs * self._basis.pair_ns
+        self._kv_ns = self._c.kv_traffic * self._basis.kv_ns
+        self._mixed_pair_ns, self._mixed_seq_pairs = self._pair_ns, 1
+        if not self._basis.packed_attention:
+            tile_ns = self._c.mixed_decode_tiles * TILE_ROWS * self._basis.pair_ns
+            self._mixed_pair_ns, self._mixed_seq_pairs = max(tile_ns, self._pair_ns), TILE_KEYS
+        self._token_cache: dict[int, float] = {}
+        self._row_cache: dict[int, float] = {}
+        self._decodes: dict[tuple[int, int], tuple[DecodeLine, int]] = {}
+
+    # --- groups --------------------------------------------------------------------------------------
+
+    def _tokens_ns(self, tokens: int) -> float:
+        """Everything but attention and LM head, for `tokens` tokens; half a ns added for rounding."""
+        ns = self._token_cache.get(tokens)
+        if ns is None:
+            c, basis = self._c, self._basis
+            ns = sum(map(self._product_ns, basis.products(tokens)))
+            ns += c.traffic * basis.elementwise_ns(tokens)
+            ns += c.all_reduce_latency * basis.all_reduce_latency_ns
+            ns += c.all_reduce_traffic * basis.all_reduce_ns(tokens)
+            ns += c.layer_ns * basis.shape.layers + c.sparse_layer_ns * basis.shape.moe_layers + 0.5
+            self._token_cache[tokens] = ns
+        return ns
+
+    def _rows_ns(self, rows: int) -> float:
+        ns = self._row_cache.get(rows)
+        if ns is None:
+            ns = self._product_ns(self._basis.head(rows)) + self._c.traffic * self._basis.sampling_ns(rows)
+            self._row_cache[rows] = ns
+        return ns
+
+    def _product_ns(self, product: Product) -> float:
+        c, (arithmetic, traffic) = self._c, product
+        return max(c.matmul_arithmetic * arithmetic, c.traffic * traffic + c.unhidden_arithmetic * arithmetic)
+
+    def _host_ns(self, seqs: int) -> int:
+        return int(self._c.host_step_ns + self._c.host_seq_ns * seqs + 0.5)
+
+    def _decode_line(self, base: float, seqs: int) -> DecodeLine:
+        return DecodeLine(base, self._pair_ns * seqs, self._pair_ns, self._kv_ns * 2 * seqs, self._kv_ns)
+
+    def _decode(self, seqs: int, rows: int) -> tuple[DecodeLine, int]:
+        """GPU and host part of a pure decode step."""
+        found = self._decodes.get((seqs, rows))
+        if found is None:
+            base = self._tokens_ns(seqs) + self._rows_ns(rows)
+            found = self._decodes[seqs, rows] = self._decode_line(base, seqs), self._host_ns(seqs)
+        return found
+
+    def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
+        if not f.prefill_seqs:
+            line, host_ns = self._decode(f.decode_seqs, f.emitted_rows)
+            return int(line.at(f.decode_kv_tokens)) or 1, host_ns
+        ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows)
+        compute = self._pair_ns * f.prefill_pairs
+        moved = self._kv_ns * (f.prefill_kv_tokens + 2 * f.prefill_tokens)
+        ns += compute if compute > moved else moved
+        compute = self._mixed_pair_ns * (f.decode_kv_tokens + self._mixed_seq_pairs * f.decode_seqs)
+        moved = self._kv_ns * (f.decode_kv_tokens + 2 * f.decode_seqs)
+        ns += compute if compute > moved else moved
+        return int(ns) or 1, self._host_ns(f.seqs)
+
+    # --- the interface -------------------------------------------------------------------------------
+
+    def step_ns(self, features: StepFeatures) -> int:
+        gpu_ns, host_ns = self._parts_ns(features)
+        return gpu_ns + host_ns
+
+    def step(self, features: StepFeatures) -> StepTime:
+        return StepTime(*self._parts_ns(features))
+
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        seqs = features.decode_seqs
+        line, host_ns = self._decode(seqs, features.emitted_rows)
+        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, 1, host_ns)
+
+
+Product = tuple[float, float]
+"""ns of arithmetic and of memory traffic that a group of matrix products takes at the datasheet's peaks."""
+
+
+class Basis:
+    """The terms of a step before any coefficient: ns at the datasheet's peaks, all layers, one rank."""
+
+    def __init__(self, shape: ModelShape, gpu: GpuSpec, tp: int) -> None:
+        self.shape, self._gpu, self._tp = shape, gpu, tp
+        self._flops_per_ns = gpu.fp16_flops / 1e9
+        self._bytes_per_ns = gpu.hbm_bytes_per_s / 1e9
+        self.pair_ns = work.pair_flops(shape, tp) / self._flops_per_ns
+        self.kv_ns = work.kv_token_bytes(shape, tp) / self._bytes_per_ns
+        self.packed_attention = gpu.name in PACKED_ATTENTION_GPUS
+        self.all_reduce_latency_ns = 2 * shape.layers * gpu.all_reduce_overhead_ns if tp > 1 else 0.0
+
+    def products(self, tokens: int) -> list[Product]:
+        """Projections and feed-forward layers."""
+        shape, tp = self.shape, self._tp
+        groups = [self._product(shape.layers, work.projections(shape, tp, tokens), shape.weight_bytes)]
+        dense_layers = shape.layers - shape.moe_layers
+        if dense_layers:
+            groups.append(self._product(dense_layers, work.dense_ffn(shape, tp, tokens), shape.weight_bytes))
+        if shape.moe_layers:
+            sparse = work.sparse_ffn(shape, tp, tokens)
+            groups.append(self._product(shape.moe_layers, sparse, shape.expert_weight_bytes))
+        return groups
+
+    def head(self, rows: int) -> Product:
+        return self._product(1, work.head(self.shape, self._tp, rows), 2.0)
+
+    def elementwise_ns(self, tokens: int) -> float:
+        return work.elementwise_bytes(self.shape, self._tp, tokens) / self._bytes_per_ns
+
+    def sampling_ns(self, rows: int) -> float:
+        return work.sampling_bytes(self.shape, rows) / self._bytes_per_ns
+
+    def all_reduce_ns(self, tokens: int) -> float:
+        """Without the latency."""
+        volume = 2 * self.shape.layers * work.all_reduce_bytes(self.shape, self._tp, tokens)
+        return volume / (self._gpu.link_bytes_per_s / 1e9)
+
+    def _product(self, count: int, group: Work, weight_bytes: float) -> Product:
+        flops_per_ns, gpu = self._flops_per_ns, self._gpu
+        if weight_bytes == 1.0 and gpu.fp8_flops:
+            flops_per_ns = gpu.fp8_flops / 1e9 * gpu.fp8_gemm_efficiency / gpu.gemm_efficiency
+        return count * group.flops / flops_per_ns, count * group.moved_bytes / self._bytes_per_ns
+
+
+@cache
+def bundled_training() -> Training:
+    """The coefficients in `profiles/trained`."""
+    return read_training(data.root("profiles") / "trained" / "coefficients.yaml")
+
+
+def read_training(path: Path) -> Training:
+    """Reads a file that `benchmarks/accuracy/train.py` wrote.
+
+    Raises:
+        InputError: unreadable, or a coefficient missing, unknown, negative or no number.
+    """
+    import yaml
+
+    try:
+        top = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found, gpus = dict(top["coefficients"]), tuple(map(str, top["gpus"]))
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        fix = "write it with benchmarks/accuracy/train.py"
+        raise InputError("no trained coefficients", file=path, value=str(error), fix=fix) from None
+    for name in COEFFICIENT_NAMES:
+        value = found.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+            key = f"coefficients.{name}"
+            raise InputError("must be a number, not negative", file=path, key=key, value=value)
+    unknown = sorted(set(found) - set(COEFFICIENT_NAMES))
+    if unknown:
+        raise InputError("unknown key", file=path, key=f"coefficients.{unknown[0]}")
+    return Training(Coefficients(**found), gpus)

@@ -1,0 +1,121 @@
+"""What a fitted profile says about a run besides step times: model, device, KV blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from blis_py.config_models import RunConfig
+from blis_py.errors import InputError
+from blis_py.latency.fitted_profile import FittedProfile, read_meta, read_profile
+from blis_py.latency.fitted_shape import model_name, require_same, shape_of
+from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.profiles import squeeze
+
+_DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run whose step times come from a fitted profile."""
+
+    config: RunConfig
+    """With model and device as in the profile."""
+    profile: FittedProfile
+    shape: ModelShape
+    gpu: GpuSpec | None
+    """None where the device has no datasheet."""
+
+    def capacity(self) -> tuple[str, int]:
+        """The line that tells the KV capacity where no datasheet does, and the blocks of one instance.
+
+        Raises:
+            InputError: neither the flags nor the profile say.
+        """
+        settings, meta = self.config.scheduler, self.profile.meta
+        given, size = settings.num_kv_blocks, settings.block_size
+        blocks, source = given, "as given"
+        if blocks is None and meta.get("num_kv_blocks"):
+            blocks = int(meta["num_kv_blocks"]) * int(meta.get("block_size") or size) // size
+            source = "of the engine that was measured"
+        if not blocks:
+            problem = f"{self.config.gpu} has no datasheet, and its profile does not tell the KV blocks"
+            raise InputError(problem, file=self.profile.file, key="num_kv_blocks", fix="give --num-kv-blocks")
+        line = (
+            f"KV capacity: {blocks:,} blocks of {size} = {blocks * size:,} tokens "
+            f"({source}: {self.shape.name} on {self.config.gpu} TP{self.config.tp})"
+        )
+        return line, blocks
+
+
+def measured_run(config: RunConfig) -> Measured:
+    """Resolves model and device of a run with a fitted profile.
+
+    The model is the profile's where none is given or the same is; so is the device.
+
+    Raises:
+        InputError: the profile is of another model, TP degree or device.
+    """
+    if config.latency.profile is None:
+        fix = "give the folder with --profile"
+        raise InputError("needs a fitted profile", key="latency.profile", fix=fix)
+    profile = read_profile(config.latency.profile)
+    profile.require_tp(config.tp)
+    shape = _shape(config, profile)
+    device = str(profile.meta.get("device") or "an unnamed device")
+    gpu = _datasheet(profile, device)
+    same = config.gpu in (_DEFAULT_GPU, device) or (gpu is not None and _named(config.gpu) == gpu.name)
+    if not same:
+        fix = "drop --gpu, or give a profile measured there"
+        raise InputError(
+            f"was measured on {device}", file=profile.file, key="--gpu", value=config.gpu, fix=fix
+        )
+    settings = replace(config, model=config.model or shape.name, gpu=device)
+    return Measured(settings, profile, shape, gpu)
+
+
+def implied_settings(profile: str) -> dict[str, int]:
+    """Settings that are those of the measured engine where nobody gives them, by configuration key."""
+    meta = read_meta(profile)[1]
+    keys = {"tp": "tp", "block_size": "scheduler.block_size"}
+    return {key: int(meta[name]) for name, key in keys.items() if meta.get(name)}
+
+
+def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:
+    own = shape_of(profile.meta, profile.file)
+    names = {squeeze(str(profile.meta.get("model"))), squeeze(model_name(profile.meta))}
+    if own is not None and config.model_config is None:
+        if config.model is None or squeeze(config.model) in names:
+            return own
+    elif config.model is None and config.model_config is None:
+        problem = "the profile does not describe its model"
+        raise InputError(problem, file=profile.file, key="model_config", fix="give --model or --model-config")
+    wanted = _wanted(config)
+    if own is not None:
+        require_same(own, wanted, profile.file)
+    return wanted
+
+
+def _wanted(config: RunConfig) -> ModelShape:
+    """The model that the run names: bundled, a configuration, or a checkpoint's folder."""
+    file = config.model_config
+    if file is None and (Path(str(config.model)) / "config.json").is_file():
+        file = config.model
+    return load_model(config.model or Path(str(file)).stem, file)
+
+
+def _datasheet(profile: FittedProfile, device: str) -> GpuSpec | None:
+    if profile.meta.get("device_kind") == "cpu" or device == "cpu":
+        return None
+    try:
+        return load_gpu(device)
+    except InputError:
+        return None
+
+
+def _named(gpu: str) -> str | None:
+    try:
+        return load_gpu(gpu).name
+    except InputError:
+        return None

@@ -1,0 +1,266 @@
+"""The trained model: its formula, the protocol it keeps, and that its coefficients come from the data."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latency_cases import decode, decode_steps, mixed_steps, prefill
+
+from blis_py.calibrate.train import Group, predict, train
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.errors import InputError
+from blis_py.latency import build
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.model_shape import load_model
+from blis_py.latency.trained import (
+    COEFFICIENT_NAMES,
+    Basis,
+    Coefficients,
+    Trained,
+    Training,
+    bundled_training,
+    read_training,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+H100, RTX = load_gpu("h100"), load_gpu("rtx-4090")
+PLANTED = Coefficients(1.3, 1.1, 0.5, 2.4, 1.2, 1.9, 0.7, 1.8, 3.5e4, 2e4, 1.5e5, 900.0)
+NONE = Coefficients(*(0.0 for _ in COEFFICIENT_NAMES))
+
+MODELS: list[LatencyModel] = [
+    build("trained", shape=load_model("qwen3-14b"), gpu=H100),
+    build("trained", shape=load_model("llama-3.1-8b"), gpu=RTX),
+    build("trained", shape=load_model("mixtral-8x7b"), gpu=load_gpu("a100"), tp=4),
+    Trained(load_model("qwen3-30b-a3b"), load_gpu("l40s"), 2, Training(PLANTED, ("Planted",))),
+]
+every_model = pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=decode_steps, length=st.integers(1, 80))
+def test_a_run_of_decode_steps_ends_where_single_steps_end(
+    model: LatencyModel, step: StepFeatures, length: int
+) -> None:
+    ends, now = [], 0
+    for done in range(length):
+        now += model.step(step.after(done)).synchronous_ns
+        ends.append(now)
+    assert list(model.decode_run_ns(step, length)) == ends
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=decode_steps, length=st.integers(1, 80), start_ns=st.integers(0, 10**15), share=st.floats(0, 1.2))
+def test_a_run_priced_until_a_time_is_the_same_run_and_reaches_that_time(
+    model: LatencyModel, step: StepFeatures, length: int, start_ns: int, share: float
+) -> None:
+    whole = [start_ns + int(end) for end in model.decode_run_ns(step, length)]
+    until_ns = start_ns + int(share * (whole[-1] - start_ns))
+    ends = [int(end) for end in model.decode_run_ns(step, length, start_ns, until_ns)]
+    assert ends == whole[: len(ends)]
+    assert len(ends) == length or ends[-1] >= until_ns
+
+
+@every_model
+@settings(max_examples=40)
+@given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
+def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
+    assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= model.step_ns(step)
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=decode_steps)
+def test_a_prefill_never_makes_the_decodes_beside_it_cheaper(model: LatencyModel, step: StepFeatures) -> None:
+    mixed = replace(
+        step, prefill_seqs=1, prefill_tokens=1, prefill_pairs=1, emitted_rows=step.emitted_rows + 1
+    )
+    assert model.step_ns(mixed) >= model.step_ns(step)
+
+
+@every_model
+@settings(max_examples=25)
+@given(step=mixed_steps)
+def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: StepFeatures) -> None:
+    assert model.step_ns(step) == model.step(step).synchronous_ns >= 1
+
+
+def only(
+    shape_name: str = "llama-3.1-8b", gpu: GpuSpec = H100, tp: int = 1, **coefficients: float
+) -> Trained:
+    """The model with all other coefficients 0."""
+    return Trained(load_model(shape_name), gpu, tp, Training(replace(NONE, **coefficients), ("Planted",)))
+
+
+def test_each_coefficient_multiplies_its_own_datasheet_term() -> None:
+    # llama-3.1-8b: 32 layers, d 4096, 32 and 8 heads of 128, I 14336, V 128256
+    step, context, seqs = decode(8, 8 * 500), 500, 8
+    weights = 32 * (2 * 4096 * 40 * 128 + 3 * 4096 * 14336)
+    flops = 2 * seqs * (weights + 128_256 * 4096)
+    pairs = 32 * 4 * 32 * 128 * seqs * (context + 1)
+    kv_bytes = 32 * 2 * 8 * 128 * 2 * seqs * (context + 2)
+    expected = {
+        "matmul_arithmetic": flops / 989.5e3,
+        "unhidden_arithmetic": flops / 989.5e3,
+        "attention_pairs": pairs / 989.5e3,
+        "kv_traffic": kv_bytes / 3350,
+        "layer_ns": 32,
+        "host_step_ns": 1,
+        "host_seq_ns": seqs,
+        "sparse_layer_ns": 0,
+        "all_reduce_latency": 0,
+    }
+    for name, ns in expected.items():
+        found = only(**{name: 1e4}).step_ns(step)  # large, so that the whole ns does not matter
+        assert found == pytest.approx(1e4 * ns, rel=1e-6, abs=1), name  # a GPU takes 1 ns at least
+    assert only(traffic=1.0).step_ns(step) > 2 * (weights + 128_256 * 4096) / 3350
+
+
+def test_an_all_reduce_costs_its_latency_and_its_ring_volume_twice_a_layer() -> None:
+    step = decode(100, 100)
+    assert only(tp=4, all_reduce_latency=1e3).step_ns(step) == pytest.approx(
+        1e3 * 64 * H100.all_reduce_overhead_ns
+    )
+    volume = 64 * 100 * 4096 * 2 * 2 * 3 / 4
+    assert only(tp=4, all_reduce_traffic=1e3).step_ns(step) == pytest.approx(1e3 * volume / 450, rel=1e-6)
+
+
+def test_a_decode_beside_a_prefill_fills_whole_tiles_where_attention_is_not_packed() -> None:
+    step = replace(decode(8, 4000), prefill_seqs=1, prefill_tokens=1)
+    pairs = 64 * (4000 + 128 * 8)
+    expected = 32 * 4 * 32 * 128 * pairs / 165.2e3
+    assert only(gpu=RTX, mixed_decode_tiles=100.0).step_ns(step) == pytest.approx(100 * expected, rel=1e-6)
+    assert only(gpu=RTX, mixed_decode_tiles=100.0).step_ns(decode(8, 4000)) == 1
+    assert only(gpu=H100, mixed_decode_tiles=100.0).step_ns(step) == 1
+
+
+def test_smaller_weights_are_read_faster() -> None:
+    shape = load_model("llama-3.1-8b")
+    times = [
+        build("trained", shape=replace(shape, weight_bytes=b, expert_weight_bytes=b), gpu=H100).step_ns(
+            decode(1, 9)
+        )
+        for b in (2.0, 1.0, 0.5)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.4 * times[1]
+
+
+def test_a_gpu_nobody_measured_is_priced_from_its_datasheet() -> None:
+    shape = load_model("llama-3.1-8b")
+    mine = replace(H100, name="Mine", hbm_bytes_per_s=H100.hbm_bytes_per_s / 2)
+    slow, fast = (build("trained", shape=shape, gpu=gpu) for gpu in (mine, H100))
+    assert 1.5 < slow.step_ns(decode(8, 8000)) / fast.step_ns(decode(8, 8000)) < 2
+    assert "trained on" in slow.provenance
+    assert "none of them on Mine" in slow.provenance
+    assert "none of them" not in fast.provenance
+
+
+def test_roofline_efficiencies_of_the_profile_do_not_matter() -> None:
+    shape = load_model("llama-3.1-8b")
+    other = replace(
+        H100, gemm_efficiency=0.1, hbm_efficiency=0.1, attention_efficiency=0.1, layer_overhead_ns=1e9
+    )
+    for step in (decode(8, 8000), prefill(2000)):
+        times = [build("trained", shape=shape, gpu=gpu).step_ns(step) for gpu in (H100, other)]
+        assert times[0] == times[1]
+
+
+def test_a_tp_degree_that_splits_a_head_is_refused() -> None:
+    with pytest.raises(InputError, match="does not divide the 40 heads"):
+        Trained(load_model("qwen3-14b"), H100, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("traffic: ", "traffic: -"), "coefficients.traffic: must be"),
+        (("traffic: ", "traffic: fast"), "coefficients.traffic: must be"),
+        (("  traffic: ", "  trafic: "), "coefficients.traffic: must be"),
+        (("coefficients:\n", "coefficients:\n  more: 1.0\n"), "coefficients.more: unknown key"),
+        (("coefficients:", "coefs:"), "no trained coefficients"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    text = (ROOT / "profiles" / "trained" / "coefficients.yaml").read_text()
+    (tmp_path / "c.yaml").write_text(text.replace(*change, 1))
+    with pytest.raises(InputError, match=message):
+        read_training(tmp_path / "c.yaml")
+
+
+# --- training ----------------------------------------------------------------------------------------
+
+
+def planted(model: str, gpu: str, tp: int, seed: int) -> Group:
+    """Prices of the planted coefficients, in whole ns as the model gives them."""
+    draw, shape, spec = random.Random(seed), load_model(model), load_gpu(gpu)
+    steps = []
+    for _ in range(60):
+        seqs = draw.choice((0, 1, 8, 60, 250))
+        step = decode(seqs, seqs * draw.randint(50, 4000))
+        if not seqs or draw.random() < 0.5:
+            whole = prefill(draw.randint(16, 4000), draw.choice((0, 900)))
+            step = StepFeatures(*(getattr(step, name) + getattr(whole, name) for name in FEATURE_NAMES))
+        steps.append(step)
+    latency = Trained(shape, spec, tp, Training(PLANTED, ("Planted",)))
+    ns = np.array([latency.step_ns(step) for step in steps], dtype=float)
+    return Group("planted", model, gpu, tp, Basis(shape, spec, tp), steps, ns, with_host=True)
+
+
+@pytest.fixture(scope="module")
+def planted_groups() -> list[Group]:
+    cases = [("llama-3.1-8b", "h100", 1), ("qwen3-0.6b", "rtx-4090", 1), ("qwen3-30b-a3b", "h100", 2)]
+    cases += [("qwen3-32b", "h200", 4), ("mixtral-8x7b", "rtx-pro-6000", 8)]
+    return [planted(*case, seed=i) for i, case in enumerate(cases)]
+
+
+def test_training_and_model_price_alike(planted_groups: list[Group]) -> None:
+    for group in planted_groups:
+        assert np.abs(predict(group, PLANTED) - group.ns).max() <= 1
+
+
+def test_planted_coefficients_are_found_again(planted_groups: list[Group]) -> None:
+    found = train(planted_groups)
+    for name in COEFFICIENT_NAMES:
+        assert getattr(found, name) == pytest.approx(getattr(PLANTED, name), rel=2e-3), name
+
+
+def test_what_no_group_shows_is_left_at_nothing(planted_groups: list[Group]) -> None:
+    found = train([replace(group, with_host=False) for group in planted_groups if group.tp == 1])
+    assert found.all_reduce_latency == found.all_reduce_traffic == found.sparse_layer_ns == 0
+    assert found.host_step_ns == found.host_seq_ns == 0
+
+
+# --- the committed coefficients ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def committed() -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / "trained.json").read_text())
+
+
+def test_the_bundled_coefficients_are_those_of_the_committed_run(committed: Any) -> None:
+    assert asdict(bundled_training().coefficients) == committed["coefficients"]
+
+
+def test_training_on_a_part_of_the_data_gives_the_committed_result(
+    committed: Any, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "accuracy"))
+    import train_groups
+
+    groups = train_groups.groups(shared_data, lambda line: None, subset=True)
+    assert {group.gpu for group in groups} == {"h100", "rtx-4090", "rtx-pro-6000"}
+    found = asdict(train(groups))
+    for name in COEFFICIENT_NAMES:
+        assert found[name] == pytest.approx(committed["subset"][name], rel=1e-3), name
