@@ -26,12 +26,14 @@ from blis_py.metrics.slo import (
     require_known_classes,
 )
 from blis_py.result import Result
-from blis_py.sources import DEFAULT_SEED, horizon_ns_of, requests
+from blis_py.sources import DEFAULT_SEED, demand, horizon_ns_of
 from blis_py.workload.table import RequestTable
 
 if TYPE_CHECKING:
+    from blis_py.cluster.diffusion_run import BlockDiffusion
     from blis_py.latency.hardware import GpuSpec
     from blis_py.latency.model_shape import ModelShape
+    from blis_py.measured import Measured
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
@@ -51,6 +53,8 @@ class Simulation:
     """What a good request meets."""
     notes: tuple[str, ...] = ()
     """What the user should know before believing the result."""
+    diffusion: BlockDiffusion | None = None
+    """None = the requests are autoregressive."""
 
     @property
     def models(self) -> str:
@@ -59,6 +63,11 @@ class Simulation:
         if self.scheduler.prefix_cache == "radix":
             batches += ", radix prefix cache"
         several = "s" if self.config.num_instances > 1 else ""
+        if self.diffusion is not None:
+            return (
+                f"models {self.config.num_instances} instance{several} of {self.diffusion.config.describe()} "
+                f"({self.scheduler.scheduler} scheduler); step times: {self.latency.provenance}"
+            )
         return (
             f"models {self.config.num_instances} instance{several} of vLLM v1 ({batches}); "
             f"step times: {self.latency.provenance}"
@@ -72,8 +81,10 @@ class Simulation:
             progress: called from time to time with (ended, all) requests.
         """
         from blis_py.cluster.simulation import simulate
+        from blis_py.latency.notes import domain_notes, forget
 
         config = self.config
+        forget(self.latency)
         record = simulate(
             self.table,
             scheduler=self.scheduler,
@@ -86,11 +97,12 @@ class Simulation:
             seed=DEFAULT_SEED if config.seed is None else config.seed,
             horizon_ns=horizon_ns_of(config),
             slo_priorities=config.admission.slo_priorities or None,
+            diffusion=self.diffusion,
             record_steps=record_steps,
             progress=progress,
         )
         record.config = as_dict(config)
-        return Result(record, self)
+        return Result(record, self, (*self.notes, *domain_notes(self.latency)))
 
 
 def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Simulation:
@@ -130,15 +142,24 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
 
 def resolve(config: RunConfig) -> Simulation:
     from blis_py import latency
+    from blis_py.dllm import block_diffusion
     from blis_py.latency.hardware import load_gpu
     from blis_py.latency.model_shape import load_model
 
     if config.seed is None and config.workload.spec is None:
         config = replace(config, seed=DEFAULT_SEED)
     targets = _targets(config)
-    shape = load_model(_model_name(config), config.model_config)
-    gpu = load_gpu(config.gpu)
-    capacity, num_kv_blocks = _capacity(config, shape, gpu)
+    measured = _measured(config)
+    gpu: GpuSpec | None
+    if measured is None:
+        shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
+    else:
+        config, shape, gpu = measured.config, measured.shape, measured.gpu
+    if measured is None or gpu is not None:
+        assert gpu is not None
+        capacity, num_kv_blocks = _capacity(config, shape, gpu)
+    else:
+        capacity, num_kv_blocks = measured.capacity()
     max_model_len, notes = _max_model_len(config, shape, num_kv_blocks)
     model = latency.build(
         config.latency.model,
@@ -149,19 +170,31 @@ def resolve(config: RunConfig) -> Simulation:
         beta=config.latency.beta_coeffs,
         linear=config.latency.linear or None,
         kernel_profile=config.latency.kernel_profile,
+        profile=None if measured is None else measured.profile,
     )
-    table = requests(config)
+    asked = demand(config)
+    table, scheduler = asked.table, _scheduler(config.scheduler, num_kv_blocks, max_model_len)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, table.slo_class.names)
     return Simulation(
         config=config,
         table=table,
-        scheduler=_scheduler(config.scheduler, num_kv_blocks, max_model_len),
+        scheduler=scheduler,
         latency=model,
         capacity=capacity,
         targets=targets,
         notes=(*notes, *_other_models(table, config)),
+        diffusion=block_diffusion(asked, config.dllm, scheduler),
     )
+
+
+def _measured(config: RunConfig) -> Measured | None:
+    """What a fitted profile settles; None if the run has none."""
+    if config.latency.model != "fitted":
+        return None
+    from blis_py.measured import measured_run
+
+    return measured_run(config)
 
 
 def _model_name(config: RunConfig) -> str:

@@ -63,9 +63,24 @@ def load_config(
         if not equals or not key:
             raise InputError("must look like a.b.c=value", key="--set", value=text)
         _lay_flag(layers, f"--set {key.strip()}", key.strip(), _yaml_value(key, value))
+    _imply_fitted(layers, inherited=base)
     config = layers.build(RunConfig)
     check(config, layers)
     return with_full_paths(config)
+
+
+def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
+    """A profile of measured steps says by itself which latency model is meant, and how it was measured."""
+    key = "latency.model"
+    model = layers.values.get(key)
+    left_alone = inherited is not None and model == inherited.latency.model and not layers.by_flag(key)
+    if layers.values.get("latency.profile") and (model is None or left_alone):
+        layers.add({key: "fitted"}, file=None)
+    if layers.values.get("latency.profile") and layers.values.get(key) == "fitted":
+        from blis_py.measured import implied_settings
+
+        implied = implied_settings(str(layers.values["latency.profile"]))
+        layers.add({k: v for k, v in implied.items() if k not in layers.values}, file=None)
 
 
 def dump(config: RunConfig) -> str:

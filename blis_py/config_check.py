@@ -71,6 +71,12 @@ def check(config: RunConfig, layers: Layers) -> None:
             "latency.kernel_profile",
             fix="give --latency-model kernel-tables and the folder of measured kernels together",
         )
+    if (latency.profile is None) == (latency.model == "fitted"):
+        raise layers.error(
+            "goes with the fitted model",
+            "latency.profile",
+            fix="give --profile DIR, and no other --latency-model than fitted",
+        )
     scheduler = config.scheduler
     for name, problem, fix in contradictions(scheduler.policy, scheduler):
         raise layers.error(problem, f"scheduler.{'policy' if name == 'scheduler' else name}", fix=fix)

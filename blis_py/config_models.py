@@ -60,6 +60,9 @@ class LatencySection:
     """Coefficients of the `linear` model, ns: parts `gpu`, `host`, `frontend`, each by feature."""
     kernel_profile: str | None = None
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
+    profile: str | None = None
+    """Folder of step times measured by the engine, of the `fitted` model, which it implies; or the name of a
+    bundled one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,28 @@ class AdmissionSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DllmSection:
+    """Block diffusion: how the blocks of a workload of `kind: diffusion` are executed."""
+
+    workload: str | None = None
+    """YAML with `kind: diffusion` that holds for all requests of a trace, or of the flags."""
+    algorithm: str | None = None
+    """Whose step counts to take, where the workload has those of several; null = the first."""
+    config: str | None = None
+    """YAML with parameters of the algorithm that its step counts must have been measured with."""
+    fdfo: bool = True
+    """First done, first out; false = a batch runs until all its blocks are final."""
+    in_place_reuse: bool = True
+    """An unfinished block keeps its request slot and KV blocks."""
+    re_loop: bool = True
+    """Another round without the scheduler while no block is final and nobody can come in."""
+    schedule_us: float = setting(0.0, least=0)
+    """Host time of a return to the scheduler, on top of the latency model's steps: what `re_loop` saves."""
+    allocator_call_us: float = setting(0.0, least=0)
+    """Host time to take or give back a slot or KV blocks: what `in_place_reuse` saves."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides the outcome of a run."""
 
@@ -138,6 +163,7 @@ class RunConfig:
     workload: WorkloadSection = field(default_factory=WorkloadSection)
     routing: RoutingSection = field(default_factory=RoutingSection)
     admission: AdmissionSection = field(default_factory=AdmissionSection)
+    dllm: DllmSection = field(default_factory=DllmSection)
     slo: tuple[str, ...] = ()
     """Targets such as `ttft.p99=500ms`."""
     goodput: tuple[str, ...] = ()
@@ -149,11 +175,13 @@ class RunConfig:
 NAMES: dict[str, str] = {
     **{f.name: f"scheduler.{f.name}" for f in fields(SchedulerSection) if f.name != "policy"},
     **{f.name: f"workload.{f.name}" for f in fields(WorkloadSection) if f.name != "timeout_s"},
+    **{f"dllm_{f.name}": f"dllm.{f.name}" for f in fields(DllmSection)},
     **{f.name: f.name for f in fields(RunConfig)},
     "scheduler": "scheduler.policy",
     "latency_model": "latency.model",
     "linear": "latency.linear",
     "kernel_profile": "latency.kernel_profile",
+    "profile": "latency.profile",
     "alpha_coeffs": "latency.alpha_coeffs",
     "beta_coeffs": "latency.beta_coeffs",
     "timeout": "workload.timeout_s",

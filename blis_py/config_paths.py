@@ -34,13 +34,20 @@ def with_full_paths(config: RunConfig) -> RunConfig:
         model_config=full("model_config", config.model_config),
         gpu=full("gpu", config.gpu) or config.gpu,
         latency=replace(
-            config.latency, kernel_profile=full("latency.kernel_profile", config.latency.kernel_profile)
+            config.latency,
+            kernel_profile=full("latency.kernel_profile", config.latency.kernel_profile),
+            profile=full("latency.profile", config.latency.profile),
         ),
         workload=replace(
             load,
             trace=full("workload.trace", load.trace),
             trace_header=full("workload.trace_header", load.trace_header),
             spec=full("workload.spec", load.spec),
+        ),
+        dllm=replace(
+            config.dllm,
+            workload=full("dllm.workload", config.dllm.workload),
+            config=full("dllm.config", config.dllm.config),
         ),
     )
 
@@ -80,6 +87,10 @@ def _is_bundled(name: str) -> bool:
     return Path(name).name == name and _bundled(name).is_file()
 
 
+def _is_bundled_fit(name: str) -> bool:
+    return (data.root("profiles") / "fits" / name).is_dir()
+
+
 def _looks_like_file(name: str) -> bool:
     """Whether a GPU or a workload is given as a file rather than by name."""
     return name.endswith((".yaml", ".yml", ".json")) or name.startswith(("/", "./", "../", "~"))
@@ -88,9 +99,12 @@ def _looks_like_file(name: str) -> bool:
 _IS_FILE = {
     "model_config": lambda name: True,
     "latency.kernel_profile": lambda name: True,
+    "latency.profile": lambda name: Path(name).expanduser().exists() or not _is_bundled_fit(name),
     "workload.trace": lambda name: True,
     "workload.trace_header": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),
+    "dllm.workload": lambda name: True,
+    "dllm.config": lambda name: True,
     "gpu": _looks_like_file,
 }
 """Keys that can name a file, and when their value does."""

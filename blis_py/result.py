@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from blis_py.api import Simulation
+    from blis_py.intervals import Intervals
 
 
 class Result:
@@ -27,9 +29,13 @@ class Result:
     `config` everything that decided it.
     """
 
-    def __init__(self, record: RunRecord, simulation: Simulation) -> None:
+    def __init__(self, record: RunRecord, simulation: Simulation, notes: Sequence[str] = ()) -> None:
         self.record = record
         self.simulation = simulation
+        self.notes = tuple(notes)
+        """What the reader should know before believing the figures."""
+        self.intervals: Intervals | None = None
+        """Error bars, where they have been asked for; see `blis_py.intervals`."""
 
     @property
     def config(self) -> RunConfig:
@@ -41,8 +47,10 @@ class Result:
         from blis_py.metrics import summarise
 
         numbers = summarise(self.record, goodput=self.simulation.targets, slo=parse_slos(self.config.slo))
-        heading = {"capacity": self.simulation.capacity, "models": self.simulation.models}
-        return {**heading, "scheduler": asdict(self.simulation.scheduler), **numbers}
+        heading: dict[str, Any] = {"capacity": self.simulation.capacity, "models": self.simulation.models}
+        heading["notes"] = list(self.notes)
+        bars = {} if self.intervals is None else {"intervals": self.intervals.as_dict()}
+        return {**heading, "scheduler": asdict(self.simulation.scheduler), **numbers, **bars}
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -72,13 +80,14 @@ class Result:
 
         return blis_metrics(self.record, requests=requests, goodput=self.simulation.targets)
 
-    def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
+    def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 
         Args:
             folder: made if it does not exist.
             force: write into a folder that already has files.
             plots: draw as well, which takes a second or two.
+            itl: write `itl.csv` too, the time of every token.
 
         Raises:
             InputError: the folder is not empty and `force` is off.
@@ -93,6 +102,8 @@ class Result:
         if any(instance.runs is not None for instance in self.record.instances):
             write_steps_csv(self.record, target / "steps.csv")
         self._save_trace(target)
+        if itl:
+            self._save_itl(target)
         if plots:
             from blis_py.report.plots import save_plots
 
@@ -101,6 +112,7 @@ class Result:
 
     def _save_trace(self, folder: Path) -> None:
         """The requests and what became of them, for `blis replay --trace FOLDER/trace.csv`."""
+        from blis_py.traces.tracev2_header import DIFFUSION
         from blis_py.traces.tracev2_write import write
 
         config, scheduler = self.config, self.simulation.scheduler
@@ -113,7 +125,7 @@ class Result:
             seed=config.seed,
             workload=config.workload.spec or config.workload.preset,
             server={
-                "type": "blis-py",
+                "type": "blis-py" if self.simulation.diffusion is None else f"blis-py{DIFFUSION}",
                 "model": config.model,
                 "tensor_parallel": config.tp,
                 "max_num_seqs": scheduler.max_num_seqs,
@@ -122,6 +134,15 @@ class Result:
                 "max_model_len": scheduler.max_model_len,
             },
         )
+
+    def _save_itl(self, folder: Path) -> None:
+        from blis_py.metrics.itl import TokenGaps
+        from blis_py.traces.itl import NAME, write_itl
+        from blis_py.traces.tracev2_write import request_numbers
+
+        rows = (self.record.emitted_tokens > 0).nonzero()[0]
+        times_ns, counts = TokenGaps(self.record).times(rows)
+        write_itl(folder / NAME, request_numbers(self.record.table)[rows], counts, times_ns)
 
 
 def writable(folder: str | Path, *, force: bool) -> Path:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from blis_py.errors import InputError
+
+_SLEEP_IS_LATE_NS = 500_000
+"""What a sleep may take longer than asked for; so much is waited for awake."""
 
 
 class Clock(Protocol):
@@ -17,6 +22,10 @@ class Clock(Protocol):
 
     def wait_until(self, time_ns: int) -> None:
         """Nothing to do before `time_ns`; returns at once if it has passed."""
+        ...
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        """For work that a client does on a computer of its own: it takes no CPU time of the engine."""
         ...
 
     def restart(self) -> None:
@@ -40,8 +49,13 @@ class WallClock:
 
     def wait_until(self, time_ns: int) -> None:
         rest_ns = time_ns - self.now_ns()
-        if rest_ns > 0:
-            time.sleep(rest_ns / 1e9)
+        if rest_ns > _SLEEP_IS_LATE_NS:
+            time.sleep((rest_ns - _SLEEP_IS_LATE_NS) / 1e9)
+        while self.now_ns() < time_ns:
+            pass
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class CpuClock:
@@ -64,6 +78,12 @@ class CpuClock:
 
     def wait_until(self, time_ns: int) -> None:
         self._offset_ns += max(time_ns - self.now_ns(), 0)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        began_ns = time.thread_time_ns()
+        yield
+        self._offset_ns -= time.thread_time_ns() - began_ns
 
 
 CLOCKS: dict[str, type[WallClock] | type[CpuClock]] = {"wall": WallClock, "cpu": CpuClock}

@@ -1,71 +1,163 @@
-"""Serves a workload: requests arrive by the engine's clock, or all at once."""
+"""Serves a workload: requests arrive by the engine's clock, as others end, or all at once."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
+from blis_py.core.request import NEVER_NS
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
+from blis_py.traces.observed import Observer
+from blis_py.traces.tracev2_write import End
 from blis_py.workload.table import RequestTable
-from engine.engine import LLMEngine
+from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
+from engine.engine import LLMEngine, StepOutput
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
 
 Progress = Callable[[int, int], None]
+Engine = LLMEngine | DiffusionEngine
 
 
 def serve(
-    engine: LLMEngine,
+    engine: Engine,
     table: RequestTable,
     prompts: Sequence[list[int]],
     *,
     temperature: float = 0.0,
     at_once: bool = False,
+    concurrency: int | None = None,
+    observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> list[Running | InputError]:
     """Serves every request of the table, each with as many output tokens as the table says.
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
-    at the next step boundary. The engine must be as new (`LLMEngine.reset`).
+    at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
+    A block-diffusion engine is handed them between two rounds of a batch too, where it lets somebody in
+    there. The engine must be as new (`reset`).
 
     Args:
         prompts: token ids, one list per request.
         at_once: all requests are there from the beginning.
+        concurrency: so many requests are under way, and the next is sent when one of them ends (a closed
+            loop), whatever the times of the table.
+        observer: is told what a client sees, by the engine's clock.
 
     Returns:
         What became of each request; the refusal where it could never be served.
     """
-    priorities = instance_priorities()
-    outcomes: list[Running | InputError] = []
-    ended, clock = 0, engine.clock
-    while len(outcomes) < len(table) or engine.has_unfinished:
-        now_ns = clock.now_ns()
-        while len(outcomes) < len(table):
-            row = len(outcomes)
-            arrival_ns = 0 if at_once else int(table.arrival_ns[row])
-            if arrival_ns > now_ns:
-                break
-            deadline_ns = int(table.deadline_ns[row])
-            if deadline_ns >= 0:
-                deadline_ns += arrival_ns - int(table.arrival_ns[row])
-            try:
-                outcome: Running | InputError = engine.add_request(
-                    prompts[row],
-                    SamplingParams(
-                        temperature=temperature, max_tokens=int(table.output_tokens[row]), ignore_eos=True
-                    ),
-                    request_id=table.id_of(row),
-                    arrival_ns=arrival_ns,
-                    priority=priorities.get(table.slo_class[row], priorities[""]),
-                    deadline_ns=deadline_ns,
-                )
-            except InputError as refusal:
-                outcome, ended = refusal, ended + 1
-            outcomes.append(outcome)
-        if engine.has_unfinished:
-            ended += len(engine.step().finished)
-        elif len(outcomes) < len(table):
-            clock.wait_until(int(table.arrival_ns[len(outcomes)]))
-        if progress is not None:
-            progress(ended, len(table))
-    return outcomes
+    clock = engine.clock
+    client = _Client(engine, table, prompts, temperature, observer or Observer(table))
+    if at_once:
+        client.send_at([0] * len(table))
+    elif concurrency is not None:
+        client.send_at([0] * concurrency, next_when_one_ends=True)
+    if isinstance(engine, DiffusionEngine):
+        engine.poll = lambda: client.send(clock.now_ns())
+    try:
+        while client.unsent or engine.has_unfinished:
+            now_ns = clock.now_ns()
+            client.send(now_ns)
+            if engine.has_unfinished:
+                output, seen_ns = engine.step(now_ns), clock.now_ns()
+                with clock.elsewhere():
+                    client.saw(output, seen_ns)
+                    if progress is not None:
+                        progress(client.ended, len(table))
+            elif client.unsent:
+                clock.wait_until(client.next_ns)
+    finally:
+        if isinstance(engine, DiffusionEngine):
+            engine.poll = None
+    return client.outcomes
+
+
+class _Client:
+    """Sends the requests of a table, in order, and notes what comes back."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        table: RequestTable,
+        prompts: Sequence[list[int]],
+        temperature: float,
+        observer: Observer,
+    ) -> None:
+        self.outcomes: list[Running | InputError] = []
+        self.ended = 0
+        self._engine, self._table, self._prompts, self._observer = engine, table, prompts, observer
+        self._temperature = temperature
+        self._priorities = instance_priorities()
+        self._times: deque[int] = deque(table.arrival_ns.tolist())
+        self._replaces = False
+        self._rows: dict[str, int] = {}
+
+    def send_at(self, times_ns: list[int], *, next_when_one_ends: bool = False) -> None:
+        """Other times of sending than the table's."""
+        self._times, self._replaces = deque(times_ns), next_when_one_ends
+
+    @property
+    def unsent(self) -> int:
+        return len(self._table) - len(self.outcomes)
+
+    @property
+    def next_ns(self) -> int:
+        """When to send the next request."""
+        return self._times[0] if self._times and self.unsent else NEVER_NS
+
+    def send(self, now_ns: int) -> None:
+        """Sends what is due."""
+        while self.next_ns <= now_ns:
+            self._send(self._times.popleft())
+
+    def _send(self, time_ns: int) -> None:
+        table, row = self._table, len(self.outcomes)
+        deadline_ns = int(table.deadline_ns[row])
+        if deadline_ns >= 0:
+            deadline_ns += time_ns - int(table.arrival_ns[row])
+        self._observer.sent(row, time_ns)
+        self._rows[table.id_of(row)] = row
+        try:
+            outcome: Running | InputError = self._engine.add_request(
+                self._prompts[row],
+                SamplingParams(
+                    temperature=self._temperature, max_tokens=int(table.output_tokens[row]), ignore_eos=True
+                ),
+                request_id=table.id_of(row),
+                arrival_ns=time_ns,
+                priority=self._priorities.get(table.slo_class[row], self._priorities[""]),
+                deadline_ns=deadline_ns,
+            )
+        except InputError as refusal:
+            outcome = refusal
+            self._end(row, time_ns, ("error", _line(f"refused: {refusal}"), ""))
+        self.outcomes.append(outcome)
+
+    def saw(self, output: StepOutput | DiffusionOutput, now_ns: int) -> None:
+        """A step has come back."""
+        for sequence in output.sequences:
+            self._observer.token(self._rows[sequence.request.id], now_ns)
+        for sequence in output.finished:
+            self._end(self._rows[sequence.request.id], now_ns, _end(sequence))
+
+    def _end(self, row: int, time_ns: int, end: End) -> None:
+        self.ended += 1
+        self._observer.ended(row, time_ns, end)
+        if self._replaces:
+            self._times.append(time_ns)
+
+
+def _end(sequence: Running) -> End:
+    if sequence.finish_reason in ("stop", "length"):
+        return "ok", "", sequence.finish_reason
+    if sequence.finish_reason == "timeout":
+        return "timeout", "", ""
+    if sequence.finish_reason == "abort":
+        return "error", "aborted", ""
+    return "error", _line(f"failed: {sequence.error}"), ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.diffusion_request import Batch
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.traces.steplog import FEATURE_KINDS, REQUEST_KINDS, SCHEMA, STEP_KINDS, StepLog, write_step_log
@@ -93,7 +93,7 @@ class StepRecorder:
 
     def done(
         self,
-        step: Step,
+        step: Step | Batch,
         times: Times,
         finished: Iterable[Request],
         *,
@@ -194,8 +194,3 @@ _NO_REQUESTS: Iterable[tuple[Any, ...]] = ((),) * len(REQUEST_KINDS)
 
 def _rows(requests: Iterable[Request]) -> tuple[int, ...]:
     return tuple(request.row for request in requests)
-
-
-def scheduler_meta(scheduler: Scheduler) -> dict[str, Any]:
-    """The scheduler's settings, as the log keeps them."""
-    return dataclasses.asdict(scheduler.config)

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.workload.streams import stream
-from blis_py.workload.table import RequestTable
+from blis_py.workload.table import Content, RequestTable
 
 _SEGMENTS, _OWN = "segment", "own"
+
+
+def as_prompted(table: RequestTable) -> RequestTable:
+    """The table with what the synthetic prompts of its requests share, and no more.
+
+    In a table an answer can be part of a shared text (the next turn of a conversation repeats it). Prompts
+    made beforehand do not contain what the model will say, so sharing ends with the prompt.
+    """
+    contents: dict[Content, int] = {}
+    places = []
+    for row, place in enumerate(table.content.tolist()):
+        runs = _beginning(table.contents[place], int(table.prompt_tokens[row])) if place >= 0 else ()
+        places.append(contents.setdefault(runs, len(contents)) if runs else -1)
+    return replace(table, content=np.array(places, dtype=np.int64), contents=tuple(contents))
+
+
+def _beginning(runs: Content, tokens: int) -> Content:
+    """The first so many tokens of shared runs."""
+    kept = []
+    for segment, length in runs:
+        if tokens > 0:
+            kept.append((segment, min(length, tokens)))
+        tokens -= length
+    return tuple(kept)
 
 
 def synthetic_prompts(table: RequestTable, vocab_size: int, seed: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ QUALITIES = (("excellent", 0.10, 0.95), ("good", 0.20, 0.85), ("fair", 0.35, 0.7
 
 @dataclass(frozen=True)
 class Statistic:
-    """One figure of a latency, in s."""
+    """One figure of a latency, in s, or of the throughput, per s."""
 
     name: str
     measured: float
@@ -32,12 +32,18 @@ class Statistic:
 
 @dataclass(frozen=True)
 class LatencyError:
-    """How well one latency of a group of requests is predicted."""
+    """How well one latency of a group of requests is predicted.
+
+    The statistics of ITL are over all gaps between tokens, pooled; what compares request by request takes
+    the mean gap of each.
+    """
 
     latency: str
     group: str
     requests: int
     statistics: tuple[Statistic, ...]
+    per_request: dict[str, float]
+    """Percentiles of |predicted/measured - 1| over requests: `p50`, `p90`, `p99`."""
     mape: float
     """Mean of |predicted/measured - 1| over requests."""
     bias: float
@@ -61,8 +67,10 @@ class Calibration:
     only_measured: int
     only_predicted: int
     errors: tuple[LatencyError, ...]
-    throughput: Statistic
-    """Output tokens per second, from the first sending to the last token."""
+    throughput: tuple[Statistic, ...]
+    """Output tokens and requests per second, from the first sending to the last token."""
+    notes: tuple[str, ...] = ()
+    """What could not be compared, and why."""
 
 
 def calibrate(
@@ -101,44 +109,77 @@ def calibrate(
         only_measured=len(measured.request_id) - len(ids),
         only_predicted=len(predicted.request_id) - len(ids),
         errors=errors,
-        throughput=Statistic("throughput", _throughput(real), _throughput(sim)),
+        throughput=_throughput(real, sim),
+        notes=_notes(measured, predicted),
     )
 
 
+def _notes(measured: TokenTimes, predicted: TokenTimes) -> tuple[str, ...]:
+    """Of ITL, where one side has it and the other has not."""
+    if measured.gaps is not None and predicted.gaps is None:
+        return (f"no ITL in {predicted.source}: simulate with --record-itl",)
+    if measured.gaps is None and predicted.gaps is not None:
+        return (f"no ITL in {measured.source}: only the first and last tokens were timed",)
+    return ()
+
+
 def _errors(group: str, real: TokenTimes, sim: TokenTimes, rtt_s: float) -> Iterator[LatencyError]:
-    pairs = {
-        "TTFT": (real.ttft_s, sim.ttft_s + rtt_s),
-        "TPOT": (real.tpot_s, sim.tpot_s),
-        "E2E": (real.e2e_s, sim.e2e_s + rtt_s),
-    }
-    for latency, (truth, guess) in pairs.items():
-        known = ~(np.isnan(truth) | np.isnan(guess))
-        if known.any():
-            yield _error(latency, group, truth[known], guess[known])
+    yield from _error("TTFT", group, real.ttft_s, sim.ttft_s + rtt_s)
+    if real.gaps is not None and sim.gaps is not None:
+        pooled = real.gaps.values, sim.gaps.values
+        yield from _error("ITL", group, real.gaps.means(), sim.gaps.means(), pooled)
+    yield from _error("TPOT", group, real.tpot_s, sim.tpot_s)
+    yield from _error("E2E", group, real.e2e_s, sim.e2e_s + rtt_s)
 
 
-def _error(latency: str, group: str, truth: Seconds, guess: Seconds) -> LatencyError:
-    statistics = [Statistic("mean", float(truth.mean()), float(guess.mean()))]
+def _error(
+    latency: str, group: str, truth: Seconds, guess: Seconds, pooled: tuple[Seconds, Seconds] | None = None
+) -> Iterator[LatencyError]:
+    """One, or none where no request has this latency in both runs.
+
+    Args:
+        truth, guess: of each request; NaN where it has none.
+        pooled: samples for the statistics, instead of these.
+    """
+    known = ~(np.isnan(truth) | np.isnan(guess))
+    if not known.any():
+        return
+    truth, guess = truth[known], guess[known]
+    samples = pooled or (truth, guess)
+    statistics = [Statistic("mean", *(float(values.mean()) for values in samples))]
     for share in PERCENTILES:
-        at = (float(np.percentile(values, share)) for values in (truth, guess))
-        statistics.append(Statistic(f"p{share}", *at))
+        statistics.append(Statistic(f"p{share}", *(float(np.percentile(v, share)) for v in samples)))
     relative = guess[truth > 0] / truth[truth > 0] - 1
-    spread = truth.std() * guess.std()
-    r = float(((truth - truth.mean()) * (guess - guess.mean())).mean() / spread) if spread else float("nan")
-    return LatencyError(
+    yield LatencyError(
         latency,
         group,
         len(truth),
         tuple(statistics),
-        mape=float(np.abs(relative).mean()),
-        bias=float(relative.mean()),
-        pearson_r=r,
+        per_request={f"p{share}": _percentile(np.abs(relative), share) for share in PERCENTILES},
+        mape=float(np.abs(relative).mean()) if len(relative) else float("nan"),
+        bias=float(relative.mean()) if len(relative) else float("nan"),
+        pearson_r=_pearson_r(truth, guess),
     )
 
 
-def _throughput(times: TokenTimes) -> float:
-    span_s = float((times.sent_s + times.e2e_s).max() - times.sent_s.min())
-    return float(times.output_tokens.sum()) / span_s if span_s else float("nan")
+def _percentile(values: Seconds, share: float) -> float:
+    return float(np.percentile(values, share)) if len(values) else float("nan")
+
+
+def _pearson_r(x: Seconds, y: Seconds) -> float:
+    spread = x.std() * y.std()
+    return float(((x - x.mean()) * (y - y.mean())).mean() / spread) if spread else float("nan")
+
+
+def _throughput(real: TokenTimes, sim: TokenTimes) -> tuple[Statistic, ...]:
+    tokens, requests = zip(*(_rates(times) for times in (real, sim)), strict=True)
+    return Statistic("output_tokens_per_s", *tokens), Statistic("requests_per_s", *requests)
+
+
+def _rates(times: TokenTimes) -> tuple[float, float]:
+    """Output tokens and requests per second."""
+    span_s = float((times.sent_s + times.e2e_s).max() - times.sent_s.min()) or float("nan")
+    return float(times.output_tokens.sum()) / span_s, len(times.request_id) / span_s
 
 
 def as_dict(calibration: Calibration) -> dict[str, Any]:
@@ -148,19 +189,21 @@ def as_dict(calibration: Calibration) -> dict[str, Any]:
         return None if np.isnan(value) else value
 
     def statistic(s: Statistic) -> dict[str, float | None]:
-        return {"measured": s.measured, "predicted": s.predicted, "error": number(s.error)}
+        return {"measured": number(s.measured), "predicted": number(s.predicted), "error": number(s.error)}
 
     return {
         "requests": len(calibration.measured.request_id),
         "only_measured": calibration.only_measured,
         "only_predicted": calibration.only_predicted,
-        "output_tokens_per_s": statistic(calibration.throughput),
+        "notes": list(calibration.notes),
+        **{s.name: statistic(s) for s in calibration.throughput},
         "latencies": [
             {
                 "latency": e.latency.lower(),
                 "group": e.group,
                 "requests": e.requests,
                 "mape": number(e.mape),
+                "per_request": {name: number(value) for name, value in e.per_request.items()},
                 "bias": number(e.bias),
                 "pearson_r": number(e.pearson_r),
                 "quality": e.quality,

@@ -6,19 +6,25 @@ sees what the engine's saw, at the same step boundaries, and must plan the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from simpy import Environment
-
-from blis_py.cluster.instance import Instance
+from blis_py.calibrate.diffusion_recorded import Blocks, recorded_blocks
+from blis_py.calibrate.recorded import (
+    Lengths,
+    MeasuredSteps,
+    Recorded,
+    publish_answers,
+    recorded_requests,
+    scheduler_config,
+    serve,
+)
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
-from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
-from blis_py.errors import InputError
-from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import Outcome
 from blis_py.traces.steplog import Numbers, StepLog
 
@@ -74,8 +80,47 @@ def replay_steps(log: StepLog) -> Parity:
     Raises:
         InputError: the log has no scheduler settings, or settings this version does not know.
     """
+    if "diffusion" in log.meta:
+        from blis_py.calibrate.diffusion_parity import replay_rounds
+
+        return replay_rounds(log)
+    scheduler = Scheduler(scheduler_config(log), track_longest=True)
+    ready_ns = log.requests["enqueue_ns"]
+    return _compare(
+        log, _served(log, scheduler, recorded_requests(log), ready_ns, MeasuredSteps(log, scheduler))
+    )
+
+
+def predicted_steps(
+    log: StepLog,
+    latency: LatencyModel,
+    *,
+    config: SchedulerConfig | None = None,
+    lengths: Lengths | None = None,
+    blocks: Blocks | None = None,
+) -> Parity:
+    """The same with step times from a latency model: how long do the batches stay those of the engine?
+
+    Requests come when they came, not at the engine's step boundaries.
+
+    Args:
+        config: other settings than the engine's.
+        lengths: other lengths than those recorded, see `recorded_requests`.
+        blocks: of block diffusion, another mode or other rounds than the engine's.
+    """
+    if "diffusion" in log.meta:
+        from blis_py.calibrate.diffusion_parity import predicted_rounds
+
+        executed, settings = blocks or recorded_blocks(log), config or scheduler_config(log)
+        return predicted_rounds(log, latency, config=settings, blocks=executed, lengths=lengths)
+    scheduler = Scheduler(config or scheduler_config(log), track_longest=True)
+    recorded = recorded_requests(log, block_size=scheduler.config.block_size, lengths=lengths)
+    ready_ns = [one.request.arrival_ns + latency.frontend.before_enqueue_ns for one in recorded]
+    return _compare(log, _served(log, scheduler, recorded, ready_ns, latency))
+
+
+def _compare(log: StepLog, served: list[Composition]) -> Parity:
     compared = _until_failure(log)
-    served = _replay(log)
     recorded = [_recorded(log, index) for index in range(compared)]
     first: Difference | None = None
     identical = 0
@@ -118,118 +163,44 @@ def _recorded(log: StepLog, index: int) -> Composition:
     )
 
 
-def _replay(log: StepLog) -> list[Composition]:
+def _served(
+    log: StepLog,
+    scheduler: Scheduler,
+    recorded: Sequence[Recorded],
+    ready_ns: Sequence[int],
+    latency: LatencyModel,
+) -> list[Composition]:
     """What the simulator does in each step."""
-    scheduler = Scheduler(_scheduler_config(log), track_longest=True)
-    requests, published = _requests(log)
-    tap = _Tap(scheduler, {r.row: keys for r, keys in zip(requests, published, strict=True)})
-    env = Environment()
-    instance = Instance(env, scheduler, _MeasuredSteps(log, tap), tap, single_step=True)
-    instance.undisturbed_until_ns = NEVER_NS  # all arrivals are known beforehand
-    for enqueue_ns, request in sorted(zip(log.requests["enqueue_ns"], requests, strict=True), key=_by_time):
-        instance.submit(request, enqueue_ns)
-    env.run()
+    tap = _Tap(scheduler, log.requests["number"], [one.published for one in recorded])
+    serve(scheduler, recorded, ready_ns, latency, tap, single_step=True)
     return tap.compositions
-
-
-def _by_time(pair: tuple[int, Request]) -> tuple[int, int]:
-    return pair[0], pair[1].row
-
-
-def _scheduler_config(log: StepLog) -> SchedulerConfig:
-    settings = log.meta.get("scheduler")
-    if not isinstance(settings, dict):
-        raise InputError("the step log does not tell the scheduler's settings", key="scheduler")
-    unknown = sorted(set(settings) - {field.name for field in fields(SchedulerConfig)})
-    if unknown:
-        raise InputError("unknown setting in the step log", key=f"scheduler.{unknown[0]}")
-    return SchedulerConfig(**settings)
-
-
-def _requests(log: StepLog) -> tuple[list[Request], list[Numbers]]:
-    """The requests as they arrived, and the keys that each publishes when it ends."""
-    table = log.requests
-    requests, published = [], []
-    for i, number in enumerate(table["number"]):
-        keys, of_prompt = table["block_keys"][i], table["prompt_blocks"][i]
-        deadlines = [ns for ns in (table["deadline_ns"][i], table["abort_ns"][i]) if ns >= 0]
-        complete = table["finish_reason"][i] in ("stop", "length")
-        requests.append(
-            Request(
-                table["id"][i],
-                table["arrival_ns"][i],
-                table["prompt_tokens"][i],
-                table["output_tokens"][i] if complete else None,
-                table["max_tokens"][i],
-                table["priority"][i],
-                min(deadlines, default=-1),
-                keys[:of_prompt],
-                number,
-            )
-        )
-        published.append(keys[of_prompt:])
-    return requests, published
-
-
-class _MeasuredSteps:
-    """A latency model that knows how long every step took."""
-
-    name = "measured"
-    provenance = "the times of a step log"
-    frontend = FrontendDelays()
-    uses_max_context = True
-
-    def __init__(self, log: StepLog, tap: _Tap) -> None:
-        starts = log.steps["start_ns"]
-        # Whoever gave up after the last step did so at the boundary behind it.
-        last = max([*log.steps["end_ns"][-1:], *log.requests["finish_ns"]], default=0)
-        self._durations = [end - start for start, end in zip(starts, [*starts[1:], last], strict=True)]
-        self._tap = tap
-
-    def step_ns(self, features: StepFeatures) -> int:
-        index = len(self._tap.compositions)
-        return self._durations[index] if index < len(self._durations) else 1
-
-    def step(self, features: StepFeatures) -> StepTime:
-        return StepTime(self.step_ns(features), 0)
-
-    def decode_run_ns(
-        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
-        raise NotImplementedError("steps are replayed one by one")
 
 
 class _Tap(InstanceLog):
     """Writes down who was in each step, and lets requests publish their outputs' blocks at their end."""
 
-    def __init__(self, scheduler: Scheduler, published: dict[int, Numbers]) -> None:
+    def __init__(self, scheduler: Scheduler, numbers: Sequence[int], published: Sequence[Numbers]) -> None:
         self.compositions: list[Composition] = []
         self._scheduler = scheduler
+        self._numbers = numbers
         self._published = published
 
     def steps(self, step: Step, start_ns: int, ends: Sequence[int]) -> None:
         scheduler = self._scheduler
-        decoding = list(scheduler.decoding)
         self.compositions.append(
             Composition(
-                decodes=_numbers(decoding),
-                prefills=_numbers([request for request, _ in step.prefills]),
+                decodes=self._of(scheduler.decoding),
+                prefills=self._of(request for request, _ in step.prefills),
                 chunks=tuple(tokens for _, tokens in step.prefills),
-                admitted=_numbers(step.admitted),
-                preempted=_numbers(step.preempted),
+                admitted=self._of(step.admitted),
+                preempted=self._of(step.preempted),
                 features=step.features,
             )
         )
-        ending = [r for r in decoding if r.finish_tick == scheduler.tick + 1]
-        ending += [
-            request
-            for request, tokens in step.prefills
-            if request.computed + tokens == request.num_tokens and request.generated + 1 == request.target
-        ]
-        for request in ending:
-            scheduler.block_table(request)
-            if scheduler.kv.prefix_caching:
-                request.block_keys = [*request.block_keys, *self._published[request.row]]
+        publish_answers(scheduler, step, len(ends), self._published)
+
+    def _of(self, requests: Iterable[Request]) -> Numbers:
+        return tuple(self._numbers[request.row] for request in requests)
 
     def idle(self, duration_ns: int) -> None: ...
 
@@ -240,7 +211,3 @@ class _Tap(InstanceLog):
     def finished(self, requests: list[Request]) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None: ...
-
-
-def _numbers(requests: Sequence[Request]) -> Numbers:
-    return tuple(request.row for request in requests)

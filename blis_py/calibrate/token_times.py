@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.traces.files import integers, labels, read_columns
+from blis_py.traces.itl import NAME as ITL_NAME
+from blis_py.traces.itl import Ragged, read_gaps
 from blis_py.workload.table import Ints, Labels
+
+if TYPE_CHECKING:
+    from blis_py.metrics.record import RunRecord
 
 Seconds = NDArray[np.float64]
 
 _TIMES = ("request_id", "send_time_us", "arrival_time_us", "first_chunk_time_us", "last_chunk_time_us")
 _LAST_US = 2**53
+TRACE_NAMES = ("trace.csv", "trace.csv.gz")
+"""The trace in the folder of a run."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,8 @@ class TokenTimes:
     e2e_s: Seconds
     incomplete: int
     """Requests that ended otherwise, or without a recorded token."""
+    gaps: Ragged | None = None
+    """Times between the tokens of each request, in s; `None` = only first and last are known."""
 
     @property
     def tpot_s(self) -> Seconds:
@@ -49,20 +59,60 @@ class TokenTimes:
             self.ttft_s[rows],
             self.e2e_s[rows],
             self.incomplete,
+            self.gaps.take(rows) if self.gaps is not None else None,
         )
 
 
-def read_token_times(path: str | Path) -> TokenTimes:
-    """From a TraceV2 CSV with measured times, or the `--out` folder of a run, which holds one.
+def token_times(record: RunRecord, source: str) -> TokenTimes:
+    """Of a run that has just ended, without rounding and with all gaps. Requests are known by their rows."""
+    from blis_py.metrics.itl import TokenGaps
+    from blis_py.metrics.latencies import completed_mask
+
+    table = record.table
+    rows = np.flatnonzero(completed_mask(record))
+    gap_ns, counts = TokenGaps(record).of_each(rows)
+    sent_ns = table.arrival_ns[rows]
+    return TokenTimes(
+        source=source,
+        request_id=rows.astype(np.int64),
+        slo_class=table.slo_class.take(rows),
+        output_tokens=record.emitted_tokens[rows],
+        sent_s=sent_ns / 1e9,
+        ttft_s=(record.first_token_ns[rows] - sent_ns) / 1e9,
+        e2e_s=(record.last_token_ns[rows] - sent_ns) / 1e9,
+        incomplete=len(table) - len(rows),
+        gaps=Ragged(gap_ns / 1e9, counts),
+    )
+
+
+def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTimes:
+    """From a TraceV2 CSV with measured times, or the folder of a run, which holds one.
+
+    Args:
+        itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, where there is one.
 
     Raises:
         InputError: no such file, not a TraceV2, or a trace in which no request has token times.
     """
+    file = _trace_at(path)
+    times = _read_trace(file, str(path))
+    if itl is None:
+        itl = file.with_name(ITL_NAME)
+        if file.name not in TRACE_NAMES or not itl.exists():
+            return times
+    return replace(times, gaps=read_gaps(Path(itl), times.request_id))
+
+
+def _trace_at(path: str | Path) -> Path:
     file = Path(path)
     if file.is_dir():
-        file = next((p for name in ("trace.csv", "trace.csv.gz") if (p := file / name).exists()), file)
+        file = next((p for name in TRACE_NAMES if (p := file / name).exists()), file)
     if not file.is_file():
         raise InputError("no such trace", file=path, fix="name a TraceV2 CSV or the --out folder of a run")
+    return file
+
+
+def _read_trace(file: Path, source: str) -> TokenTimes:
     kind, join = labels()
     status_kind, status_join = labels()
     whole = integers(-_LAST_US, _LAST_US)
@@ -94,7 +144,7 @@ def read_token_times(path: str | Path) -> TokenTimes:
     if len(np.unique(ids)) < len(ids):
         raise InputError("a request occurs twice", file=file, key="request_id")
     return TokenTimes(
-        source=str(path),
+        source=source,
         request_id=ids,
         slo_class=classes.take(done),
         output_tokens=number("output_tokens")[done],

@@ -16,7 +16,7 @@ from blis_py.errors import InputError
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
-_VERBS = ("run", "replay", "calibrate")
+_VERBS = ("run", "replay", "calibrate", "parity")
 _NOT_YET = ("observe", "convert", "compose", "sweep", "plan", "explain", "report")
 _COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 """The base of what typer raises about a command line; its public name depends on typer's version."""
@@ -52,6 +52,10 @@ def _dispatch(arguments: list[str]) -> int:
         from blis_py.cli.engine import run_engine
 
         return run_engine(arguments[1:])
+    if verb == "profile":
+        from blis_py.cli.profile import run_profile
+
+        return run_profile(arguments[1:])
     if verb in _VERBS:
         app = _app([verb], arguments[1:])
         return app(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK
@@ -73,7 +77,7 @@ def _app(verbs: Sequence[str], arguments: Sequence[str] = ()) -> typer.Typer:
 
 def _everything() -> typer.Typer:
     """All verbs, for help and for what is no verb."""
-    app = _app((*_VERBS, "engine"))
+    app = _app((*_VERBS, "profile", "engine"))
 
     @app.callback(invoke_without_command=True)
     def blis(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:

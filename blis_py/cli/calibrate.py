@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
 
+if TYPE_CHECKING:
+    from blis_py.calibrate.autopsy import Autopsy
+    from blis_py.calibrate.compare import Calibration
+
+MEASURED = "measured"
 _FLAGS = (
-    Flag("--trace", str, "", "Measured run: TraceV2 CSV with token times.", ("--trace-data",), "FILE"),
+    Flag(MEASURED, str, "", "Measured run: its folder, or a TraceV2 CSV with token times.", metavar="PATH"),
+    Flag("--trace", str, "", "The same, as a flag.", ("--trace-data",), "FILE"),
     Flag("--results", str, "", "Simulated run: its --out folder or trace CSV.", ("--sim-results",), "PATH"),
+    Flag("--itl-data", str, "", "Times of all measured tokens. Default the folder's itl.csv.", (), "FILE"),
+    Flag("--autopsy", bool, "", "Split the error into its causes; needs both runs' folders."),
     Flag("--warm-up-requests", int, "", "Leave out the first N requests. Default 0."),
     Flag("--network-rtt-ms", float, "", "Network time in the measured latencies, ms. Default 0."),
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
@@ -19,37 +28,84 @@ _FLAGS = (
     Flag("--format", str, "", "table or json."),
 )
 GROUPS: tuple[Group, ...] = (("Calibrate", _FLAGS),)
+_NAMES = {spelling: flag.name for flag in _FLAGS for spelling in (flag.name, *flag.aliases)}
 
 
 def calibrate(flags: Flags) -> None:
     """Compare a simulated run with the measured one, request by request."""
+    from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
     from blis_py.calibrate.compare import as_dict
-    from blis_py.calibrate.compare import calibrate as compare
-    from blis_py.calibrate.token_times import read_token_times
+    from blis_py.report.autopsy import print_autopsy
     from blis_py.report.calibration import plot_calibration, print_calibration
     from blis_py.result import to_json
 
-    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
+    flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
+    style = _checked_style(flags)
+    result = _compared(flags)
+    causes = _causes(flags) if "--autopsy" in flags else None
+    figures = as_dict(result) | ({} if causes is None else {"autopsy": autopsy_as_dict(causes)})
+    if "--report" in flags:
+        Path(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
+    if "--plot" in flags:
+        plot_calibration(result, flags["--plot"])
+    if style == "json":
+        sys.stdout.write(to_json(figures))
+    else:
+        print_calibration(result)
+        if causes is not None:
+            print()
+            print_autopsy(causes)
+
+
+def _checked_style(flags: Flags) -> str:
+    """The format to print in; refuses what could not be written afterwards."""
+    for name in ("--report", "--plot"):
+        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
+            raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
+    style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
     if style not in ("table", "json"):
         fix = did_you_mean(style, ("table", "json"))
         raise InputError("unknown format", key="--format", value=style, fix=fix)
-    for name, what in (("--trace", "the measured trace"), ("--results", "the simulated run")):
-        if name not in flags:
-            raise InputError(f"needs {what}", key=name, fix=f"give {name} PATH")
+    return style
+
+
+def _compared(flags: Flags) -> Calibration:
+    from blis_py.calibrate.compare import calibrate
+    from blis_py.calibrate.token_times import read_token_times
+
+    measured = measured_run(flags)
+    if "--results" not in flags:
+        raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
     warm_up, rtt_ms = flags.get("--warm-up-requests", 0), flags.get("--network-rtt-ms", 0.0)
     for name, value in (("--warm-up-requests", warm_up), ("--network-rtt-ms", rtt_ms)):
         if not value >= 0:
             raise InputError("must not be negative", key=name, value=value)
-    for name in ("--report", "--plot"):
-        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
-            raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
-    measured, predicted = read_token_times(flags["--trace"]), read_token_times(flags["--results"])
-    result = compare(measured, predicted, warm_up_requests=warm_up, network_rtt_s=rtt_ms / 1e3)
-    if "--report" in flags:
-        Path(flags["--report"]).write_text(to_json(as_dict(result)), encoding="utf-8")
-    if "--plot" in flags:
-        plot_calibration(result, flags["--plot"])
-    if style == "json":
-        sys.stdout.write(to_json(as_dict(result)))
-    else:
-        print_calibration(result)
+    return calibrate(
+        read_token_times(measured, flags.get("--itl-data")),
+        read_token_times(flags["--results"]),
+        warm_up_requests=warm_up,
+        network_rtt_s=rtt_ms / 1e3,
+    )
+
+
+def _causes(flags: Flags) -> Autopsy:
+    from blis_py.calibrate.autopsy_runs import autopsy_of_runs
+
+    return autopsy_of_runs(
+        measured_run(flags),
+        flags["--results"],
+        itl=flags.get("--itl-data"),
+        network_rtt_s=flags.get("--network-rtt-ms", 0.0) / 1e3,
+        warm_up_requests=flags.get("--warm-up-requests", 0),
+    )
+
+
+def measured_run(flags: Flags) -> str:
+    """The folder or trace of the measured run."""
+    given = [flags[name] for name in (MEASURED, "--trace") if name in flags]
+    if not given:
+        raise InputError("needs the measured run", key="--trace", fix="give its folder, or --trace FILE")
+    if len(given) > 1:
+        raise InputError("the measured run is given twice", key="--trace", value=given[1], fix="give one")
+    path: str = given[0]
+    return path

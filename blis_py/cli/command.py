@@ -60,6 +60,7 @@ class _Command(TyperCommand):
                 option.handle_parse_result(ctx, given, [])
         if extra:
             raise InputError("does not belong here", value=extra[0], fix="flags start with --")
+        given = {name: value for name, value in given.items() if isinstance(value, (str, bool, list, tuple))}
         ctx.params.update({name: _convert(*self.kinds[name], value) for name, value in given.items()})
         return []
 
@@ -78,14 +79,18 @@ def _parameter_name(spelling: str) -> str:
 
 
 def _parameter(name: str, spelling: str, flag: Flag, panel: str) -> inspect.Parameter:
-    option = typer.Option(
-        spelling,
-        help=flag.help,
-        metavar=flag.metavar or _METAVARS.get(flag.kind),
-        hidden=flag.hidden or spelling != flag.name,
-        rich_help_panel=panel,
-        show_default=False,
-    )
+    option: Any
+    if spelling.startswith("-"):
+        option = typer.Option(
+            spelling,
+            help=flag.help,
+            metavar=flag.metavar or _METAVARS.get(flag.kind),
+            hidden=flag.hidden or spelling != flag.name,
+            rich_help_panel=panel,
+            show_default=False,
+        )
+    else:
+        option = typer.Argument(help=flag.help, metavar=flag.metavar, show_default=False)
     kind: Any = flag.kind | None
     annotation = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

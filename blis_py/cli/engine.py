@@ -12,7 +12,7 @@ GROUPS: tuple[Group, ...] = ()
 
 
 def engine(flags: Flags) -> None:
-    """Run the real engine: generate, bench, info. Needs a further package: pip install 'blis-py[engine]'."""
+    """The real engine: run, profile, generate, bench, info. Needs pip install 'blis-py[engine]'."""
 
 
 def run_engine(arguments: Sequence[str]) -> int:
@@ -20,10 +20,10 @@ def run_engine(arguments: Sequence[str]) -> int:
     if find_spec("torch") is None:
         print("error: the engine needs torch: pip install 'blis-py[engine]'", file=sys.stderr)
         return 1
-    from engine.cli import run
+    from engine.cli import dispatch
 
     try:
-        return run(arguments)
+        return dispatch(arguments)
     except RuntimeError as error:  # what torch raises, running out of memory included
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags
 from blis_py.cli.configure import configure
@@ -10,6 +11,10 @@ from blis_py.cli.options import Flags
 from blis_py.cli.progress import Progress
 from blis_py.cli.show import check_format, check_writable, show, write_files
 from blis_py.errors import InputError
+
+if TYPE_CHECKING:
+    from blis_py.api import Simulation
+    from blis_py.intervals import Reruns
 
 
 def execute(flags: Flags, *, needs_trace: bool = False) -> None:
@@ -31,10 +36,24 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     say(simulation.models)
     for note in simulation.notes:
         say(f"note: {note}")
+    reruns = _reruns(simulation, flags)
     with Progress(sys.stderr) as progress:
         result = simulation.run(record_steps="--out" in flags, progress=progress)
+    if reruns is not None:
+        with Progress(sys.stderr) as progress:
+            result.intervals = reruns.intervals(progress)
+    for note in result.notes[len(simulation.notes) :]:
+        say(f"note: {note}")
     write_files(result, flags)
     show(result, style)
+
+
+def _reruns(simulation: Simulation, flags: Flags) -> Reruns | None:
+    if "--intervals" not in flags:
+        return None
+    from blis_py.intervals import Reruns
+
+    return Reruns(simulation, flags["--intervals"])
 
 
 def say(line: str) -> None:

@@ -14,6 +14,7 @@ class Flag:
     """One flag. `key` is the configuration key it sets; the empty string where it sets none."""
 
     name: str
+    """Without dashes: no flag, but a word that stands by itself, in the order of the flags."""
     kind: Any
     key: str
     help: str = ""
@@ -143,13 +144,32 @@ LATENCY = (
         "--latency-model",
         str,
         "latency.model",
-        "trained-physics, roofline, kernel-tables, linear. Default trained-physics.",
+        "trained-physics, trained, roofline, kernel-tables, fitted, linear. Default trained-physics.",
     ),
     Flag("--alpha-coeffs", str, "latency.alpha_coeffs", "Three front-end delays, µs.", metavar="A,A,A"),
     Flag("--beta-coeffs", str, "latency.beta_coeffs", "Coefficients of trained-physics.", metavar="B,B,…"),
     Flag(
         "--kernel-profile", str, "latency.kernel_profile", "Measured kernels of kernel-tables.", metavar="DIR"
     ),
+    Flag("--profile", str, "latency.profile", "Measured step times; implies fitted.", metavar="DIR"),
+)
+DLLM = (
+    Flag("--dllm-workload", str, "dllm.workload", "Make all requests diffusion requests.", metavar="FILE"),
+    Flag("--dllm-algorithm", str, "dllm.algorithm", "Whose step counts of the workload. Default its first."),
+    Flag("--dllm-config", str, "dllm.config", "Parameters of the algorithm (YAML).", metavar="FILE"),
+    Flag("--dllm-fdfo", bool, "dllm.fdfo", "First done, first out: the default."),
+    Flag("--no-dllm-fdfo", bool, "dllm.fdfo", "A batch runs until all its blocks are final."),
+    Flag("--dllm-in-place-reuse", bool, "dllm.in_place_reuse", hidden=True),
+    Flag(
+        "--no-dllm-in-place-reuse",
+        bool,
+        "dllm.in_place_reuse",
+        "An unfinished block gives up slot and KV blocks after every batch.",
+    ),
+    Flag("--dllm-re-loop", bool, "dllm.re_loop", hidden=True),
+    Flag("--no-dllm-re-loop", bool, "dllm.re_loop", "Ask the scheduler after every round."),
+    Flag("--dllm-schedule-us", float, "dllm.schedule_us", "Cost of asking the scheduler, µs. Default 0."),
+    Flag("--dllm-allocator-us", float, "dllm.allocator_call_us", "Cost of an allocator call, µs. Default 0."),
 )
 CLUSTER = (
     Flag("--routing-policy", str, "routing.policy", "round-robin or least-loaded. Default round-robin."),
@@ -219,6 +239,7 @@ RUN = (
     Flag("--set", list[str], "", "Any setting: a.b.c=value (repeatable).", metavar="KEY=VALUE"),
     Flag("--seed", int, "seed", "Seed of everything random. Default 42."),
     Flag("--horizon", str, "horizon", "When to stop: 60s, 10m, or µs. By default, when all is done."),
+    Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),
     Flag("--slo", list[str], "slo", "Target: ttft.p99=500ms (repeatable).", metavar="TARGET"),
     Flag(
         "--goodput",
@@ -243,6 +264,7 @@ OUTPUT = (
     Flag("--out", str, "", "Folder for config, summary, requests, steps, plots, trace.", metavar="DIR"),
     Flag("--force", bool, "", "Write into a folder that is not empty."),
     Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),
+    Flag("--record-itl", bool, "", "In --out, itl.csv with the time of every token."),
     Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
@@ -255,5 +277,6 @@ COMMON: tuple[Group, ...] = (
     ("Scheduler", SCHEDULER),
     ("Latency", LATENCY),
     ("Cluster", CLUSTER),
+    ("Block diffusion", DLLM),
     ("Trace", TRACE),
 )

@@ -20,6 +20,10 @@ def _table(result: Result) -> None:
         print(result.simulation.capacity)
         print(result.simulation.models)
     print_summary(result.summary)
+    if result.intervals is not None:
+        from blis_py.report.intervals import print_intervals
+
+        print_intervals(result.intervals, result.summary["cluster"])
 
 
 def _json(result: Result) -> None:
@@ -56,7 +60,12 @@ def check_writable(flags: Flags) -> None:
     """Refuses, before anything is simulated, what could not be written afterwards."""
     if "--out" in flags:
         writable(flags["--out"], force=flags.get("--force", False))
-    for name in {"--force", "--no-plots"} & flags.keys():
+    style = flags.get("--format")
+    if "--intervals" in flags and style not in (None, "table", "json"):
+        raise InputError(
+            "this format has no place for intervals", key="--format", value=style, fix="use json"
+        )
+    for name in {"--force", "--no-plots", "--record-itl"} & flags.keys():
         if "--out" not in flags:
             raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
     for name in ("--metrics-path", "--results-path"):
@@ -67,7 +76,12 @@ def check_writable(flags: Flags) -> None:
 def write_files(result: Result, flags: Flags) -> None:
     """Everything asked for besides stdout."""
     if "--out" in flags:
-        result.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+        result.save(
+            flags["--out"],
+            force=flags.get("--force", False),
+            plots="--no-plots" not in flags,
+            itl="--record-itl" in flags,
+        )
     if "--metrics-path" in flags:
         _write(flags["--metrics-path"], result.blis(requests=True))
     if "--results-path" in flags:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.metrics import csv_bytes
+from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.latencies import PER_REQUEST, latencies
 from blis_py.metrics.record import Outcome, RunRecord
@@ -60,6 +61,17 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
         **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
+        **_diffusion_columns(record),
+    }
+
+
+def _diffusion_columns(record: RunRecord) -> dict[str, Column]:
+    if record.blocks is None or record.block_rounds is None:
+        return {}
+    return {
+        "blocks": record.blocks,
+        "denoise_rounds": record.block_rounds,
+        "time_per_block_ms": Times(_whole_ns(time_per_block_ns(record)), 6),
     }
 
 

@@ -48,7 +48,7 @@ def _check_tokens(record: RunRecord) -> None:
     request, before, after = record.breaks.T
     missed = np.bincount(request, weights=after - before - 1, minlength=len(done))
     emitted = record.last_step - record.first_step + 1 - missed
-    _require(record, ~done | (record.emitted_tokens == emitted), "tokens emitted and steps taken disagree")
+    _require(record, ~done | (record.outputs == emitted), "tokens emitted and steps taken disagree")
 
 
 def _require(record: RunRecord, holds: NDArray[np.bool_], fact: str) -> None:

@@ -4,6 +4,8 @@ Within an instance, everybody who emitted with two consecutive steps saw the sam
 the step's duration plus the front end's cost per token. So a gap is stored once per step and weighted by
 the number of requests that saw it, which a difference array over each request's steps gives. Interrupted
 requests (`RunRecord.breaks`) saw one long gap instead of the steps they missed.
+
+In block diffusion the gaps are those between blocks, counting the front end's cost of a full block.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ class TokenGaps:
         self._before, self._after = before + offset, after + offset
         end = np.concatenate([*ends, np.zeros(0, np.int64)])
         break_gap_ns = end[self._after] - end[self._before]
-        self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns)) + record.frontend.per_token_ns
+        self._front_end_ns = record.frontend.per_token_ns * record.tokens_per_output
+        self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns)) + self._front_end_ns
         self._values: tuple[Ints, Rows] | None = None
         """The different gaps, sorted, and which of them each gap is."""
 
     def distribution(self, rows: Rows) -> Distribution:
         """All gaps, in ns, pooled over the requests in `rows`, each of which has emitted a token."""
-        gaps = int((self._record.emitted_tokens[rows] - 1).sum())
+        gaps = int((self._record.outputs[rows] - 1).sum())
         if gaps < self._num_steps // 8:
             return Distribution.of(self.of_each(rows)[0])
         if self._values is None:
@@ -72,7 +75,19 @@ class TokenGaps:
         before, after = self._before[stalled], self._after[stalled]
         opens[_ranges(before + 2 + shift_of[self._breaks[stalled, 0]], after - before - 1)] = False
         gaps = np.add.reduceat(self._step_gap_ns[position], np.flatnonzero(opens))
-        return gaps + self._record.frontend.per_token_ns, self._record.emitted_tokens[rows] - 1
+        return gaps + self._front_end_ns, self._record.outputs[rows] - 1
+
+    def times(self, rows: Rows) -> tuple[Ints, Ints]:
+        """When the tokens of one request after another were emitted, in ns, and how many each has."""
+        gap_ns, gaps = self.of_each(rows)
+        counts = gaps + 1
+        firsts = np.cumsum(counts) - counts
+        later = np.ones(counts.sum(), dtype=np.bool_)
+        later[firsts] = False
+        since_ns = np.zeros(len(later), dtype=np.int64)
+        since_ns[later] = gap_ns
+        since_ns = np.cumsum(since_ns)
+        return since_ns + np.repeat(self._record.first_token_ns[rows] - since_ns[firsts], counts), counts
 
     def _weights(self, rows: Rows) -> Ints:
         """How many of `rows` saw each step's gap, then each break's."""

@@ -26,7 +26,8 @@ class Latencies:
     tpot_ns: Floats
     """(E2E - TTFT) / (tokens - 1), completed requests with at least two tokens."""
     itl_mean_ns: Floats
-    """(last token - first token) / (tokens - 1): TPOT without the delay at the end."""
+    """(last token - first token) / (tokens - 1): TPOT without the delay at the end. In block diffusion
+    (last block - first block) / (blocks - 1)."""
     e2e_ns: Floats
     """Finish - arrival, completed requests."""
     scheduling_delay_ns: Floats
@@ -42,13 +43,13 @@ def latencies(record: RunRecord) -> Latencies:
     """The latency columns of a run."""
     arrival = record.table.arrival_ns
     completed = completed_mask(record)
-    several = completed & (record.emitted_tokens > 1)
+    several, apart = completed & (record.emitted_tokens > 1), completed & (record.outputs > 1)
     gaps = record.emitted_tokens - 1
     return Latencies(
         completed=completed,
         ttft_ns=_where(record.first_token_ns >= 0, record.first_token_ns - arrival),
         tpot_ns=_where(several, record.finish_ns - record.first_token_ns, gaps),
-        itl_mean_ns=_where(several, record.last_token_ns - record.first_token_ns, gaps),
+        itl_mean_ns=_where(apart, record.last_token_ns - record.first_token_ns, record.outputs - 1),
         e2e_ns=_where(completed, record.finish_ns - arrival),
         scheduling_delay_ns=_where(record.scheduled_ns >= 0, record.scheduled_ns - arrival),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.diffusion_request import DiffusionCounters
 from blis_py.latency.base import FrontendDelays
 from blis_py.workload.table import Ints, RequestTable
 
@@ -59,6 +60,9 @@ class InstanceRecord:
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
     start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), and the
     `StepFeatures` of the first step."""
+    diffusion: DiffusionCounters | None = None
+    """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
+    in all rounds."""
 
 
 @dataclass(slots=True)
@@ -99,3 +103,14 @@ class RunRecord:
     """Simulated time at which the run stopped."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as written to `config.yaml`."""
+    blocks: Ints | None = None
+    """Block diffusion: blocks that the client got. They come as a whole, one with each step that emits."""
+    block_rounds: Ints | None = None
+    """Rounds that these took."""
+    tokens_per_output: int = 1
+    """Tokens that come at once: those of a block."""
+
+    @property
+    def outputs(self) -> Ints:
+        """How often something came out of each request: its tokens, or its blocks."""
+        return self.emitted_tokens if self.blocks is None else self.blocks

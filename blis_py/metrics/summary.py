@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.metrics import diffusion
 from blis_py.metrics.distribution import NS_PER_MS, PERCENTILE_METHOD, Distribution
 from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_classes, tenants
 from blis_py.metrics.invariants import check
@@ -81,6 +82,7 @@ class _Summary:
                 **engine(self.record.instances, self._elapsed_ns()),
                 "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
+                **self._diffusion(self.everyone, self.record.instances),
             },
             "classes": classes,
             "tenants": tenants,
@@ -100,7 +102,20 @@ class _Summary:
     def _instance(self, index: int, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
         alone = len(rows) == len(self.everyone)
         group = cluster if alone else self._group(rows, TokenGaps(self.record, [index]))
-        return {"instance": index, **group, **engine([self.record.instances[index]], self._elapsed_ns())}
+        own = [self.record.instances[index]]
+        return {
+            "instance": index,
+            **group,
+            **engine(own, self._elapsed_ns()),
+            **self._diffusion(rows, own),
+        }
+
+    def _diffusion(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
+        if self.record.blocks is None:
+            return {}
+        column = diffusion.time_per_block_ns(self.record)[rows]
+        per_block = statistics(Distribution.of(column[~np.isnan(column)]))
+        return {"diffusion": {**diffusion.totals(instances), "time_per_block_ms": per_block}}
 
     def _group(self, rows: Rows, gaps: TokenGaps) -> dict[str, Any]:
         done = rows[self.columns.completed[rows]]

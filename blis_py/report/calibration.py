@@ -9,6 +9,7 @@ from typing import TextIO
 import numpy as np
 
 from blis_py.calibrate.compare import Calibration, LatencyError, Statistic
+from blis_py.calibrate.token_times import Seconds, TokenTimes
 
 
 def print_calibration(calibration: Calibration, file: TextIO | None = None) -> None:
@@ -21,7 +22,7 @@ def print_calibration(calibration: Calibration, file: TextIO | None = None) -> N
     console.print(_heading(calibration))
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("latency, ms")
-    for name in ("", "measured", "predicted", "error", "MAPE", "bias", "r", "grade"):
+    for name in ("", "measured", "predicted", "difference", "error", "MAPE", "bias", "r", "grade"):
         table.add_column(name, justify="right" if name else "left")
     many = len({error.group for error in calibration.errors}) > 1
     for error in calibration.errors:
@@ -31,6 +32,8 @@ def print_calibration(calibration: Calibration, file: TextIO | None = None) -> N
             table.add_row("" if row else label, *_cells(statistic), *(() if row else fit))
     console.print()
     console.print(table)
+    for note in calibration.notes:
+        console.print(f"note: {note}")
 
 
 def _heading(c: Calibration) -> str:
@@ -38,27 +41,34 @@ def _heading(c: Calibration) -> str:
     text = f"{count:,} requests, measured in {c.measured.source} and predicted in {c.predicted.source}"
     for count, where in ((c.only_measured, "measured"), (c.only_predicted, "predicted")):
         text += f"\n{count:,} more completed only in the {where} run" if count else ""
-    t = c.throughput
-    return (
-        f"{text}\noutput tokens/s: {t.measured:,.0f} measured, {t.predicted:,.0f} predicted ({t.error:+.1%})"
-    )
+    for label, t in zip(("output tokens/s", "requests/s"), c.throughput, strict=True):
+        text += f"\n{label}: {t.measured:,.4g} measured, {t.predicted:,.4g} predicted ({t.error:+.1%})"
+    return text
 
 
 def _cells(s: Statistic) -> tuple[str, ...]:
-    return s.name, f"{s.measured * 1e3:,.2f}", f"{s.predicted * 1e3:,.2f}", f"{s.error:+.1%}"
+    real_ms, sim_ms = s.measured * 1e3, s.predicted * 1e3
+    return s.name, f"{real_ms:,.3f}", f"{sim_ms:,.3f}", f"{sim_ms - real_ms:+,.3f}", f"{s.error:+.1%}"
+
+
+def _of_each(times: TokenTimes, latency: str) -> Seconds:
+    """One latency of every request, in s."""
+    if latency == "ITL":
+        assert times.gaps is not None
+        return times.gaps.means()
+    return {"TTFT": times.ttft_s, "TPOT": times.tpot_s, "E2E": times.e2e_s}[latency]
 
 
 def plot_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Predicted over measured, a point per request, with a band of 10 % either side."""
+    """Predicted over measured, a point per request (of ITL its mean), with a band of 10 % either side."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     errors: list[LatencyError] = [error for error in calibration.errors if error.group == "all"]
     figure = Figure(figsize=(4 * len(errors), 4.2), dpi=120, layout="constrained")
     real, sim = calibration.measured, calibration.predicted
-    columns = {"TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
     for axes, error in zip(np.atleast_1d(figure.subplots(1, len(errors))), errors, strict=True):
-        x, y = (getattr(times, columns[error.latency]) * 1e3 for times in (real, sim))
+        x, y = (_of_each(times, error.latency) * 1e3 for times in (real, sim))
         shown = (x > 0) & (y > 0)
         low, high = np.nanmin([x[shown], y[shown]]) * 0.9, np.nanmax([x[shown], y[shown]]) * 1.1
         line = np.array([low, high])
@@ -68,7 +78,9 @@ def plot_calibration(calibration: Calibration, path: str | Path) -> None:
         if high > 20 * low:
             axes.set(xscale="log", yscale="log")
             for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:,g}"))
+                axis.set_minor_formatter(NullFormatter())
         axes.set(xlim=(low, high), ylim=(low, high))
         axes.set(xlabel="measured, ms", ylabel="predicted, ms")
         axes.set_title(f"{error.latency}: MAPE {error.mape:.1%}, r {error.pearson_r:.3f}", loc="left")

@@ -48,6 +48,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
+    if "diffusion" in cluster:
+        yield _flow(_diffusion(cluster["diffusion"]), width)
     if len(summary["classes"]) > 1:
         yield _group_table("SLO class", summary["classes"], width)
     if len(summary["tenants"]) > 1:
@@ -103,6 +105,15 @@ def _engine(cluster: Summary) -> Iterable[str]:
     yield _alarming(cluster["preemptions"], "preemption")
     yield _alarming(cluster["priority_inversions"], "priority inversion")
     yield _alarming(cluster["head_of_line_events"], "head-of-line block")
+
+
+def _diffusion(blocks: Summary) -> Iterable[str]:
+    yield f"{_count(blocks['committed_blocks'], 'block')} of {_short(blocks['steps_per_block'])} rounds"
+    yield f"{_short(blocks['committed_tokens_per_step'])} tokens per block and round"
+    yield f"{_ms(blocks['time_per_block_ms']['mean'])} ms per block"
+    yield f"{_short(blocks['mean_denoise_blocks'])} blocks at work"
+    yield f"{blocks['wasted_tokens']:,} tokens past an end"
+    yield f"{blocks['idle_block_rounds']:,} block-rounds spent waiting for others"
 
 
 def _goodput(goodput: Summary) -> Iterable[str]:

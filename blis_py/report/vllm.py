@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.metrics.diffusion import block_sizes
 from blis_py.metrics.distribution import NS_PER_MS, Distribution
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import Rows, TokenGaps
@@ -142,12 +143,14 @@ def _peak_tokens_per_s(record: RunRecord, gaps: TokenGaps, done: Rows) -> float:
     tokens: Ints = np.zeros(seconds, dtype=np.int64)
     size = np.cumsum(record.emitted_tokens[done])
     for part in np.split(done, np.searchsorted(size, np.arange(_TOKENS_AT_ONCE, size[-1], _TOKENS_AT_ONCE))):
-        tokens += np.bincount((_emissions(record, gaps, part) - start_ns) // 10**9, minlength=seconds)
+        second = (_emissions(record, gaps, part) - start_ns) // 10**9
+        sizes = None if record.blocks is None else np.concatenate(block_sizes(record, part))
+        tokens += np.bincount(second, sizes, minlength=seconds).astype(np.int64)
     return float(tokens.max())
 
 
 def _emissions(record: RunRecord, gaps: TokenGaps, rows: Rows) -> Ints:
-    """When each token of each request was emitted."""
+    """When each token (or block) of each request was emitted: all first ones, then the others."""
     gap_ns, counts = gaps.of_each(rows)
     first_ns = record.first_token_ns[rows]
     before_each = np.cumsum(counts) - counts

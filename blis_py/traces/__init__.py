@@ -65,6 +65,17 @@ def read_trace(
     return table if slo_shares is None else _with_classes(table, slo_shares, seed)
 
 
+def of_diffusion(path: str | Path, header: str | Path | None = None) -> bool:
+    """Whether the header of a trace says that its answers came in diffusion blocks; arguments as above."""
+    path = Path(path)
+    if path.suffix not in (".yaml", ".yml"):
+        if _format_of(path, None) != "tracev2":
+            return False
+        path = tracev2.header_beside(path) if header is None else Path(header)
+    server = tracev2.read_header(path).get("server") or {}
+    return str(server.get("type")).endswith(tracev2.DIFFUSION)
+
+
 def _check(time_scale: float, limit: int | None, slo_shares: Mapping[str, float] | None) -> None:
     if not (math.isfinite(time_scale) and time_scale > 0):
         raise InputError(

@@ -4,6 +4,9 @@
 carry the same metadata: in CSV as JSON in a first line that begins with `#`, in Parquet in the file's own.
 Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means: as in the step
 before.
+
+In the log of a block-diffusion engine a step is a round, `decode_ids` are the requests whose blocks take
+part, and there are further columns.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.traces.files import reading, writing
@@ -77,14 +81,26 @@ REQUEST_KINDS: dict[str, Kind] = {
     "block_keys": "ints",  # equal numbers = equal content up to the end of the block
 }
 
+DIFFUSION_FEATURES = ("denoise_blocks", "commit_blocks", "prefill_blocks")
+DIFFUSION_STEP_KINDS: dict[str, Kind] = {
+    "batch": "int",  # index of the batch it belongs to: rounds between two calls of the scheduler
+    **dict.fromkeys(DIFFUSION_FEATURES, "int"),
+    "committed_ids": "ints",  # requests whose block became final with it
+}
+DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
+    "block_rounds": "ints",  # forwards that each of its committed blocks took
+}
+_FURTHER = DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+"""Columns that a log may have or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
     """A recorded run.
 
-    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` to columns: lists, of equal
-    length within each table. `meta` says what ran: `schema`, `clock`, `scheduler` (the settings of
-    `SchedulerConfig`), and what else the engine told.
+    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` (and those for diffusion, if it
+    is that) to columns: lists, of equal length within each table. `meta` says what ran: `schema`, `clock`,
+    `scheduler` (the settings of `SchedulerConfig`), and what else the engine told.
     """
 
     meta: dict[str, Any]
@@ -96,11 +112,14 @@ class StepLog:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of numbers of the steps."""
-        return np.array(self.steps[name], dtype=np.float64 if STEP_KINDS[name] == "float" else np.int64)
+        return np.array(self.steps[name], dtype=np.float64 if STEP_KINDS.get(name) == "float" else np.int64)
 
     def features(self, index: int) -> StepFeatures:
-        """The features of one step."""
-        return StepFeatures(**{name: self.steps[name][index] for name in FEATURE_KINDS})
+        """The features of one step; `DiffusionFeatures` of a round."""
+        common = {name: self.steps[name][index] for name in FEATURE_KINDS}
+        if "batch" not in self.steps:
+            return StepFeatures(**common)
+        return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
 
 
 def write_step_log(log: StepLog, path: str | Path) -> None:
@@ -110,8 +129,8 @@ def write_step_log(log: StepLog, path: str | Path) -> None:
     decode_ids: list[Numbers] = log.steps["decode_ids"]
     changed = [i == 0 or ids != decode_ids[i - 1] for i, ids in enumerate(decode_ids)]
     told = [ids if new else None for ids, new in zip(decode_ids, changed, strict=True)]
-    write(path, log.meta, {**log.steps, "decode_ids": told}, STEP_KINDS)
-    write(_requests_path(path), log.meta, log.requests, REQUEST_KINDS)
+    write(path, log.meta, {**log.steps, "decode_ids": told}, _kinds(STEP_KINDS, log.steps))
+    write(_requests_path(path), log.meta, log.requests, _kinds(REQUEST_KINDS, log.requests))
 
 
 def read_step_log(path: str | Path) -> StepLog:
@@ -124,6 +143,12 @@ def read_step_log(path: str | Path) -> StepLog:
     meta, steps = read(path, STEP_KINDS)
     steps["decode_ids"] = list(_filled(steps["decode_ids"]))
     return StepLog(meta, steps, read(_requests_path(path), REQUEST_KINDS)[1])
+
+
+def _kinds(always: dict[str, Kind], there: Iterable[str]) -> dict[str, Kind]:
+    """The columns of a table: those that always are there, and which of the others are."""
+    found = set(there)
+    return always | {name: kind for name, kind in _FURTHER.items() if name in found}
 
 
 def _filled(lists: Iterable[Numbers | None]) -> Iterator[Numbers]:
@@ -183,6 +208,7 @@ def _read_csv(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], dict[
         meta = _check_meta(path, first.removeprefix(_MARK))
         rows = csv.DictReader(text)
         _check_columns(path, rows.fieldnames or (), kinds)
+        kinds = _kinds(kinds, rows.fieldnames or ())
         table: dict[str, list[Any]] = {name: [] for name in kinds}
         for number, row in enumerate(rows, start=3):
             for name, kind in kinds.items():
@@ -233,6 +259,7 @@ def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], d
         raise InputError(f"cannot be read: {error}", file=path) from None
     meta = _check_meta(path, ((columns.schema.metadata or {}).get(b"blis") or b"").decode())
     _check_columns(path, columns.column_names, kinds)
+    kinds = _kinds(kinds, columns.column_names)
     table = {name: columns[name].to_pylist() for name in kinds}
     for name, kind in kinds.items():
         if kind == "ints":

@@ -33,12 +33,12 @@ from blis_py.traces.files import (
     line_of_row,
     read_columns,
 )
-from blis_py.traces.tracev2_header import read_header
+from blis_py.traces.tracev2_header import DIFFUSION, read_header
 from blis_py.traces.tracev2_write import write
 from blis_py.workload.lengths import MOST_TOKENS
 from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
-__all__ = ["data_beside", "header_beside", "read", "recognises", "write"]
+__all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "recognises", "write"]
 
 LAST_NS = 2**62
 LAST_US = LAST_NS // 1000

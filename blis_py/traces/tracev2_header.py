@@ -37,6 +37,8 @@ HEADER: Keys = {
     "kv_offload": dict,
     "observed_kv_metrics": dict,
 }
+DIFFUSION = "-diffusion"
+"""How `server.type` ends where answers came in diffusion blocks."""
 REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
 VERSIONS = (2, 3)
 TIME_UNITS = ("microseconds", "us")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 Cells = Callable[[slice], Iterable[Any]]
 """The cells of a column for a slice of rows."""
 
-# outcome -> status, error_message, finish_reason; indexed by `Outcome`
-_OUTCOMES = (
+End = tuple[str, str, str]
+"""How a request ended: status (`ok`, `timeout`, `error`), error message, finish reason."""
+
+# indexed by `Outcome`
+_OUTCOMES: tuple[End, ...] = (
     ("ok", "", ""),
     ("ok", "", "length"),
     ("error", "rejected", ""),
@@ -34,12 +38,23 @@ _OUTCOMES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was seen of each request of a table; times in ns, negative where there was no token."""
+
+    first_token_ns: Ints
+    last_token_ns: Ints
+    chunks: Ints
+    """How often something came: tokens, or diffusion blocks."""
+    ends: Sequence[End]
+
+
 def write(
     table: RequestTable,
     header_path: str | Path,
     csv_path: str | Path,
     *,
-    record: RunRecord | None = None,
+    record: RunRecord | Measured | None = None,
     mode: str = "generated",
     seed: int | None = None,
     workload: str | None = None,
@@ -49,7 +64,7 @@ def write(
 
     Args:
         record: a run of this table: its token times and outcomes are written too.
-        mode: `generated` or `replayed`.
+        mode: `generated`, `replayed` or `real`.
         seed, workload, server: provenance for the header (see `tracev2_header.write_header`).
 
     Raises:
@@ -59,7 +74,8 @@ def write(
     header_path, csv_path = Path(header_path), Path(csv_path)
     _check_names(table, csv_path)
     _check_prefixes(table, csv_path)
-    columns = _standard(table, record) | _ours(table)
+    measured = record if record is None or isinstance(record, Measured) else _of_run(record)
+    columns = _standard(table, measured) | _ours(table)
     write_header(header_path, mode=mode, seed=seed, workload=workload, server=server)
     with writing(csv_path) as text:
         rows = csv.writer(text, lineterminator="\n")
@@ -90,8 +106,13 @@ def _check_prefixes(table: RequestTable, path: Path) -> None:
             )
 
 
-def _standard(table: RequestTable, record: RunRecord | None) -> dict[str, Cells]:
-    ids, own_names = _ids(table)
+def _of_run(record: RunRecord) -> Measured:
+    ends = [_OUTCOMES[code] for code in record.outcome.tolist()]
+    return Measured(record.first_token_ns, record.last_token_ns, record.outputs, ends)
+
+
+def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells]:
+    ids, own_names = _numbered(table)
     arrival_us = _numbers(table.arrival_ns // 1000)
     columns: dict[str, Cells] = {
         "request_id": _numbers(ids),
@@ -118,24 +139,24 @@ def _standard(table: RequestTable, record: RunRecord | None) -> dict[str, Cells]
     if np.any(table.slo_target_ns > 0):
         columns["slo_target_us"] = _numbers(table.slo_target_ns // 1000)
     columns |= {"server_input_tokens": _always(0), "arrival_time_us": arrival_us, "send_time_us": arrival_us}
-    columns |= _measured(record)
+    columns |= _measured(measured)
     if own_names:
         columns["x_request_id"] = lambda piece: [table.id_of(row) for row in range(piece.start, piece.stop)]
     return columns
 
 
-def _measured(record: RunRecord | None) -> dict[str, Cells]:
-    if record is None:
+def _measured(measured: Measured | None) -> dict[str, Cells]:
+    if measured is None:
         first = last = chunks = _always(0)
         status, message, finish = _always("ok"), _always(""), _always("")
     else:
-        outcome = record.outcome
-        first = _numbers(np.maximum(record.first_token_ns // 1000, 0))
-        last = _numbers(np.maximum(record.last_token_ns // 1000, 0))
-        chunks = _numbers(record.emitted_tokens)
+        ends = measured.ends
+        first = _numbers(np.maximum(measured.first_token_ns // 1000, 0))
+        last = _numbers(np.maximum(measured.last_token_ns // 1000, 0))
+        chunks = _numbers(measured.chunks)
 
         def texts(place: int) -> Cells:
-            return lambda piece: [_OUTCOMES[code][place] for code in outcome[piece].tolist()]
+            return lambda piece: [end[place] for end in ends[piece]]
 
         status, message, finish = texts(0), texts(1), texts(2)
     return {
@@ -192,7 +213,12 @@ def _own_contents(table: RequestTable) -> list[str]:
     return cells
 
 
-def _ids(table: RequestTable) -> tuple[Ints, bool]:
+def request_numbers(table: RequestTable) -> Ints:
+    """The `request_id` of each row in a TraceV2."""
+    return _numbered(table)[0]
+
+
+def _numbered(table: RequestTable) -> tuple[Ints, bool]:
     """Numbers of the requests, and whether their names are something else than `request_<number>`."""
     rows = np.arange(len(table), dtype=np.int64)
     if table.request_id is None:

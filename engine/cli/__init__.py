@@ -1,4 +1,4 @@
-"""`blis engine generate | bench | info`: one module per verb."""
+"""`blis engine generate | bench | info | run`: one module per verb."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from blis_py.errors import InputError
 _VERBS = {
     "generate": "engine.cli.generate",
     "info": "engine.cli.info",
+    "profile": "engine.cli.profile",
+    "run": "engine.cli.run",
     "bench": "engine.cli.bench",
 }
 _BENCHES = {
@@ -22,7 +24,7 @@ _BENCHES = {
 }
 
 
-def run(arguments: Sequence[str]) -> int:
+def dispatch(arguments: Sequence[str]) -> int:
     """Runs one `blis engine` command line; returns the exit code."""
     if arguments and arguments[0] == "bench":
         return _run("blis engine bench", _BENCHES, "Measure the engine.", list(arguments[1:]))

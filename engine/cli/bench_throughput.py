@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
-from engine.cli.options import ENGINE, STEP_LOG, engine_config, say
+from engine.cli.diffusion import DLLM, build
+from engine.cli.options import ENGINE, STEP_LOG, say
 from engine.sequence import Sequence as Running
 
 WORKLOAD = (
@@ -19,7 +20,7 @@ WORKLOAD = (
     Flag("--prefix-len", int, "", "Further tokens in front that all prompts share. Default 0."),
 )
 OUTPUT = (Flag("--output-json", str, "", "Write the result to a file as well.", metavar="FILE"), STEP_LOG)
-GROUPS = (("Workload", WORKLOAD), *ENGINE, ("Output", OUTPUT))
+GROUPS = (("Workload", WORKLOAD), *ENGINE, ("Block diffusion", DLLM), ("Output", OUTPUT))
 
 
 def throughput(flags: Flags) -> None:
@@ -27,13 +28,13 @@ def throughput(flags: Flags) -> None:
     import numpy as np
 
     from blis_py.workload.table import RequestTable
-    from engine.build import build_engine
     from engine.driver import serve
+    from engine.engine import LLMEngine
     from engine.synthetic import synthetic_prompts
 
     count, shared = flags.get("--num-prompts", 100), flags.get("--prefix-len", 0)
     inputs, outputs = flags.get("--input-len", 128) + shared, flags.get("--output-len", 128)
-    engine = build_engine(engine_config(flags))
+    engine = build(flags)
     table = RequestTable.build(
         np.zeros(count, dtype=np.int64),
         np.full(count, inputs),
@@ -43,14 +44,18 @@ def throughput(flags: Flags) -> None:
     )
     prompts = synthetic_prompts(table, engine.vocab_size, flags.get("--seed", 0))
     say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
-    serve(engine, table.limited(min(count, 4)), prompts, at_once=True)  # warm-up
+
+    def answer(count: int, progress: Progress | None = None) -> Sequence[Running | InputError]:
+        return serve(engine, table.limited(count), prompts[:count], at_once=True, progress=progress)
+
+    answer(min(count, 4))  # warm-up
     engine.reset()
     with Progress(sys.stderr) as progress:
-        outcomes = serve(engine, table, prompts, at_once=True, progress=progress)
+        outcomes = answer(count, progress)
     complete(outcomes)
     elapsed_s = engine.recorder.log().steps["end_ns"][-1] / 1e9
     tokens = count * (inputs + outputs)
-    result = {
+    result: dict[str, object] = {
         "elapsed_time": elapsed_s,
         "num_requests": count,
         "total_num_tokens": tokens,
@@ -59,6 +64,14 @@ def throughput(flags: Flags) -> None:
         "output_tokens_per_second": count * outputs / elapsed_s,
         "clock": engine.clock.name,
     }
+    if not isinstance(engine, LLMEngine):
+        counters = engine.scheduler.counters
+        result["diffusion"] = {
+            "rounds": counters.rounds,
+            "steps_per_block": counters.steps_per_block,
+            "committed_tokens_per_step": counters.committed_tokens_per_step,
+            "idle_block_rounds": counters.idle_block_rounds,
+        }
     finish(result, flags, engine.recorder.write)
 
 

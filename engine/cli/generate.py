@@ -10,7 +10,8 @@ from pathlib import Path
 from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
-from engine.cli.options import ENGINE, STEP_LOG, engine_config
+from engine.cli.diffusion import DLLM, build
+from engine.cli.options import ENGINE, STEP_LOG
 from engine.llm import RequestOutput
 from engine.sampling_params import SamplingParams
 
@@ -19,7 +20,7 @@ PROMPTS = (
     Flag("--prompts-file", str, "", "One prompt per line; - reads standard input.", metavar="FILE"),
 )
 SAMPLING = (
-    Flag("--temperature", float, "temperature", "0 = greedy. Default 1."),
+    Flag("--temperature", float, "temperature", "0 = greedy. Default 1; 0 for block diffusion."),
     Flag("--top-k", int, "top_k", "Only the k most likely tokens; 0 = all. Default 0."),
     Flag("--top-p", float, "top_p", "Only the most likely tokens of this probability. Default 1."),
     Flag("--min-p", float, "min_p", "Only tokens of this share of the likeliest one's. Default 0."),
@@ -37,7 +38,13 @@ OUTPUT = (
     Flag("--format", str, "", "text, or jsonl with everything. By default text on a terminal, else jsonl."),
     STEP_LOG,
 )
-GROUPS = (("Prompts", PROMPTS), ("Sampling", SAMPLING), *ENGINE, ("Output", OUTPUT))
+GROUPS = (
+    ("Prompts", PROMPTS),
+    ("Sampling", SAMPLING),
+    *ENGINE,
+    ("Block diffusion", DLLM),
+    ("Output", OUTPUT),
+)
 
 
 def generate(flags: Flags) -> None:
@@ -46,12 +53,15 @@ def generate(flags: Flags) -> None:
     if style not in ("text", "jsonl"):
         raise InputError("unknown format", key="--format", value=style, fix="use text or jsonl")
     prompts = _prompts(flags)
-    params = SamplingParams(**{flag.key: flags[flag.name] for flag in SAMPLING if flag.name in flags})
+    sampling = {flag.key: flags[flag.name] for flag in SAMPLING if flag.name in flags}
 
-    from engine.build import build_engine
+    from engine.engine import LLMEngine
     from engine.llm import generate as run
 
-    engine = build_engine(engine_config(flags))
+    engine = build(flags)
+    if not isinstance(engine, LLMEngine):
+        sampling = {"temperature": 0.0, **sampling}  # the only one there is for block diffusion
+    params = SamplingParams(**sampling)
     with Progress(sys.stderr) as progress:
         outputs = run(engine, prompts, [params] * len(prompts), progress)
     if "--step-log" in flags:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.core.diffusion_request import Batch
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Step
@@ -12,24 +14,29 @@ from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
+from engine.diffusion.engine import DiffusionEngine
 from engine.engine import LLMEngine
 from engine.sequence import Sequence as Running
 
 
-def run_record(engine: LLMEngine, table: RequestTable, outcomes: Sequence[Running | InputError]) -> RunRecord:
+def run_record(
+    engine: LLMEngine | DiffusionEngine, table: RequestTable, outcomes: Sequence[Running | InputError]
+) -> RunRecord:
     """The record of a run of `engine.driver.serve` on a fresh engine.
 
     Raises:
         RuntimeError: a forward broke; what is left has no meaning.
     """
     log = engine.recorder.log()
-    recorder = Recorder(table, FrontendDelays())
-    instance = InstanceLog(recorder, engine.scheduler, record_steps=False)
+    recorder, instance = _recorders(engine, table)
     now_ns = 0
     for start_ns, end_ns in zip(log.steps["start_ns"], log.steps["end_ns"], strict=True):
         if start_ns > now_ns:
             instance.idle(start_ns - now_ns)
-        instance.steps(Step(StepFeatures()), start_ns, (end_ns,))
+        if isinstance(instance, DiffusionInstanceLog):
+            instance.round(Batch(), start_ns, end_ns)
+        else:
+            instance.steps(Step(StepFeatures()), start_ns, (end_ns,))
         now_ns = end_ns
     enqueue_ns = dict(zip(log.requests["number"], log.requests["enqueue_ns"], strict=True))
     for row, outcome in enumerate(outcomes):
@@ -45,3 +52,13 @@ def run_record(engine: LLMEngine, table: RequestTable, outcomes: Sequence[Runnin
         else:
             raise RuntimeError(f"{outcome.request.id}: {outcome.error}")
     return recorder.record([instance], now_ns)
+
+
+def _recorders(engine: LLMEngine | DiffusionEngine, table: RequestTable) -> tuple[Recorder, InstanceLog]:
+    """Those of the simulator, for an engine of either kind."""
+    if isinstance(engine, DiffusionEngine):
+        core = engine.scheduler
+        recorder = DiffusionRecorder(table, FrontendDelays(), core.diffusion.block_tokens)
+        return recorder, DiffusionInstanceLog(recorder, core, record_steps=False)
+    plain = Recorder(table, FrontendDelays())
+    return plain, InstanceLog(plain, engine.scheduler, record_steps=False)

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_py.api import build
 from blis_py.calibrate.compare import as_dict, calibrate
-from blis_py.calibrate.token_times import TokenTimes, read_token_times
+from blis_py.calibrate.token_times import TokenTimes, read_token_times, token_times
 from blis_py.cli import main
 from blis_py.errors import InputError
 from blis_py.report.calibration import plot_calibration, print_calibration
+from blis_py.traces.itl import Ragged, read_gaps, write_itl
 from blis_py.workload.table import Labels
 
 COLUMNS = (
@@ -28,7 +30,12 @@ def trace(path: Path, rows: list[str]) -> Path:
 
 
 def times(
-    ttft: list[float], e2e: list[float], tokens: int = 11, classes: list[str] | None = None, first: int = 0
+    ttft: list[float],
+    e2e: list[float],
+    tokens: int = 11,
+    classes: list[str] | None = None,
+    first: int = 0,
+    gaps: list[list[float]] | None = None,
 ) -> TokenTimes:
     count = len(ttft)
     return TokenTimes(
@@ -40,6 +47,7 @@ def times(
         ttft_s=np.array(ttft),
         e2e_s=np.array(e2e),
         incomplete=0,
+        gaps=Ragged(np.concatenate(gaps), np.array([len(g) for g in gaps])) if gaps else None,
     )
 
 
@@ -52,7 +60,7 @@ def test_a_run_compared_with_itself_has_no_error() -> None:
         assert error.pearson_r == pytest.approx(1)
         assert error.quality == "excellent"
         assert all(s.error == 0 for s in error.statistics)
-    assert result.throughput.error == 0
+    assert [s.error for s in result.throughput] == [0, 0]
 
 
 def test_errors_are_predicted_over_measured() -> None:
@@ -93,6 +101,55 @@ def test_a_single_token_has_no_tpot() -> None:
     assert [error.latency for error in calibrate(run, run).errors] == ["TTFT", "E2E"]
 
 
+def test_itl_is_pooled_over_tokens_and_compared_request_by_request() -> None:
+    measured = times([0.1, 0.1], [0.5, 0.3], gaps=[[0.1, 0.1, 0.2], [0.2]])
+    predicted = times([0.1, 0.1], [0.5, 0.3], gaps=[[0.1, 0.1, 0.1], [0.3]])
+    itl = next(e for e in calibrate(measured, predicted).errors if e.latency == "ITL")
+    assert itl.requests == 2
+    assert itl.statistics[0].measured == pytest.approx(0.6 / 4)
+    assert itl.statistics[1].measured == pytest.approx(np.percentile([0.1, 0.1, 0.2, 0.2], 50))
+    assert itl.mape == pytest.approx((0.25 + 0.5) / 2)
+    assert itl.bias == pytest.approx((-0.25 + 0.5) / 2)
+    assert itl.per_request["p50"] == pytest.approx(0.375)
+
+
+def test_gaps_follow_their_requests_when_some_are_left_out() -> None:
+    run = times([0.1] * 3, [1.0] * 3, gaps=[[1.0, 2.0], [], [3.0]])
+    taken = run.take(np.array([2, 0, 1])).gaps
+    assert taken is not None
+    assert taken.values.tolist() == [3, 1, 2]
+    assert taken.counts.tolist() == [1, 2, 0]
+    assert taken.means()[:2].tolist() == [3, 1.5]
+    assert np.isnan(taken.means()[2])
+
+
+def test_where_one_run_has_no_itl_a_note_says_so() -> None:
+    with_itl, without = times([0.1], [0.3], gaps=[[0.2]]), times([0.1], [0.3])
+    for one, other, word in ((with_itl, without, "--record-itl"), (without, with_itl, "no ITL")):
+        result = calibrate(one, other)
+        assert "ITL" not in [e.latency for e in result.errors]
+        assert word in result.notes[0]
+    assert not calibrate(without, without).notes
+
+
+def test_token_times_are_read_back_in_any_order(tmp_path: Path) -> None:
+    file = tmp_path / "itl.csv"
+    write_itl(file, np.array([7, 3]), np.array([3, 1]), np.array([1000, 3000, 6000, 500]))
+    assert file.read_text().splitlines()[1] == "7,0,1"
+    shuffled = file.read_text().splitlines()
+    file.write_text("\n".join([shuffled[0], *reversed(shuffled[1:])]) + "\n")
+    gaps = read_gaps(file, np.array([3, 5, 7]))
+    assert gaps.counts.tolist() == [0, 0, 2]
+    assert gaps.values.tolist() == pytest.approx([2e-6, 3e-6])
+
+
+def test_a_token_timed_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "itl.csv"
+    file.write_text("request_id,chunk_index,timestamp_us\n0,0,5\n0,0,6\n")
+    with pytest.raises(InputError, match="request_id 0, chunk_index"):
+        read_gaps(file, np.array([0]))
+
+
 def test_a_trace_is_read_as_it_was_measured(tmp_path: Path) -> None:
     rows = [
         "1,batch,5,1000,2000,7000,27000,ok",
@@ -131,14 +188,35 @@ def test_a_simulated_run_calibrates_against_its_own_trace(
 ) -> None:
     out, trace_csv = tmp_path / "out", tmp_path / "out" / "trace.csv"
     flags = ["--workload", "chatbot", "--rate", "5", "--num-requests", "20", "--model", "qwen3-8b"]
-    assert main(["run", *flags, "--out", str(out), "--no-plots", "--format", "json"]) == 0
-    capsys.readouterr()
+    assert main(["run", *flags, "--out", str(out), "--no-plots", "--record-itl", "--format", "json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
     report = tmp_path / "report.json"
     assert main(["calibrate", "--trace", str(trace_csv), "--results", str(out), "--report", str(report)]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(report.read_text())
     assert printed["requests"] == 20
+    assert [latency["latency"] for latency in printed["latencies"]] == ["ttft", "itl", "tpot", "e2e"]
     assert all(latency["mape"] == 0 for latency in printed["latencies"])
+    itl = printed["latencies"][1]["seconds"]
+    for stat in ("mean", "p50", "p99"):
+        assert itl[stat]["measured"] * 1e3 == pytest.approx(simulated["cluster"]["itl_ms"][stat], abs=2e-3)
+    assert main(["calibrate", str(out), "--results", str(out)]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["latencies"] == printed["latencies"]
+
+
+def test_token_times_of_a_run_are_those_that_its_folder_tells(tmp_path: Path) -> None:
+    result = build(model="qwen3-8b", workload="chatbot", rate=5.0, num_requests=20).run()
+    result.save(tmp_path, plots=False, itl=True)
+    kept, direct = read_token_times(tmp_path), token_times(result.record, "run")
+    for column in ("request_id", "output_tokens"):
+        assert getattr(kept, column).tolist() == getattr(direct, column).tolist()
+    for column in ("sent_s", "ttft_s", "e2e_s"):
+        np.testing.assert_allclose(getattr(kept, column), getattr(direct, column), atol=1e-6)
+    assert kept.gaps is not None
+    assert direct.gaps is not None
+    assert kept.gaps.counts.tolist() == direct.gaps.counts.tolist()
+    np.testing.assert_allclose(kept.gaps.values, direct.gaps.values, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +224,9 @@ def test_a_simulated_run_calibrates_against_its_own_trace(
     [
         (["--results", "x"], "--trace"),
         (["--trace", "x"], "--results"),
-        (["--trace", "nowhere.csv", "--results", "x"], "no such trace"),
-        (["--trace", "x", "--results", "x", "--network-rtt-ms", "-1"], "negative"),
+        (["--trace-data", "nowhere.csv", "--sim-results", "x"], "no such trace"),
+        (["folder", "--trace", "x", "--results", "x"], "given twice"),
+        (["--trace", "x", "--results", "x", "--network-rtt-ms=-1"], "negative"),
         (["--trace", "x", "--results", "x", "--format", "tabel"], "did you mean|table"),
         (["--trace", "x", "--results", "x", "--report", "no/such/folder/r.json"], "no such folder"),
     ],
@@ -162,11 +241,13 @@ def test_wrong_flags_are_bad_input(
 
 
 def test_the_table_and_the_picture_show_every_latency(tmp_path: Path) -> None:
-    measured, predicted = times([0.1, 0.2, 0.3], [1.1, 2.2, 2.0]), times([0.11, 0.18, 0.3], [1.2, 2.0, 2.0])
+    gaps = [[0.1], [0.2], [0.1]]
+    measured = times([0.1, 0.2, 0.3], [1.1, 2.2, 2.0], gaps=gaps)
+    predicted = times([0.11, 0.18, 0.3], [1.2, 2.0, 2.0], gaps=gaps)
     result = calibrate(measured, predicted)
     text = io.StringIO()
     print_calibration(result, text)
-    for word in ("TTFT", "TPOT", "E2E", "p99", "excellent"):
+    for word in ("TTFT", "ITL", "TPOT", "E2E", "p99", "excellent", "requests/s", "-20.000"):
         assert word in text.getvalue()
     plot_calibration(result, tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 10_000

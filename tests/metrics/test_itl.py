@@ -56,6 +56,16 @@ def test_gaps_of_each_request_come_in_order(seed: int) -> None:
 
 
 @given(seeds)
+def test_times_of_each_request_are_those_of_its_tokens(seed: int) -> None:
+    run = random_record(seed, requests=20, instances=2)
+    rows = some_rows(run, seed)
+    times, counts = TokenGaps(run).times(np.array(rows, dtype=np.intp))
+    told = [emission_times(run, row) for row in rows]
+    assert counts.tolist() == [len(one) for one in told]
+    assert times.tolist() == [time_ns for one in told for time_ns in one]
+
+
+@given(seeds)
 @settings(max_examples=30)
 def test_weighting_and_expanding_agree(seed: int) -> None:
     """Few tokens are expanded, many are weighted; both ways give the same distribution."""

@@ -148,7 +148,7 @@ def test_measured_times_and_outcomes_are_written(tmp_path: Path) -> None:
         outcome=np.array(list(Outcome), dtype=np.int8),
         first_token_ns=first,
         last_token_ns=np.where(first >= 0, first + 10**9, -1),
-        emitted_tokens=np.where(first >= 0, 3, 0),
+        outputs=np.where(first >= 0, 3, 0),
     )
     again = written(table, tmp_path, record=record, mode="replayed")
     assert_same(table, again)

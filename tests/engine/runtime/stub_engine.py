@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +107,9 @@ class StepClock:
     def now_ns(self) -> int:
         self.time_ns += self.tick_ns
         return self.time_ns
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def wait_until(self, time_ns: int) -> None:
         self.time_ns = max(self.time_ns, time_ns)

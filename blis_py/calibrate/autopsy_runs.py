@@ -1,0 +1,110 @@
+"""The autopsy of two folders: a run of the engine, and the simulation that should have predicted it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blis_py.calibrate.autopsy import Autopsy, autopsy
+from blis_py.calibrate.diffusion_recorded import Blocks
+from blis_py.calibrate.recorded import Lengths, recorded_lengths
+from blis_py.calibrate.token_times import TRACE_NAMES, read_token_times
+from blis_py.core.config import SchedulerConfig
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.traces.steplog import StepLog, read_step_log
+
+STEP_LOG_NAMES = ("steps.csv.gz", "steps.csv", "steps.parquet")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What decided a simulated run."""
+
+    scheduler: SchedulerConfig
+    latency: LatencyModel
+    lengths: dict[int, tuple[int, int]]
+    """Prompt and output tokens of its requests, by id."""
+    blocks: Blocks | None = None
+    """Of block diffusion, how blocks were executed and the rounds they took."""
+
+
+def autopsy_of_runs(
+    measured: str | Path,
+    results: str | Path,
+    *,
+    itl: str | Path | None = None,
+    network_rtt_s: float = 0.0,
+    warm_up_requests: int = 0,
+) -> Autopsy:
+    """See `autopsy`.
+
+    Args:
+        measured: the folder of a run of the engine: its step log, and the trace that a client wrote.
+        results: the `--out` folder of the simulated run.
+        itl: times of all measured tokens, where they are not in the folder.
+        network_rtt_s: added to every predicted TTFT and E2E.
+        warm_up_requests: requests with a smaller id do not count in the metrics.
+
+    Raises:
+        InputError: something is missing or cannot be read; the simulation has several instances, or is of
+            block diffusion where the engine's run is not.
+    """
+    log = read_run_log(measured)
+    made = read_prediction(results)
+    other: Lengths | None = None
+    recorded = recorded_lengths(log)
+    if any(made.lengths.get(i, lengths) != lengths for i, lengths in recorded.items()):
+        other = made.lengths
+    return autopsy(
+        log,
+        made.scheduler,
+        made.latency,
+        other,
+        predicted=read_token_times(results),
+        client=read_token_times(measured, itl),
+        blocks=made.blocks,
+        network_rtt_s=network_rtt_s,
+        warm_up_requests=warm_up_requests,
+    )
+
+
+def read_run_log(folder: str | Path) -> StepLog:
+    """The step log in the folder of an engine's run."""
+    found = next((path for name in STEP_LOG_NAMES if (path := Path(folder) / name).is_file()), None)
+    if found is None:
+        fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
+        raise InputError("no step log of the engine here", file=folder, fix=fix)
+    return read_step_log(found)
+
+
+def read_prediction(folder: str | Path) -> Prediction:
+    """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
+    from blis_py.api import resolve
+    from blis_py.config import load_config
+    from blis_py.config_models import WorkloadSection
+    from blis_py.traces.tracev2_write import request_numbers
+
+    folder = Path(folder)
+    path = folder / "config.yaml"
+    trace = next((p for name in TRACE_NAMES if (p := folder / name).is_file()), None)
+    if not path.is_file() or trace is None:
+        fix = "give the folder that `blis run --out` or `blis replay --out` wrote"
+        raise InputError("not the folder of a simulated run", file=folder, fix=fix)
+    config = load_config(path)
+    if config.num_instances != 1:
+        fix = "simulate one instance, as the engine is one"
+        raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
+    # Its own trace has the requests, wherever they once came from.
+    simulation = resolve(replace(config, workload=WorkloadSection(trace=str(trace))))
+    table, executed, blocks = simulation.table, simulation.diffusion, None
+    if executed is not None:
+        rounds = dict(zip(request_numbers(table).tolist(), executed.rounds, strict=True))
+        blocks = Blocks(executed.config, rounds, executed.costs)
+    lengths = zip(table.prompt_tokens.tolist(), table.output_tokens.tolist(), strict=True)
+    return Prediction(
+        simulation.scheduler,
+        simulation.latency,
+        dict(zip(request_numbers(table).tolist(), lengths, strict=True)),
+        blocks,
+    )

@@ -1,0 +1,124 @@
+"""A recorded run of block diffusion, as the simulator can serve it again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from simpy import Environment
+
+from blis_py.calibrate.recorded import Recorded, request_ids
+from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, Events
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_config import DiffusionConfig
+from blis_py.core.diffusion_request import DiffusionRequest
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.traces.steplog import StepLog
+
+Rounds = Mapping[int, Sequence[int]]
+"""Forwards of each block, by request id (see `recorded.request_ids`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What makes a run one of block diffusion."""
+
+    config: DiffusionConfig
+    rounds: Rounds
+    costs: DiffusionCosts = field(default_factory=DiffusionCosts)
+
+
+def diffusion_config(log: StepLog) -> DiffusionConfig:
+    """How the engine executed blocks.
+
+    Raises:
+        InputError: the log does not tell, or tells of a setting this version does not know.
+    """
+    settings = log.meta.get("diffusion")
+    if not isinstance(settings, dict) or "block_rounds" not in log.requests:
+        fix = "give the log of a block-diffusion engine"
+        raise InputError("the step log is not one of block diffusion", key="diffusion", fix=fix)
+    unknown = sorted(set(settings) - {field.name for field in fields(DiffusionConfig)})
+    if unknown:
+        raise InputError("unknown setting in the step log", key=f"diffusion.{unknown[0]}")
+    return DiffusionConfig(**settings)
+
+
+def recorded_blocks(log: StepLog) -> Blocks:
+    """How the engine executed blocks, and the rounds of those that became final."""
+    rounds = zip(request_ids(log).tolist(), log.requests["block_rounds"], strict=True)
+    return Blocks(diffusion_config(log), dict(rounds))
+
+
+def rounds_of_each(
+    log: StepLog, recorded: Sequence[Recorded], blocks: Blocks, max_model_len: int
+) -> list[list[int]]:
+    """The rounds of all blocks that the requests can come to, by their rows.
+
+    Those that nobody knows take the engine's, and where it has none either, the mean of all it has.
+    """
+    own = recorded_blocks(log).rounds
+    known = [n for each in own.values() for n in each]
+    mean = max(round(sum(known) / len(known)), 1) if known else 1
+    size, result = blocks.config.block_tokens, []
+    for number, one in zip(request_ids(log).tolist(), recorded, strict=True):
+        request = one.request
+        longest = request.output_tokens or request.max_tokens or max_model_len
+        count = -(-(request.prompt_tokens % size + longest) // size)
+        given = [*blocks.rounds.get(number, ())][:count]
+        given += own[number][len(given) : count]
+        result.append([*given, *[mean] * (count - len(given))])
+    return result
+
+
+def serve_blocks(
+    core: DiffusionScheduler,
+    recorded: Sequence[Recorded],
+    ready_ns: Sequence[int],
+    latency: LatencyModel,
+    events: Events,
+    rounds: Sequence[Sequence[int]],
+    costs: DiffusionCosts | None = None,
+) -> int:
+    """Lets an instance of the simulator serve recorded requests; returns when it is done.
+
+    Args:
+        core: fresh.
+        ready_ns: when each request reaches the queue.
+        events: told what happens.
+        rounds: forwards of each block, by the row of the request.
+    """
+    requests = [_of_blocks(one.request) for one in recorded]
+    prompt_keys = [len(request.block_keys) for request in requests]
+
+    def new_keys(request: DiffusionRequest) -> Sequence[Hashable]:
+        """Keys of the pages that the commit of its block completes."""
+        if not core.kv.prefix_caching:
+            return ()
+        row, pages = request.row, (request.computed + core.diffusion.block_tokens) // core.config.block_size
+        first = len(request.block_keys) - prompt_keys[row]
+        return recorded[row].published[first : pages - prompt_keys[row]]
+
+    env = Environment()
+    instance = DiffusionInstance(env, core, latency, events, rounds, costs, new_keys=new_keys)
+    instance.undisturbed_until_ns = NEVER_NS  # all arrivals are known beforehand
+    arrivals = zip(ready_ns, requests, strict=True)
+    instance.submit_all(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
+    env.run()
+    return instance.now_ns
+
+
+def _of_blocks(old: Request) -> DiffusionRequest:
+    return DiffusionRequest(
+        old.id,
+        old.arrival_ns,
+        old.prompt_tokens,
+        old.output_tokens,
+        old.max_tokens,
+        old.priority,
+        old.deadline_ns,
+        old.block_keys,
+        old.row,
+    )

@@ -1,0 +1,105 @@
+"""Errors of predicted step times, and models held against measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.calibrate.samples import DIFFUSION_NAMES, StepSamples
+from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.fitted_profile import Accuracy
+
+Array = NDArray[np.float64]
+
+
+def accuracy(predicted: Array, measured: Array) -> Accuracy:
+    """Errors over steps that took time."""
+    ran = measured > 0
+    predicted, measured = predicted[ran], measured[ran]
+    if not len(measured):
+        return Accuracy(0, 0.0, 0.0, 0.0, 0.0)
+    error = predicted / measured - 1.0
+    size = np.abs(error)
+    return Accuracy(
+        steps=len(error),
+        mape=float(size.mean()),
+        bias=float(error.mean()),
+        p95=float(np.percentile(size, 95)),
+        total=float(predicted.sum() / measured.sum() - 1.0),
+    )
+
+
+def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
+    """What a latency model sees of each step."""
+    diffusion = any(samples[name].any() for name in DIFFUSION_NAMES)
+    names = (*FEATURE_NAMES, *DIFFUSION_NAMES) if diffusion else FEATURE_NAMES
+    kind = DiffusionFeatures if diffusion else StepFeatures
+    for values in zip(*(samples[name].tolist() for name in names), strict=True):
+        yield kind(**dict(zip(names, values, strict=True)))
+
+
+def kinds_of(samples: StepSamples) -> NDArray[np.str_]:
+    """decode, prefill, mixed, or for diffusion denoise: what each step does."""
+    blocks = samples["denoise_blocks"]
+    prefill = samples["prefill_seqs"] > blocks
+    decode = (samples["decode_seqs"] > 0) | (blocks > 0)
+    pure = np.where(blocks > 0, "denoise", "decode")
+    return np.where(prefill, np.where(decode, "mixed", "prefill"), pure)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Errors of some measured steps."""
+
+    source: str
+    regime: str
+    kind: str
+    """decode, prefill, mixed, denoise, or all."""
+    synchronous: Accuracy
+    gpu: Accuracy
+    host: Accuracy
+    pace: float
+    """Median of measured over predicted, minus one: a common factor, such as a machine that was slower."""
+    mape_at_pace: float
+    """Mean absolute relative error that remains when that factor is taken out."""
+
+
+def predict(model: LatencyModel, samples: StepSamples) -> tuple[Array, Array]:
+    """GPU and host time of every step, in ns."""
+    times = [model.step(features) for features in features_of(samples)]
+    gpu, host = (np.array([getattr(time, part) for time in times], float) for part in ("gpu_ns", "host_ns"))
+    return gpu, host
+
+
+def validate(model: LatencyModel, samples: StepSamples) -> list[Validation]:
+    """Errors by source, and within each by regime and kind of step; one line for all steps of a source."""
+    gpu, host = predict(model, samples)
+    kinds, found = kinds_of(samples), []
+    for source in dict.fromkeys(samples["source"].tolist()):
+        mine = samples["source"] == source
+        parts = sorted(set(zip(samples["regime"][mine].tolist(), kinds[mine].tolist(), strict=True)))
+        for regime, kind in [*parts, ("all", "all")]:
+            rows = mine
+            if kind != "all":
+                rows = mine & (samples["regime"] == regime) & (kinds == kind)
+            measured = {part: samples[f"{part}_ns"][rows].astype(float) for part in ("total", "gpu", "host")}
+            predicted = (gpu + host)[rows]
+            pace = float(np.median(measured["total"] / predicted))
+            found.append(
+                Validation(
+                    source,
+                    regime,
+                    kind,
+                    accuracy(predicted, measured["total"]),
+                    accuracy(gpu[rows], measured["gpu"]),
+                    accuracy(host[rows], measured["host"]),
+                    pace - 1.0,
+                    accuracy(predicted * pace, measured["total"]).mape,
+                )
+            )
+    return found

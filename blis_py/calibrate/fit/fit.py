@@ -1,0 +1,138 @@
+"""From measured steps to a fitted profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.calibrate.fit.accuracy import accuracy
+from blis_py.calibrate.fit.basis import (
+    Rows,
+    design,
+    domain,
+    experts_in_use,
+    gpu_names,
+    host_names,
+    one_row_per_shape,
+    rows_of,
+)
+from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
+from blis_py.calibrate.fit.residual import correct, gpu_ns
+from blis_py.calibrate.fit.solve import Solution, search, solve
+from blis_py.calibrate.samples import StepSamples
+from blis_py.errors import InputError
+from blis_py.latency.fitted_profile import REGIMES, Accuracy, Correction, FittedProfile, RegimeFit
+from blis_py.latency.fitted_shape import shape_of
+
+Array = NDArray[np.float64]
+
+FOLDS = 5
+LEAST_SHAPES = 8
+"""Fewer shapes of a regime make no fit."""
+_WORTH_IT = 0.98
+"""The table stays where it brings the cross-validated error down to this share at least ..."""
+_NOTICEABLE = 5e-4
+"""... and by this much."""
+_INTERRUPTED = 3.0
+
+
+def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedProfile:
+    """Step times by regime; see `latency.fitted` for the model.
+
+    Args:
+        bootstrap: sets of coefficients from redrawn shapes.
+        seed: of the redrawing, and of the folds of the cross-validation.
+
+    Raises:
+        InputError: too few steps, or none that run eagerly (those with a prefill).
+    """
+    shape = shape_of(samples.meta)
+    device = str(samples.meta.get("device_kind", "cuda"))
+    in_use = experts_in_use(samples, shape)
+    regimes: dict[str, RegimeFit] = {}
+    for number, regime in enumerate(REGIMES):
+        mine = (samples["regime"] == regime) & (samples["gpu_ns"] > 0)
+        if not mine.any():
+            continue
+        rows = rows_of(one_row_per_shape(samples.where(mine)), shape, in_use)
+        if len(rows) < LEAST_SHAPES:
+            problem = f"only {len(rows)} compositions of {regime} steps"
+            raise InputError(problem, fix=f"measure at least {LEAST_SHAPES}")
+        regimes[regime] = _fit_regime(rows, device, bootstrap, np.random.default_rng([seed, number]))
+    if "eager" not in regimes:
+        raise InputError("no eager steps, so prefills cannot be priced", fix="measure prefills as well")
+    names, counts = np.unique(samples["source"], return_counts=True)
+    sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    return FittedProfile(dict(samples.meta), regimes, in_use, sources)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    gpu: Solution
+    host: Solution
+    correction: Correction | None
+
+    def predict(self, rows: Rows) -> Array:
+        """Synchronous time of rows whose knee is that of the fit."""
+        host: Array = design(rows, self.host.names) @ self.host.prices
+        return gpu_ns(rows, self.gpu.as_dict(), self.correction) + host
+
+
+def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
+    gpu = search(rows, gpu_names(rows, device))
+    names = host_names(rows)
+    busy = rows.host_ns > 0
+    host = Solution(names, np.zeros(len(names)), np.zeros((len(rows), len(names))), np.ones(len(rows)), 0.0)
+    if busy.all():
+        host = solve(design(rows, names), rows.host_ns, names)
+    return _Parts(gpu, host, correct(rows, gpu.as_dict()) if corrected else None)
+
+
+def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generator) -> RegimeFit:
+    measured = len(rows)
+    rows = _uninterrupted(rows, device)
+    plain, bent = (_held_out(rows, device, corrected, rng.spawn(1)[0]) for corrected in (False, True))
+    useful = bent.mape <= min(_WORTH_IT * plain.mape, plain.mape - _NOTICEABLE)
+    parts = _solve(rows, device, useful)
+    taken = draw_groups(rows.group, bootstrap, rng)
+    return RegimeFit(
+        gpu=parts.gpu.as_dict(),
+        host=parts.host.as_dict(),
+        knee=rows.point.knee,
+        correction=parts.correction,
+        domain=domain(rows.samples),
+        gpu_draws=tuple(redraw(parts.gpu, rows.group, taken)),
+        host_draws=tuple(redraw(parts.host, rows.group, taken)),
+        shapes=measured,
+        excluded=measured - len(rows),
+        in_sample=accuracy(parts.predict(rows), rows.total_ns),
+        cross_validated=bent if useful else plain,
+        without_correction=plain,
+    )
+
+
+def _uninterrupted(rows: Rows, device: str) -> Rows:
+    """Without the steps that something else broke into."""
+    parts = _solve(rows, device, False)
+    off = np.abs(np.log(rows.total_ns / np.maximum(parts.predict(rows), 1.0)))
+    return rows.where(off <= np.log(_INTERRUPTED))
+
+
+def _held_out(rows: Rows, device: str, corrected: bool, rng: np.random.Generator) -> Accuracy:
+    """Error on groups of shapes that a fit has not seen."""
+    count = int(rows.group.max()) + 1
+    fold = rng.permutation(count) % FOLDS
+    predicted = np.zeros(len(rows))
+    for number in range(FOLDS):
+        out = fold[rows.group] == number
+        if not out.any() or out.all():
+            predicted[out] = np.nan
+            continue
+        seen, unseen = rows.where(~out), rows.where(out)
+        parts = _solve(seen, device, corrected)
+        unseen.point.knee = seen.point.knee
+        predicted[out] = parts.predict(unseen)
+    known = ~np.isnan(predicted)
+    return accuracy(predicted[known], rows.total_ns[known])

@@ -1,0 +1,209 @@
+"""What others measured, as samples: steps logged by vLLM, and steps composed of measured kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_py.calibrate.samples import SCHEMA, StepSamples, samples_from
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.errors import InputError
+from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.kernel_tables import KernelTables
+from blis_py.latency.model_shape import ModelShape, load_model
+
+_VLLM_COLUMNS = (
+    "experiment",
+    "prefill_reqs",
+    "decode_reqs",
+    "prefill_tokens",
+    "kv_used_blocks",
+    "next_sampled_gap_steps",
+    "cycle_us_mean",
+)
+_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_CONTEXTS = (64, 256, 512, 1024, 2048, 4096, 8192)
+_CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_PASTS = (0, 512, 2048, 8192)
+_MIXED = 200
+_KV_TOKENS = 500_000
+"""A batch of decodes is composed up to this much context in all."""
+
+
+def import_steps(
+    source: str | Path,
+    *,
+    model: str | None,
+    model_config: str | Path | None = None,
+    gpu: str = "h100",
+    tp: int = 1,
+    run: str | None = None,
+    host_step_us: float | None = None,
+    host_seq_us: float | None = None,
+    block_size: int = 16,
+) -> StepSamples:
+    """Samples from a CSV of vLLM's steps, or from a folder of kernel times.
+
+    Args:
+        model, model_config, gpu, tp: what was measured, or for kernels, what is to be composed of them.
+        run: part of the name of the one run to take from a CSV that has several.
+        host_step_us, host_seq_us: host time that kernels do not contain; None = the GPU profile's.
+        block_size: tokens of a KV block in a CSV.
+
+    Raises:
+        InputError: the source is neither, or does not say what is needed.
+    """
+    if model is None and model_config is None:
+        raise InputError("no model given", key="--model", fix="name the model these times belong to")
+    shape = load_model(model or Path(str(model_config)).stem, model_config)
+    spec = load_gpu(gpu)
+    path = Path(source)
+    if path.is_dir():
+        return _kernel_steps(path, shape, spec, tp, host_step_us, host_seq_us)
+    if host_step_us is not None or host_seq_us is not None:
+        problem = "measured steps contain the host's time already"
+        raise InputError(problem, key="--host-step-us", fix="drop it")
+    return _vllm_steps(path, shape, spec, tp, run, block_size)
+
+
+def _meta(shape: ModelShape, gpu: GpuSpec, tp: int, **more: Any) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "device": gpu.name,
+        "device_kind": "cuda",
+        "model": shape.name,
+        "model_config": asdict(shape),
+        "tp": tp,
+        **more,
+    }
+
+
+# -- vLLM ----------------------------------------------------------------------------------------------
+
+
+def _vllm_steps(
+    path: Path, shape: ModelShape, gpu: GpuSpec, tp: int, run: str | None, block_size: int
+) -> StepSamples:
+    """Steps whose cadence is known exactly: the next one was sampled too.
+
+    The log tells neither how long the prompts already were, nor which part of the KV blocks belongs to whom.
+    Prompts are taken as new and equally long; what remains of the blocks in use, half a block per sequence
+    less, is the decodes'.
+    """
+    import pandas as pd
+
+    try:
+        steps = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", file=path) from None
+    for name in _VLLM_COLUMNS:
+        if name not in steps.columns:
+            fix = "give a CSV of vLLM's steps, or a folder of kernel times"
+            raise InputError("a column is missing", file=path, key=name, fix=fix)
+    names = sorted(set(steps.experiment))
+    chosen = [name for name in names if run is None or run in name]
+    if len(chosen) != 1:
+        fix = f"choose one with --run: {', '.join(names)}"
+        raise InputError(f"{len(chosen)} runs fit", file=path, key="--run", value=run, fix=fix)
+    steps = steps[(steps.experiment == chosen[0]) & (steps.next_sampled_gap_steps == 1)]
+    steps = steps[(steps.prefill_reqs + steps.decode_reqs > 0) & (steps.cycle_us_mean > 0)]
+    column = {name: steps[name].to_numpy() for name in _VLLM_COLUMNS if name != "experiment"}
+    prompts, new, decodes = column["prefill_reqs"], column["prefill_tokens"], column["decode_reqs"]
+    cached = column["kv_used_blocks"] * block_size - (prompts + decodes) * (block_size // 2) - new
+    each = new / np.maximum(prompts, 1)
+    cycle_ns = np.rint(column["cycle_us_mean"] * 1e3)
+    columns: dict[str, Any] = {
+        "source": [chosen[0]] * len(steps),
+        "shape": np.arange(len(steps)),
+        "regime": ["eager"] * len(steps),
+        "prefill_seqs": prompts,
+        "prefill_tokens": new,
+        "prefill_pairs": np.rint(new * (each + 1) / 2),
+        "decode_seqs": decodes,
+        "decode_kv_tokens": np.where(decodes > 0, np.maximum(cached, 0), 0),
+        "emitted_rows": prompts + decodes,
+        "gpu_ns": cycle_ns,
+        "total_ns": cycle_ns,
+    }
+    return samples_from(_meta(shape, gpu, tp, clock="wall", imported=path.name), columns, len(steps))
+
+
+# -- kernels -------------------------------------------------------------------------------------------
+
+
+def _kernel_steps(
+    folder: Path,
+    shape: ModelShape,
+    gpu: GpuSpec,
+    tp: int,
+    host_step_us: float | None,
+    host_seq_us: float | None,
+) -> StepSamples:
+    """Steps of a planned grid, priced by the sum of their measured kernels."""
+    tables = KernelTables(shape, gpu, tp, folder)
+    host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
+    host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
+    for key, value in (("--host-step-us", host_step), ("--host-seq-us", host_seq)):
+        if not value >= 0:
+            raise InputError("must not be negative", key=key, value=value)
+    steps = [("decode", step) for step in _decodes(shape)]
+    steps += [("prefill", step) for step in _prefills(shape)]
+    steps += [("mixed", step) for step in _mixed(shape)]
+    gpu_ns = np.array([tables.step_ns(step) for _, step in steps])
+    host_ns = np.array([int(host_step + host_seq * step.seqs + 0.5) for _, step in steps])
+    columns: dict[str, Any] = {
+        "source": [source for source, _ in steps],
+        "shape": np.arange(len(steps)),
+        "regime": ["eager"] * len(steps),
+        "gpu_ns": gpu_ns,
+        "total_ns": gpu_ns + host_ns,
+        **{name: [getattr(step, name) for _, step in steps] for name in FEATURE_NAMES},
+    }
+    meta = _meta(shape, gpu, tp, composed_of=tables.provenance)
+    return samples_from(meta, columns, len(steps))
+
+
+def _step(prompts: int, chunk: int, past: int, seqs: int, context: int) -> StepFeatures:
+    return StepFeatures(
+        prefill_seqs=prompts,
+        prefill_tokens=prompts * chunk,
+        prefill_pairs=prompts * (chunk * past + chunk * (chunk + 1) // 2),
+        prefill_kv_tokens=prompts * past,
+        prefill_prompt_pairs=prompts * chunk * (past + 1.5 * chunk),
+        decode_seqs=seqs,
+        decode_kv_tokens=seqs * context,
+        max_context=max(context if seqs else 0, past if prompts else 0),
+        emitted_rows=prompts + seqs,
+    )
+
+
+def _decodes(shape: ModelShape) -> Sequence[StepFeatures]:
+    return [
+        _step(0, 0, 0, seqs, context)
+        for seqs, context in product(_BATCHES, _CONTEXTS)
+        if seqs * context <= _KV_TOKENS and context < shape.max_position_embeddings
+    ]
+
+
+def _prefills(shape: ModelShape) -> Sequence[StepFeatures]:
+    return [
+        _step(prompts, chunk, past, 0, 0)
+        for prompts, chunk, past in product((1, 4), _CHUNKS, _PASTS)
+        if prompts * chunk <= _CHUNKS[-1] and past + chunk <= shape.max_position_embeddings
+    ]
+
+
+def _mixed(shape: ModelShape) -> Sequence[StepFeatures]:
+    rng = np.random.default_rng(0)
+    longest = min(shape.max_position_embeddings, _CONTEXTS[-1]) - 1
+    logs = rng.random((_MIXED, 4)) * np.log([2048, longest / 2, 256, longest / 2])
+    parts = np.exp(logs).astype(int)
+    return [
+        _step(1, int(chunk), int(past), min(int(seqs), _KV_TOKENS // int(context)), int(context))
+        for chunk, past, seqs, context in parts
+    ]

@@ -1,0 +1,121 @@
+"""Measured steps from whatever holds them: a profile's folder, samples, step logs, run folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_py.calibrate.samples import StepSamples, joined, read_samples, samples_of
+from blis_py.errors import InputError
+from blis_py.traces.files import reading
+from blis_py.traces.steplog import read_step_log
+
+SAMPLES = "samples.csv.gz"
+STEP_LOGS = ("steps.csv.gz", "steps.csv", "steps.parquet")
+
+
+def read_steps(path: str | Path) -> StepSamples:
+    """Samples from a folder (`samples.csv.gz`, or the step log of a run), a file of samples, or a step log.
+
+    The steps of a log are named after its run: the folder it lies in, or the file.
+
+    Raises:
+        InputError: there is nothing of the kind.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        found = next((path / name for name in (SAMPLES, *STEP_LOGS) if (path / name).is_file()), None)
+        if found is None:
+            fix = f"give a folder with {SAMPLES} or {STEP_LOGS[0]}"
+            raise InputError("no measured steps here", file=path, fix=fix)
+        path = found
+    if path.name.endswith((".csv", ".csv.gz")) and _is_samples(path):
+        return read_samples(path)
+    name = path.resolve().parent.name if path.name in STEP_LOGS else path.name.partition(".")[0]
+    return samples_of(read_step_log(path), name)
+
+
+def read_all(paths: Sequence[str | Path]) -> StepSamples:
+    """The measured steps of all paths together.
+
+    Raises:
+        InputError: nothing to read, or measurements that do not belong together.
+    """
+    if not paths:
+        raise InputError("no measured steps given", fix="give a folder, samples.csv.gz, or step logs")
+    parts = [read_steps(path) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        key = difference(parts[0].meta, part.meta)
+        if key is not None:
+            raise InputError(
+                f"was measured with {key} {part.meta.get(key)}, {paths[0]} with {parts[0].meta.get(key)}",
+                file=path,
+                fix="give what was measured alike",
+            )
+    _rename_twins(parts)
+    return joined(parts)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
+    """In what two measurements are not comparable: a key of their meta; None if they are.
+
+    What either does not tell is no difference. A step log calls every CPU `cpu`, and a model what the user
+    did, so of CPUs only the kind counts, and of models the shape.
+    """
+    on_cpu = one.get("device_kind") == other.get("device_kind") == "cpu"
+    always = ("device_kind", "model_config", "dtype", "tp", "clock")
+    keys: tuple[str, ...] = always if on_cpu else ("device", *always)
+    for key in keys:
+        values = [meta.get(key) for meta in (one, other)]
+        if None not in values and values[0] != values[1]:
+            return key
+    return None
+
+
+def _rename_twins(parts: list[StepSamples]) -> None:
+    """Two runs of one name are two runs."""
+    seen: set[str] = set()
+    for number, part in enumerate(parts, start=1):
+        names = set(part["source"].tolist())
+        if names & seen:
+            part.table["source"] = part["source"].astype(object) + f"#{number}"
+            part.table["source"] = part.table["source"].astype(str)
+        seen |= set(part["source"].tolist())
+
+
+def _is_samples(path: Path) -> bool:
+    with reading(path) as text:
+        return text.readline().startswith("# blis-py samples ")
+
+
+def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> dict[str, Any]:
+    """The meta with the model's configuration, so that the profile alone suffices for a run.
+
+    Args:
+        given: a HuggingFace `config.json` or its folder; without one, that of the model's own folder or the
+            bundled one of its name is taken, if there is any.
+    """
+    if given is None and meta.get("model_config") is not None:
+        return meta
+    path = Path(given) if given is not None else _config_of(str(meta.get("model") or ""))
+    if path is None:
+        return meta
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"not a model configuration: {error}", file=path, key="--model-config") from None
+    return {**meta, "model_config": values}
+
+
+def _config_of(model: str) -> Path | None:
+    from blis_py.latency.profiles import find_profile
+
+    if (Path(model) / "config.json").is_file():
+        return Path(model) / "config.json"
+    try:
+        return find_profile("models", model)
+    except InputError:
+        return None

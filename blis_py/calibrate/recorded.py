@@ -1,0 +1,235 @@
+"""A recorded run, as the simulator can serve it again: settings, requests and step times of a step log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from simpy import Environment
+
+from blis_py.cluster.instance import Instance
+from blis_py.cluster.recorder import InstanceLog
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.scheduler import Scheduler, Step
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
+from blis_py.traces.steplog import Numbers, StepLog
+from blis_py.workload.table import Ints, RequestTable
+
+COMPLETE = ("stop", "length")
+"""Reasons for which a request ends with its whole answer."""
+
+Lengths = Mapping[int, tuple[int, int]]
+"""Prompt and output tokens by request id (see `request_ids`), in place of the recorded ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A request as it arrived."""
+
+    request: Request
+    """Fresh; its `row` is its place in the log's table."""
+    enqueue_ns: int
+    """The step boundary at which the engine's scheduler first saw it."""
+    published: Numbers
+    """Block keys of its answer, known when it ends."""
+
+
+def scheduler_config(log: StepLog) -> SchedulerConfig:
+    """The scheduler's settings in the engine.
+
+    Raises:
+        InputError: the log does not tell them, or tells one this version does not know.
+    """
+    settings = log.meta.get("scheduler")
+    if not isinstance(settings, dict):
+        raise InputError("the step log does not tell the scheduler's settings", key="scheduler")
+    unknown = sorted(set(settings) - {field.name for field in fields(SchedulerConfig)})
+    if unknown:
+        raise InputError("unknown setting in the step log", key=f"scheduler.{unknown[0]}")
+    return SchedulerConfig(**settings)
+
+
+def request_ids(log: StepLog) -> Ints:
+    """Number of each request in a trace of the run: that in `request_<number>`, else its place there."""
+    names: list[str] = log.requests["id"]
+    parts = [name.removeprefix("request_") for name in names]
+    plain = all(
+        part.isdecimal() and name == f"request_{int(part)}" for name, part in zip(names, parts, strict=True)
+    )
+    return np.array([int(part) for part in parts] if plain else log.requests["number"], dtype=np.int64)
+
+
+def recorded_lengths(log: StepLog) -> dict[int, tuple[int, int]]:
+    """Prompt and output tokens of every request, by id."""
+    lengths = zip(log.requests["prompt_tokens"], log.requests["output_tokens"], strict=True)
+    return dict(zip(request_ids(log).tolist(), lengths, strict=True))
+
+
+def recorded_requests(
+    log: StepLog, *, block_size: int | None = None, lengths: Lengths | None = None
+) -> list[Recorded]:
+    """The requests of a log, in its order.
+
+    An abort is a deadline. Whoever was still there when the log ended, or ended with an error, gives up at
+    that time: how long its answer would have been is not known.
+
+    Args:
+        block_size: of the scheduler that is to serve them; the log's when `None`. With a size that is no
+            multiple of the log's, a shared prefix counts only as far as whole blocks of the log reach.
+        lengths: other lengths for requests that got their whole answer. Of a prompt of another length, the
+            blocks it has in common with the recorded one can be shared.
+    """
+    table = log.requests
+    recorded_size = scheduler_config(log).block_size
+    size = block_size or recorded_size
+    last_ns = max([0, *log.steps["end_ns"], *table["finish_ns"]])
+    ids = request_ids(log).tolist() if lengths else []
+    recorded = []
+    for row, reason in enumerate(table["finish_reason"]):
+        complete = reason in COMPLETE
+        prompt, output, limit = (
+            table[name][row] for name in ("prompt_tokens", "output_tokens", "max_tokens")
+        )
+        keys, of_prompt = table["block_keys"][row], table["prompt_blocks"][row]
+        same_prompt = True
+        if lengths and complete and ids[row] in lengths:
+            new_prompt, new_output = lengths[ids[row]]
+            same_prompt = new_prompt == prompt
+            limit = new_output if limit == output else limit and max(limit, new_output)
+            prompt, output = new_prompt, new_output
+        of_prompt = min(of_prompt, prompt // recorded_size)
+        until = [ns for ns in (table["deadline_ns"][row], table["abort_ns"][row]) if ns >= 0]
+        if reason in ("error", ""):
+            until.append(table["finish_ns"][row] if reason else last_ns)
+        request = Request(
+            table["id"][row],
+            table["arrival_ns"][row],
+            prompt,
+            output if complete else None,
+            limit,
+            table["priority"][row],
+            min(until, default=-1),
+            _in_blocks(keys[:of_prompt], recorded_size, size),
+            row,
+        )
+        published = keys[of_prompt:] if same_prompt and size == recorded_size else ()
+        recorded.append(Recorded(request, table["enqueue_ns"][row], published))
+    return recorded
+
+
+def requests_table(recorded: Sequence[Recorded]) -> RequestTable:
+    """The requests as the recorder of a simulation knows them; rows as in the log."""
+    requests = [one.request for one in recorded]
+
+    def column(values: Sequence[int]) -> Ints:
+        return np.array(values, dtype=np.int64)
+
+    return RequestTable.build(
+        column([r.arrival_ns for r in requests]),
+        column([r.prompt_tokens for r in requests]),
+        column([r.output_tokens or 0 for r in requests]),
+        max_tokens=column([r.max_tokens for r in requests]),
+        deadline_ns=column([r.deadline_ns for r in requests]),
+        request_id=[r.id for r in requests],
+    )
+
+
+def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]:
+    """Keys for blocks of another size: where a block ends, and in which recorded block that is."""
+    if size == recorded_size:
+        return keys
+    count = len(keys) * recorded_size // size
+    return [(keys[-(-end // recorded_size) - 1], end) for end in range(size, count * size + 1, size)]
+
+
+def serve(
+    scheduler: Scheduler,
+    recorded: Sequence[Recorded],
+    ready_ns: Sequence[int],
+    latency: LatencyModel,
+    log: InstanceLog,
+    *,
+    single_step: bool,
+) -> int:
+    """Lets an instance of the simulator serve recorded requests; returns when it is done.
+
+    Args:
+        scheduler: fresh.
+        ready_ns: when each request reaches the queue.
+        log: told what happens; it calls `publish_answers`.
+    """
+    env = Environment()
+    instance = Instance(env, scheduler, latency, log, single_step)
+    instance.undisturbed_until_ns = NEVER_NS  # all arrivals are known beforehand
+    arrivals = zip(ready_ns, [one.request for one in recorded], strict=True)
+    instance.submit_all(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
+    env.run()
+    return instance.now_ns
+
+
+def publish_answers(scheduler: Scheduler, step: Step, steps: int, published: Sequence[Numbers]) -> None:
+    """To be called when `steps` alike steps are over, before the scheduler is told.
+
+    The answers' blocks of the requests that end with them can be shared from now on, as in the engine.
+
+    Args:
+        published: the keys by `Request.row`.
+    """
+    if not scheduler.kv.prefix_caching:
+        return
+    for request in _ending(scheduler, step, steps):
+        scheduler.block_table(request)
+        request.block_keys = [*request.block_keys, *published[request.row]]
+
+
+def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
+    tick = scheduler.tick + steps
+    yield from [r for r in scheduler.decoding if r.finish_tick == tick]
+    for request, tokens in step.prefills:
+        if request.computed + tokens == request.num_tokens and request.generated + 1 == request.target:
+            yield request
+
+
+def step_durations(log: StepLog) -> Ints:
+    """What each step cost, in ns: until the next one began, where anybody was there in between, else its end.
+
+    So what a synchronous loop does between two steps belongs to the first of them.
+    """
+    starts, ends = log.column("start_ns"), log.column("end_ns")
+    came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
+    went = np.array(log.requests["finish_ns"], dtype=np.int64)
+    # Whoever gave up after the last step did so at the boundary behind it.
+    following = np.append(starts[1:], max([*ends[-1:].tolist(), *went.tolist()], default=0))[: len(starts)]
+    went = np.sort(went[went >= 0])
+    unfinished = np.searchsorted(came, starts, side="right") - np.searchsorted(went, ends, side="right")
+    durations: Ints = np.where(unfinished > 0, following, ends) - starts
+    return durations
+
+
+class MeasuredSteps:
+    """A latency model that knows how long every step of a log took. For single steps of one scheduler."""
+
+    name = "measured"
+    provenance = "the times of a step log"
+    frontend = FrontendDelays()
+    uses_max_context = True
+
+    def __init__(self, log: StepLog, scheduler: Scheduler) -> None:
+        self._durations: list[int] = step_durations(log).tolist()
+        self._scheduler = scheduler
+
+    def step_ns(self, features: StepFeatures) -> int:
+        index = self._scheduler.tick
+        return self._durations[index] if index < len(self._durations) else 1
+
+    def step(self, features: StepFeatures) -> StepTime:
+        return StepTime(self.step_ns(features), 0)
+
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        raise NotImplementedError("steps are replayed one by one")

@@ -1,0 +1,253 @@
+"""Measured steps: what each consisted of, and what it took. What step-time models are fitted to.
+
+`samples.csv.gz` has one row per step; what was measured, on what and how, stands as JSON in a first line
+that begins with `#`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.features import FEATURE_NAMES
+from blis_py.errors import InputError
+from blis_py.traces.files import reading, writing
+from blis_py.traces.steplog import SEGMENTS, StepLog
+
+SCHEMA = 1
+"""Raised whenever a column changes its meaning or goes; further columns do not raise it."""
+_MARK = "# blis-py samples "
+
+DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not in FEATURE_NAMES)
+"""What the features of a diffusion round have beyond those of other steps; 0 for these."""
+TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
+TEXTS = ("source", "regime")
+_FLOATS = ("prefill_prompt_pairs",)
+COLUMNS = (
+    "source",  # decode, skewed, prefill, mixed, host, experts, diffusion, sentinel, or the name of a run
+    "shape",  # the same number: repetitions of one composition; in a run every step has its own
+    "repetition",  # which one, from 0
+    "regime",  # graph or eager
+    "bucket",  # padded batch of a graph, else 0
+    "active_experts",  # summed over sparse layers; -1 = not known
+    *FEATURE_NAMES,
+    *DIFFUSION_NAMES,
+    *TIMES,
+)
+
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """Measured steps, one per row.
+
+    `table` has every name of `COLUMNS`: arrays of equal length, int64 but for `source` and `regime` (text)
+    and `prefill_prompt_pairs` (float64). Of the times, `total_ns` is what a synchronous loop pays for the
+    step, up to the beginning of the next one; `gpu_ns` is the forward and sampling, `host_ns` the rest.
+    `meta` says where it was measured, as far as that is known.
+    """
+
+    meta: dict[str, Any]
+    table: dict[str, Column]
+
+    def __post_init__(self) -> None:
+        missing = [name for name in COLUMNS if name not in self.table]
+        if missing:
+            raise ValueError(f"samples without the column {missing[0]}")
+        if len({len(column) for column in self.table.values()}) != 1:
+            raise ValueError("columns of samples must be of equal length")
+
+    def __len__(self) -> int:
+        return len(self.table["shape"])
+
+    def __getitem__(self, name: str) -> Column:
+        return self.table[name]
+
+    def where(self, rows: Column) -> StepSamples:
+        """Some of the rows: a mask, or their indices."""
+        return StepSamples(self.meta, {name: column[rows] for name, column in self.table.items()})
+
+
+def samples_from(meta: dict[str, Any], columns: dict[str, Sequence[Any] | Column], rows: int) -> StepSamples:
+    """Samples from some of the columns; what is not given is 0 (`active_experts`: -1, not known).
+
+    `host_ns` follows from the other times.
+    """
+    table: dict[str, Column] = {}
+    for name in COLUMNS:
+        default = "" if name in TEXTS else -1 if name == "active_experts" else 0
+        given = columns.get(name)
+        table[name] = np.array([default] * rows if given is None else given, dtype=_dtype(name))
+    table["host_ns"] = table["total_ns"] - table["gpu_ns"]
+    return StepSamples(meta, table)
+
+
+def joined(parts: Iterable[StepSamples], meta: dict[str, Any] | None = None) -> StepSamples:
+    """The rows of all parts, in order; with the meta of the first unless another is given."""
+    parts = list(parts)
+    if not parts:
+        return samples_from(meta or {}, {}, 0)
+    table = {name: np.concatenate([part.table[name] for part in parts]) for name in COLUMNS}
+    return StepSamples(parts[0].meta if meta is None else meta, table)
+
+
+# -- from a step log -----------------------------------------------------------------------------------
+
+
+def samples_of(log: StepLog, source: str) -> StepSamples:
+    """The steps of a recorded run as samples; those whose forward failed are left out.
+
+    Args:
+        source: a name for the run.
+    """
+    if not len(log):
+        return samples_from(_meta_of(log), {}, 0)
+    columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}
+    further = [name for name in DIFFUSION_NAMES if name in log.steps]
+    for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
+        columns[name] = log.column(name)
+    columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
+    columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log)
+    return samples_from(_meta_of(log), columns, len(log)).where(log.column("failed") == 0)
+
+
+def total_ns(log: StepLog) -> NDArray[np.int64]:
+    """What each step of a log took until the next could begin.
+
+    That is the time to the start of the next step where somebody was there to be served without a break:
+    a request that had come before the one step ended and had not left before the other began. Elsewhere
+    the engine may have idled, and the step's own end counts.
+    """
+    start, end = log.column("start_ns"), log.column("end_ns")
+    own: NDArray[np.int64] = end - start
+    if len(log) < 2:
+        return own
+    arrival = np.array(log.requests["arrival_ns"], dtype=np.int64)
+    finish = np.array(log.requests["finish_ns"], dtype=np.int64)
+    finish[finish < 0] = np.iinfo(np.int64).max
+    first = np.searchsorted(end, arrival, side="left")  # of the gaps behind steps that it lived through
+    last = np.searchsorted(start[1:], finish, side="right") - 1
+    there = np.zeros(len(log) + 1, dtype=np.int64)
+    np.add.at(there, first[last >= first], 1)
+    np.add.at(there, last[last >= first] + 1, -1)
+    busy = np.cumsum(there)[: len(log) - 1] > 0
+    own[:-1] = np.where(busy, start[1:] - start[:-1], own[:-1])
+    return own
+
+
+def _meta_of(log: StepLog) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        name: log.meta[name] for name in ("device", "model", "dtype", "clock", "torch") if name in log.meta
+    }
+    if "device" in meta:
+        meta["device_kind"] = "cpu" if meta["device"] == "cpu" else "cuda"
+    scheduler = log.meta.get("scheduler", {})
+    for name in ("block_size", "num_kv_blocks", "max_model_len"):
+        if name in scheduler:
+            meta[name] = scheduler[name]
+    return {"schema": SCHEMA, **meta}
+
+
+# -- one row per composition ---------------------------------------------------------------------------
+
+
+def medians(samples: StepSamples) -> StepSamples:
+    """One row per shape: the median of every number, and in `repetition` the number of its repetitions.
+
+    Medians of whole numbers are rounded; `host_ns` is the difference of the medians of the other two, so
+    that the parts still sum to the whole. Shapes of another source or regime are other shapes. They come in
+    the order in which they first occur.
+    """
+    keys = list(zip(*(samples[name].tolist() for name in ("source", "shape", "regime")), strict=True))
+    rows_of: dict[tuple[Any, ...], list[int]] = {}
+    for row, key in enumerate(keys):
+        rows_of.setdefault(key, []).append(row)
+    columns: dict[str, Sequence[Any] | Column] = {}
+    for name in COLUMNS:
+        column = samples[name]
+        if name in TEXTS:
+            columns[name] = [column[rows[0]] for rows in rows_of.values()]
+            continue
+        middle = np.array([np.median(column[rows]) for rows in rows_of.values()], dtype=np.float64)
+        columns[name] = middle if name in _FLOATS else np.rint(middle)
+    columns["repetition"] = [len(rows) for rows in rows_of.values()]
+    return samples_from(samples.meta, columns, len(rows_of))
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def write_samples(samples: StepSamples, path: str | Path) -> None:
+    """As CSV, compressed if the name ends in `.gz`. The same samples give the same bytes."""
+    columns = [samples[name].tolist() for name in COLUMNS]
+    with writing(Path(path)) as text:
+        text.write(_MARK + json.dumps({**samples.meta, "schema": SCHEMA}) + "\n")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(zip(*columns, strict=True))
+
+
+def read_samples(path: str | Path) -> StepSamples:
+    """
+    Raises:
+        InputError: no file of samples, one of another schema, or a damaged one.
+    """
+    path = Path(path)
+    with reading(path) as text:
+        meta = _read_meta(path, text.readline())
+        rows = csv.reader(text)
+        header = next(rows, [])
+        missing = [name for name in COLUMNS if name not in header]
+        if missing:
+            raise InputError("a column is missing", file=path, key=missing[0], fix="measure again")
+        cells = list(rows)
+    for number, row in enumerate(cells, start=3):
+        if len(row) != len(header):
+            problem = f"a row of {len(row)} cells under {len(header)} columns"
+            raise InputError(problem, file=f"{path}:{number}", fix="measure again")
+    table = {name: _read_column(path, name, header.index(name), cells) for name in COLUMNS}
+    return StepSamples(meta, table)
+
+
+def _read_meta(path: Path, line: str) -> dict[str, Any]:
+    try:
+        if not line.startswith(_MARK):
+            raise ValueError
+        meta: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+    except ValueError:
+        fix = "give the samples.csv.gz that `blis engine profile` wrote"
+        raise InputError("not a file of samples", file=path, fix=fix) from None
+    if meta.get("schema") != SCHEMA:
+        problem = f"samples of another schema than {SCHEMA}"
+        raise InputError(problem, file=path, value=meta.get("schema"), fix="measure again")
+    return meta
+
+
+def _read_column(path: Path, name: str, place: int, cells: list[list[str]]) -> Column:
+    values = [row[place] for row in cells]
+    try:
+        return np.array(values, dtype=_dtype(name)) if values else np.zeros(0, dtype=_dtype(name))
+    except (ValueError, OverflowError):
+        kind = float if name in _FLOATS else int
+        number, value = next((n, v) for n, v in enumerate(values, start=3) if not _is(kind, v))
+        raise InputError("not a number", file=f"{path}:{number}", key=name, value=value) from None
+
+
+def _is(kind: type[int] | type[float], value: str) -> bool:
+    try:
+        return abs(kind(value)) < 2**63
+    except ValueError:
+        return False
+
+
+def _dtype(name: str) -> Any:
+    return np.str_ if name in TEXTS else np.float64 if name in _FLOATS else np.int64

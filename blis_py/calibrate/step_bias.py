@@ -1,0 +1,173 @@
+"""By how much a latency model misprices the steps of a recorded run, and the same model put right."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.calibrate.samples import samples_of
+from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.request import NEVER_NS
+from blis_py.latency.base import LatencyModel, StepTime
+from blis_py.traces.steplog import DIFFUSION_FEATURES, StepLog
+
+REGIMES = ("decode", "prefill", "mixed", "padded")
+"""Decodes alone, prefills alone, both, and decodes alone in a graph with more rows than they need."""
+BLOCK_REGIMES = ("denoise", "prefill", "mixed", "padded")
+"""Of block diffusion: rounds of blocks alone, of prompts alone, of both, and padded ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Measured and predicted time of a group of steps."""
+
+    steps: int
+    measured_ns: int
+    """Their sum."""
+    predicted_ns: int
+    mape: float
+    """Mean over steps of |predicted/measured - 1|; NaN where nothing was measured."""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one; NaN where nothing was measured."""
+        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else float("nan")
+
+    @property
+    def correction(self) -> Correction:
+        """What makes the sums equal: a factor, or where the model says nothing, the mean a step."""
+        if self.predicted_ns:
+            return Correction(max(self.measured_ns, 0) / self.predicted_ns, 0)
+        return Correction(1.0, round(max(self.measured_ns, 0) / self.steps) if self.steps else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A price becomes `factor` times what it was, plus `offset_ns`."""
+
+    factor: float = 1.0
+    offset_ns: int = 0
+
+    def of(self, ns: int) -> int:
+        return round(ns * self.factor) + self.offset_ns
+
+
+NONE = Correction()
+
+
+@dataclass(frozen=True, slots=True)
+class StepBias:
+    """How the steps of a log are priced, each from its own features."""
+
+    gpu: Mapping[str, Bias]
+    """By regime: the time of forward and sampling."""
+    host: Bias
+    """The rest of all steps."""
+    buckets: tuple[int, ...]
+    """Rows of the graphs in use."""
+
+
+def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
+    """Prices every step of a log, but for those that failed, as it was composed in the engine."""
+    samples = samples_of(log, "run")
+    kind, names = StepFeatures, FEATURE_NAMES
+    if "diffusion" in log.meta:
+        kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_FEATURES)
+    columns = [samples[name].tolist() for name in names]
+    features = [kind(*row) for row in zip(*columns, strict=True)]
+    prices = [latency.step(of_step) for of_step in features]
+    buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
+    regimes = np.array(
+        [
+            regime_of(f, (bucket,) if bucket else ())
+            for f, bucket in zip(features, samples["bucket"].tolist(), strict=True)
+        ],
+        dtype=np.str_,
+    )
+
+    def bias(rows: NDArray[np.bool_], measured: NDArray[np.int64], predicted: NDArray[np.int64]) -> Bias:
+        real, guess = measured[rows], predicted[rows]
+        known = real > 0
+        mape = float(np.abs(guess[known] / real[known] - 1).mean()) if known.any() else float("nan")
+        return Bias(len(real), int(real.sum()), int(guess.sum()), mape)
+
+    gpu, host = (
+        np.array([getattr(price, part) for price in prices], dtype=np.int64) for part in ("gpu_ns", "host_ns")
+    )
+    everything = np.ones(len(samples), dtype=np.bool_)
+    return StepBias(
+        {name: bias(regimes == name, samples["gpu_ns"], gpu) for name in regimes_of(log)},
+        bias(everything, samples["host_ns"], host),
+        buckets,
+    )
+
+
+def regimes_of(log: StepLog) -> tuple[str, ...]:
+    """Those that its steps can be of."""
+    return BLOCK_REGIMES if "diffusion" in log.meta else REGIMES
+
+
+def regime_of(features: StepFeatures, buckets: Sequence[int]) -> str:
+    """One of `REGIMES`, or of `BLOCK_REGIMES`.
+
+    Args:
+        buckets: rows of the graphs, or blocks, ascending.
+    """
+    if isinstance(features, DiffusionFeatures):
+        blocks = features.denoise_blocks
+        if features.prefill_blocks:
+            return "mixed" if blocks else "prefill"
+        place = bisect_left(buckets, blocks)
+        return "padded" if place < len(buckets) and buckets[place] > blocks else "denoise"
+    if features.prefill_seqs:
+        return "mixed" if features.decode_seqs else "prefill"
+    place = bisect_left(buckets, features.decode_seqs)
+    return "padded" if place < len(buckets) and buckets[place] > features.decode_seqs else "decode"
+
+
+class Corrected:
+    """A latency model with other prices for the GPU part of some regimes, and for the host part.
+
+    Args:
+        base: the model.
+        gpu: by regime.
+        buckets: rows of the graphs, ascending: they tell the padded steps.
+    """
+
+    def __init__(
+        self, base: LatencyModel, gpu: Mapping[str, Correction], host: Correction, buckets: Sequence[int]
+    ) -> None:
+        self.name = f"{base.name}, corrected"
+        self.provenance = f"{base.provenance}; corrected to the steps of a run"
+        self.frontend = base.frontend
+        self.uses_max_context = base.uses_max_context
+        self._base, self._gpu, self._host, self._buckets = base, gpu, host, buckets
+
+    def step(self, features: StepFeatures) -> StepTime:
+        price = self._base.step(features)
+        gpu = self._gpu.get(regime_of(features, self._buckets), NONE).of(price.gpu_ns)
+        host = self._host.of(price.host_ns)
+        return StepTime(gpu if gpu + host > 0 else 1 - host, host)
+
+    def step_ns(self, features: StepFeatures) -> int:
+        return self.step(features).synchronous_ns
+
+    def decode_run_ns(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> Sequence[int]:
+        correction = self._gpu.get(regime_of(features, self._buckets), NONE)
+        if correction == self._host == NONE:
+            return self._base.decode_run_ns(features, steps, start_ns, until_ns)
+        ends, end_ns = [], start_ns
+        for done in range(steps):
+            price = self._base.step(features.after(done))
+            end_ns += max(correction.of(price.gpu_ns) + self._host.of(price.host_ns), 1)
+            ends.append(end_ns)
+            if end_ns >= until_ns:
+                break
+        return ends

@@ -1,0 +1,80 @@
+"""`blis parity`: does the simulator form the batches that the engine formed?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from blis_py.cli.options import Flag, Flags, Group
+from blis_py.config_layers import did_you_mean
+from blis_py.errors import InputError
+
+STEPLOG = "steplog"
+_FLAGS = (
+    Flag(STEPLOG, str, "", "Step log of an engine, or the folder of a run.", metavar="STEPLOG"),
+    Flag("--require", float, "", "Fail (exit code 1) below this share of identical steps, in percent."),
+    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+)
+GROUPS: tuple[Group, ...] = (("Parity", _FLAGS),)
+_IN_FOLDER = ("steps.csv.gz", "steps.csv", "steps.parquet")
+
+
+def parity(flags: Flags) -> None:
+    """Replay the arrivals and measured step times of an engine, and compare batches step by step.
+
+    The exit code is 0 whenever the comparison ran; with --require, 1 if too few steps are identical.
+    """
+    from blis_py.calibrate.parity import replay_steps
+    from blis_py.calibrate.parity_words import explain
+    from blis_py.result import to_json
+    from blis_py.traces.steplog import read_step_log
+
+    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
+    if style not in ("table", "json"):
+        fix = did_you_mean(style, ("table", "json"))
+        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    required = flags.get("--require", 0.0)
+    if not 0 <= required <= 100:
+        raise InputError("must be 0 to 100", key="--require", value=required)
+    if STEPLOG not in flags:
+        raise InputError("no step log given", key="STEPLOG", fix="name the step log, or the folder of a run")
+    log = read_step_log(_log_at(flags[STEPLOG]))
+    outcome = replay_steps(log)
+    words = explain(outcome, log)
+    if style == "json":
+        first = outcome.first
+        figures: dict[str, Any] = {
+            "steps": outcome.steps,
+            "identical": outcome.identical,
+            "share": outcome.share,
+            "stopped_at": outcome.stopped_at,
+            "first_difference": None if first is None else {"step": first.step, "part": first.part},
+            "explanation": words,
+        }
+        sys.stdout.write(to_json(figures))
+    else:
+        print(f"{outcome.identical:,} of {outcome.steps:,} steps are identical ({_percent(outcome.share)})")
+        print(words)
+    sys.stdout.flush()
+    if 100 * outcome.share < required:
+        share = _percent(outcome.share)
+        print(f"error: {share} of the steps are identical, {required:g} % required", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _log_at(path: str) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        return folder
+    for name in _IN_FOLDER:
+        if (folder / name).exists():
+            return folder / name
+    raise InputError("no step log in this folder", file=path, fix=f"it would be called {_IN_FOLDER[0]}")
+
+
+def _percent(share: float) -> str:
+    """Rounded down, so that 100 % means all."""
+    return f"{int(share * 10_000) / 100:g} %"

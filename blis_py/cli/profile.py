@@ -1,0 +1,253 @@
+"""`blis profile fit | show | validate | compare | import`: step times from measurements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from blis_py.cli.command import add
+from blis_py.cli.execute import say
+from blis_py.cli.options import Flag, Flags, Group
+from blis_py.config_layers import did_you_mean
+from blis_py.errors import InputError
+
+GROUPS: tuple[Group, ...] = ()
+_FOLDER = Flag("profile", str, "", "Folder of a fitted profile.", metavar="DIR")
+_FORMAT = Flag("--format", str, "", "table or json. By default a table on a terminal, else json.")
+_FIT = (
+    Flag(
+        "paths",
+        list[str],
+        "",
+        "Measured steps: a profile's folder, samples.csv.gz, step logs, run folders.",
+        metavar="PATH…",
+    ),
+    Flag("--out", str, "", "Folder for the profile. Default the one given.", metavar="DIR"),
+    Flag("--model-config", str, "", "HuggingFace config.json of the model measured.", metavar="FILE"),
+    Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
+    Flag("--seed", int, "", "Of the redrawing. Default 0."),
+    _FORMAT,
+)
+_VALIDATE = (
+    _FOLDER,
+    Flag("--step-log", list[str], "", "Measured runs: step logs or run folders.", metavar="FILE…"),
+    _FORMAT,
+)
+_COMPARE = (_FOLDER, Flag("other", str, "", "Folder of another.", metavar="DIR"), _FORMAT)
+_IMPORT = (
+    Flag(
+        "source", str, "", "What others measured: a folder of kernel times, or steps of vLLM.", metavar="PATH"
+    ),
+    Flag("--out", str, "", "Folder for the profile.", metavar="DIR"),
+    Flag("--model", str, "", "Model that is priced: a bundled name."),
+    Flag("--model-config", str, "", "HuggingFace config.json of any other.", metavar="FILE"),
+    Flag("--gpu", str, "", "GPU that was measured. Default h100."),
+    Flag("--tp", int, "", "Tensor-parallel degree. Default 1."),
+    Flag("--run", str, "", "Of a file with several runs, the one whose name contains this."),
+    Flag("--host-step-us", float, "", "Host time of a step, where the source has none. Default the GPU's."),
+    Flag("--host-seq-us", float, "", "The same per sequence."),
+    Flag("--block-size", int, "", "Tokens per KV block in the source. Default 16."),
+    Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
+    Flag("--seed", int, "", "Of the redrawing. Default 0."),
+    _FORMAT,
+)
+
+
+def profile(flags: Flags) -> None:
+    """Step times from measurements: fit, show, validate, compare, import."""
+
+
+def run_profile(arguments: Sequence[str]) -> int:
+    """Runs `blis profile` with these arguments; returns the exit code."""
+    from blis_py.cli import spread
+
+    arguments = spread(list(arguments), ("--step-log",))
+    chosen = arguments[0] if arguments else "--help"
+    if chosen not in _VERBS and not chosen.startswith("-"):
+        fix = f"use {', '.join(_VERBS)}"
+        raise InputError("no such command", key="blis profile", value=chosen, fix=fix)
+    app = typer.Typer(help=profile.__doc__, add_completion=False, pretty_exceptions_enable=False)
+
+    @app.callback()
+    def group() -> None: ...
+
+    for name in [chosen] if chosen in _VERBS else list(_VERBS):
+        verb, flags = _VERBS[name]
+        add(app, _named(verb, name), (("Profile", flags),), arguments[1:])
+    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+
+
+def _named(verb: Callable[[Flags], None], name: str) -> Callable[[Flags], None]:
+    def call(flags: Flags) -> None:
+        verb(flags)
+
+    call.__name__, call.__doc__ = name, verb.__doc__
+    return call
+
+
+# -- the verbs -----------------------------------------------------------------------------------------
+
+
+def fit(flags: Flags) -> None:
+    """Fit step times to measured steps, and write profile.yaml."""
+    from blis_py.calibrate.fit import fit as fit_steps
+    from blis_py.calibrate.fit import write_profile
+    from blis_py.calibrate.fit.sources import read_all, with_model_config
+    from blis_py.calibrate.samples import StepSamples
+    from blis_py.report.fitted import profile_data, profile_lines
+
+    style = _style(flags)
+    paths = flags.get("paths") or []
+    samples = read_all(paths)
+    folder = _target(flags, paths)
+    meta = with_model_config({**_provenance(folder), **samples.meta}, flags.get("--model-config"))
+    fitted = fit_steps(StepSamples(meta, samples.table), bootstrap=_draws(flags), seed=flags.get("--seed", 0))
+    say(f"wrote {write_profile(folder, meta, fitted)}")
+    _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
+
+
+def show(flags: Flags) -> None:
+    """Coefficients with intervals, errors, and the domain that was measured."""
+    from blis_py.latency.fitted_profile import read_profile
+    from blis_py.report.fitted import profile_data, profile_lines
+
+    style = _style(flags)
+    found = read_profile(_given(flags, "profile"))
+    _print(style, lambda: profile_data(found), lambda: profile_lines(found))
+
+
+def validate(flags: Flags) -> None:
+    """Predicted against measured step times of runs that were not fitted."""
+    from blis_py.calibrate.fit.accuracy import validate as errors_of
+    from blis_py.calibrate.fit.sources import difference, read_all, with_model_config
+    from blis_py.latency.fitted import Fitted
+    from blis_py.latency.fitted_profile import read_profile
+    from blis_py.latency.fitted_shape import shape_of
+    from blis_py.report.fitted import validation_data, validation_lines
+
+    style = _style(flags)
+    found = read_profile(_given(flags, "profile"))
+    if not flags.get("--step-log"):
+        raise InputError("needs measured runs", key="--step-log", fix="give step logs or run folders")
+    samples = read_all(flags["--step-log"])
+    key = difference(found.meta, with_model_config(samples.meta))
+    if key is not None:
+        ours, theirs = found.meta.get(key), samples.meta.get(key)
+        raise InputError(
+            f"the profile was measured with {key} {ours}, the run with {theirs}",
+            key="--step-log",
+            fix="give runs of what was profiled",
+        )
+    overlap = sorted(set(samples["source"].tolist()) & set(found.sources))
+    for name in overlap:
+        say(f"note: the profile was fitted to a run of this name: {name}")
+    model = Fitted(found, shape_of(found.meta, found.file))
+    rows = errors_of(model, samples)
+    notes = model.outside.notes()
+    _print(style, lambda: validation_data(model, rows, notes), lambda: validation_lines(model, rows, notes))
+
+
+def compare(flags: Flags) -> None:
+    """What typical steps take by either of two profiles."""
+    from blis_py.latency.fitted_profile import read_profile
+    from blis_py.report.fitted import comparison_data, comparison_lines
+
+    style = _style(flags)
+    first, second = (read_profile(_given(flags, name)) for name in ("profile", "other"))
+    _print(style, lambda: comparison_data(first, second), lambda: comparison_lines(first, second))
+
+
+def import_(flags: Flags) -> None:
+    """Make a profile of what others measured: tables of kernel times, or steps of vLLM."""
+    from blis_py.calibrate.fit import fit as fit_steps
+    from blis_py.calibrate.fit import write_profile
+    from blis_py.calibrate.fit.imports import import_steps
+    from blis_py.report.fitted import profile_data, profile_lines
+
+    style, source = _style(flags), _given(flags, "source")
+    if "--out" not in flags:
+        raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
+    samples = import_steps(
+        source,
+        model=flags.get("--model"),
+        model_config=flags.get("--model-config"),
+        gpu=flags.get("--gpu", "h100"),
+        tp=flags.get("--tp", 1),
+        run=flags.get("--run"),
+        host_step_us=flags.get("--host-step-us"),
+        host_seq_us=flags.get("--host-seq-us"),
+        block_size=flags.get("--block-size", 16),
+    )
+    fitted = fit_steps(samples, bootstrap=_draws(flags), seed=flags.get("--seed", 0))
+    say(f"wrote {write_profile(flags['--out'], samples.meta, fitted)}")
+    if Path(source).is_dir():
+        tables = f"--latency-model kernel-tables --kernel-profile {source}"
+        say(f"note: this is a fit to the tables; {tables} prices with the tables themselves")
+    _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
+
+
+_VERBS: dict[str, tuple[Callable[[Flags], None], tuple[Flag, ...]]] = {
+    "fit": (fit, _FIT),
+    "show": (show, (_FOLDER, _FORMAT)),
+    "validate": (validate, _VALIDATE),
+    "compare": (compare, _COMPARE),
+    "import": (import_, _IMPORT),
+}
+
+
+# -- parts ---------------------------------------------------------------------------------------------
+
+
+def _style(flags: Flags) -> str:
+    style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
+    if style not in ("table", "json"):
+        fix = did_you_mean(style, ("table", "json"))
+        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    return style
+
+
+def _print(style: str, data: Callable[[], Any], lines: Callable[[], Iterable[str]]) -> None:
+    from blis_py.result import to_json
+
+    sys.stdout.write(to_json(data()) if style == "json" else "\n".join(lines()) + "\n")
+
+
+def _given(flags: Flags, name: str) -> str:
+    value: str | None = flags.get(name)
+    if value is None:
+        raise InputError(f"needs the {name}", key="blis profile", fix="name its folder")
+    return value
+
+
+def _draws(flags: Flags) -> int:
+    draws: int = flags.get("--bootstrap", 50)
+    if draws < 0:
+        raise InputError("must not be negative", key="--bootstrap", value=draws)
+    return draws
+
+
+def _target(flags: Flags, paths: Sequence[str]) -> Path:
+    """Where the profile goes."""
+    from blis_py.calibrate.fit.sources import SAMPLES
+
+    if "--out" in flags:
+        return Path(flags["--out"])
+    folder = Path(paths[0]) if Path(paths[0]).is_dir() else Path(paths[0]).parent
+    if len(paths) > 1 or not (folder / SAMPLES).is_file():
+        raise InputError("where to write the profile is not clear", key="--out", fix="add --out DIR")
+    return folder
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    """What the folder's profile.yaml says already, whoever measured having written it."""
+    from blis_py.latency.fitted_profile import FILE, read_meta
+
+    if not (folder / FILE).is_file():
+        return {}
+    values = read_meta(folder)[1]
+    values.pop("fit", None)
+    return values

@@ -1,0 +1,164 @@
+"""How far a result can be trusted: the same configuration again, with other random numbers and coefficients.
+
+Rerun i draws the workload with a seed that depends on the configured one and on i alone, so that
+configurations compared with each other meet the same requests in their i-th reruns (common random numbers).
+A latency model that knows how uncertain its coefficients are takes its i-th set of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.sources import DEFAULT_SEED
+
+if TYPE_CHECKING:
+    from blis_py.api import Simulation
+
+LEVEL = 0.9
+FEWEST = 10
+"""Below so many reruns, the ends of a 90 % interval would be guesses."""
+
+Progress = Callable[[int, int], None]
+
+
+@runtime_checkable
+class Redrawable(Protocol):
+    """A latency model that was fitted, with sets of coefficients from bootstrapped samples."""
+
+    def redrawn(self, index: int) -> LatencyModel:
+        """The model with the coefficients of set `index`.
+
+        Raises:
+            IndexError: there are not so many.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """What many reruns came to."""
+
+    reruns: int
+    level: float
+    """Share of the reruns within an interval; as many lie below as above."""
+    varied: tuple[str, ...]
+    """What was different from one rerun to the next."""
+    metrics: dict[str, tuple[float, float] | None]
+    """Low and high by name, such as `ttft_ms.p99`; `None` where some rerun has no such figure."""
+    slo: dict[str, float | None]
+    """Probability that each target is met; `None` where it speaks of requests that never come."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Reruns:
+    """The reruns of a simulation.
+
+    Raises:
+        InputError: too few, or all of them would be the same.
+    """
+
+    def __init__(self, simulation: Simulation, count: int) -> None:
+        if count < FEWEST:
+            raise InputError("too few reruns", key="--intervals", value=count, fix=f"use {FEWEST} or more")
+        self._simulation, self._count = simulation, count
+        self._redraw(count - 1)
+        self.varied = tuple(_varied(simulation))
+        if not self.varied:
+            raise InputError(
+                f"all reruns would be the same: the requests come from a trace, "
+                f"and the latency model {simulation.latency.name} has no spread of its own",
+                key="--intervals",
+                value=count,
+                fix="use a generated workload, or a fitted latency model",
+            )
+
+    def intervals(self, progress: Progress | None = None) -> Intervals:
+        """Simulates them all, one after another."""
+        metrics: dict[str, list[float | None]] = {}
+        slo: dict[str, list[bool]] = {text: [] for text in self._simulation.config.slo}
+        for index in range(self._count):
+            summary = self._rerun(index).run(record_steps=False, progress=self._part(index, progress)).summary
+            for name, value in _numbers(summary["cluster"]):
+                metrics.setdefault(name, []).append(value)
+            for verdict in summary["slo"]:
+                if verdict["met"] is not None:
+                    slo[verdict["slo"]].append(verdict["met"])
+        return Intervals(
+            reruns=self._count,
+            level=LEVEL,
+            varied=self.varied,
+            metrics={name: self._interval(values) for name, values in metrics.items()},
+            slo={text: sum(met) / len(met) if met else None for text, met in slo.items()},
+        )
+
+    def _rerun(self, index: int) -> Simulation:
+        from blis_py.api import resolve
+
+        simulation = self._simulation
+        again = resolve(replace(simulation.config, seed=rerun_seed(simulation.config.seed, index)))
+        return replace(again, latency=self._redraw(index))
+
+    def _redraw(self, index: int) -> LatencyModel:
+        model = self._simulation.latency
+        if not isinstance(model, Redrawable):
+            return model
+        try:
+            return model.redrawn(index)
+        except IndexError:
+            raise InputError(
+                "more reruns than the profile has bootstrapped sets of coefficients",
+                key="--intervals",
+                value=self._count,
+                fix="use fewer, or fit the profile with more",
+            ) from None
+
+    def _part(self, index: int, progress: Progress | None) -> Progress | None:
+        """Progress of one rerun as a part of the whole."""
+        if progress is None:
+            return None
+        return lambda ended, total: progress(index * total + ended, self._count * total)
+
+    def _interval(self, values: list[float | None]) -> tuple[float, float] | None:
+        known = [value for value in values if value is not None]
+        if len(known) < self._count:
+            return None
+        outside = 100 * (1 - LEVEL) / 2
+        low, high = np.percentile(known, [outside, 100 - outside])
+        return float(low), float(high)
+
+
+def rerun_seed(seed: int | None, index: int) -> int:
+    """Seed of rerun `index` of a configuration with this seed."""
+    words = np.random.SeedSequence([DEFAULT_SEED if seed is None else seed, index])
+    return int(words.generate_state(1, np.uint32)[0])
+
+
+def _varied(simulation: Simulation) -> Iterator[str]:
+    config = simulation.config
+    if config.workload.trace is None:
+        yield "the requests"
+    elif config.workload.slo_shares:
+        yield "the SLO classes of the requests"
+    if config.num_instances > 1 and config.routing.policy != "round-robin":
+        yield "ties of the router"
+    if simulation.diffusion is not None:
+        yield "the steps that blocks take"
+    if isinstance(simulation.latency, Redrawable):
+        yield "the coefficients of the latency model"
+
+
+def _numbers(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, float | None]]:
+    """All figures of a nested table, with the path to each."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{inside}{name}.")
+        elif value is None or isinstance(value, (int, float)):
+            yield f"{inside}{name}", value

@@ -1,0 +1,52 @@
+"""Block diffusion in numbers, beside what every run is judged by. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from blis_py.metrics.latencies import Floats, completed_mask
+from blis_py.metrics.record import InstanceRecord, RunRecord
+from blis_py.workload.table import Ints
+
+
+def time_per_block_ns(record: RunRecord) -> Floats:
+    """(E2E - TTFT) / (blocks - 1) of completed requests with at least two blocks; NaN for the others."""
+    assert record.blocks is not None
+    times = np.full(len(record.table), np.nan)
+    several = completed_mask(record) & (record.blocks > 1)
+    times[several] = (record.finish_ns - record.first_token_ns)[several] / (record.blocks[several] - 1)
+    return times
+
+
+def block_sizes(record: RunRecord, rows: Ints) -> tuple[Ints, Ints]:
+    """Tokens of the first block of each of `rows`, which all have one, and of the later ones, row by row."""
+    later = record.outputs[rows] - 1
+    block, emitted = record.tokens_per_output, record.emitted_tokens[rows]
+    first = np.minimum(block - record.table.prompt_tokens[rows] % block, emitted)
+    sizes = np.full(later.sum(), block, dtype=np.int64)
+    several = later > 0
+    sizes[np.cumsum(later)[several] - 1] = (emitted - first - block * (later - 1))[several]
+    return first, sizes
+
+
+def totals(instances: Sequence[InstanceRecord]) -> dict[str, Any]:
+    """vLLM's diffusion metrics, and what was wasted, over one or several instances."""
+
+    def total(name: str) -> int:
+        return sum(getattr(each.diffusion, name) for each in instances)
+
+    rounds, block_rounds, blocks = (total(name) for name in ("rounds", "block_rounds", "committed_blocks"))
+    return {
+        "committed_blocks": blocks,
+        "steps_per_block": block_rounds / blocks if blocks else None,
+        "committed_tokens_per_step": total("emitted_tokens") / block_rounds if block_rounds else None,
+        "wasted_tokens": total("wasted_tokens"),
+        "mean_denoise_blocks": block_rounds / rounds if rounds else None,
+        "idle_block_rounds": total("idle_block_rounds"),
+        "scheduler_calls": total("batches"),
+        "allocator_calls": total("allocator_calls"),
+        "unfinished_allocator_calls": total("unfinished_allocator_calls"),
+    }

@@ -1,0 +1,60 @@
+"""Intervals on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from blis_py.intervals import Intervals
+
+_ROWS = {
+    "throughput.requests_per_s": "requests/s",
+    "throughput.output_tokens_per_s": "output tokens/s",
+    **{
+        f"{metric}_ms.{stat}": f"{label} {stat}, ms"
+        for metric, label in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2e", "E2E"))
+        for stat in ("mean", "p50", "p90", "p99")
+    },
+    "goodput.requests_per_s": "goodput, requests/s",
+    "prefix_hit_rate": "prefix hit rate",
+    "preemptions": "preemptions",
+}
+
+
+def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: TextIO | None = None) -> None:
+    """The main figures with their intervals, and the chance that each target is met.
+
+    Args:
+        cluster: the figures of the run itself, as in its summary.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    out = sys.stdout if file is None else file
+    console = Console(file=out, width=None if out.isatty() else 100, highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(f"{intervals.reruns} reruns")
+    for name in ("this run", f"{intervals.level:.0%} from", "to"):
+        table.add_column(name, justify="right")
+    for name, label in _ROWS.items():
+        if (interval := intervals.metrics.get(name)) is not None:
+            table.add_row(label, *map(_figure, (_at(cluster, name), *interval)))
+    console.print()
+    console.print(table)
+    console.print(f"what differs between them: {', '.join(intervals.varied)}")
+    for text, chance in intervals.slo.items():
+        told = "no such requests" if chance is None else f"met with probability {chance:.0%}"
+        console.print(f"{text}: {told}")
+
+
+def _at(values: object, path: str) -> object:
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _figure(value: object) -> str:
+    if not isinstance(value, (int, float)):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"

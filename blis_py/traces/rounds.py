@@ -1,0 +1,67 @@
+"""How many forwards each diffusion block of a run took: a file beside the trace, one row a block.
+
+Columns: `request_id` as in the trace, `block_index` (0 = the block with the first tokens), `rounds`, the
+forward that makes the block final included.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.traces.files import integers, read_columns, writing
+
+NAME = "block_rounds.csv"
+WORKLOAD_NAME = "dllm.yaml"
+"""What `--dllm-workload` takes, to replay the run with the rounds it had."""
+COLUMNS = ("request_id", "block_index", "rounds")
+_MOST = 2**31
+_LAST_ID = 2**62
+
+
+def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
+    """Writes the rounds of the blocks of each request, by its number in the trace."""
+    with writing(path) as text:
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        rows.writerows((number, index, n) for number, own in rounds.items() for index, n in enumerate(own))
+
+
+def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameters: Mapping[str, Any]) -> None:
+    """Writes `dllm.yaml`, which tells how the requests of a run become blocks, beside its `block_rounds.csv`."""
+    import yaml
+
+    steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}
+    text = "# The rounds of each block as they were measured, final forwards included: commit_rounds is 0.\n"
+    text += yaml.safe_dump({"kind": "diffusion", "block_size": block_tokens, "steps": steps}, sort_keys=False)
+    (folder / WORKLOAD_NAME).write_text(text, encoding="utf-8")
+
+
+def read_rounds(path: Path) -> dict[int, tuple[int, ...]]:
+    """The rounds of the blocks of each request; a request without a final block is not there.
+
+    Raises:
+        InputError: it cannot be read; a block is missing or occurs twice; no rounds at all.
+    """
+    kinds = (integers(0, _LAST_ID), integers(0, _MOST), integers(1, _MOST))
+    columns = read_columns(path, dict(zip(COLUMNS, kinds, strict=True)))
+    ids, index, rounds = (np.concatenate(columns[name]) for name in COLUMNS)
+    order = np.lexsort((index, ids))
+    ids, index, rounds = ids[order], index[order], rounds[order]
+    numbers, starts, counts = np.unique(ids, return_index=True, return_counts=True)
+    wrong = np.flatnonzero(index != np.arange(len(ids)) - np.repeat(starts, counts))
+    if len(wrong):
+        row = wrong[0]
+        raise InputError(
+            "a block is missing or occurs twice",
+            file=path,
+            key=f"request_id {ids[row]}, block_index",
+            value=int(index[row]),
+        )
+    ends = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
+    return {number: tuple(rounds[start : start + count].tolist()) for number, start, count in ends}

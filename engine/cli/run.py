@@ -1,0 +1,153 @@
+"""`blis engine run`: serve a workload in real time, and keep what was measured as a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py.cli.options import Flag, Flags
+from blis_py.cli.progress import Progress
+from blis_py.errors import InputError
+from engine.cli.options import say
+from engine.cli.served import LOAD, SERVED, Ready, make_ready, measuring
+
+if TYPE_CHECKING:
+    from blis_py.traces.observed import Observer
+    from engine.diffusion.settings import DllmSettings
+
+CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next when one ends.")
+OUTPUT = (
+    Flag("--out", str, "", "Folder for trace, token times, step log, run.yaml. Needed.", metavar="DIR"),
+    Flag("--force", bool, "", "Write into a folder that is not empty."),
+    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+)
+GROUPS = (("Workload", (*LOAD, CONCURRENCY)), *SERVED, ("Output", OUTPUT))
+STEP_LOG_NAME = "steps.csv.gz"
+_PACKAGES = ("blis-py", "torch", "triton", "numpy")
+
+
+def run(flags: Flags) -> None:
+    """Serve a workload in real time and record every token, for `blis replay` and `blis calibrate`.
+
+    Requests come at the times of the workload whatever the engine does, or with --concurrency each as one
+    before it ends. Prompts are made up; they share what the workload says. A run of block diffusion also
+    keeps the rounds of every block, and the `dllm.yaml` with which `blis replay` serves them again.
+    """
+    from blis_py.metrics import summarise
+    from blis_py.report.table import print_summary
+    from blis_py.result import to_json, writable
+    from blis_py.traces.observed import Observer
+    from engine.cli.record import run_record
+    from engine.driver import serve
+
+    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
+    if style not in ("table", "json"):
+        raise InputError("unknown format", key="--format", value=style, fix="use table or json")
+    if "--out" not in flags:
+        raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
+    concurrency = flags.get(CONCURRENCY.name)
+    if concurrency is not None and concurrency < 1:
+        raise InputError("must be at least 1", key=CONCURRENCY.name, value=concurrency)
+    folder = writable(flags["--out"], force="--force" in flags)
+    ready = make_ready(flags)
+    folder.mkdir(parents=True, exist_ok=True)
+    observer, started = Observer(ready.table), datetime.now(UTC)
+    try:
+        with Progress(sys.stderr) as progress, measuring(ready.engine.clock):
+            outcomes = serve(
+                ready.engine,
+                ready.table,
+                ready.prompts,
+                concurrency=concurrency,
+                observer=observer,
+                progress=progress,
+            )
+    finally:
+        _write(folder, ready, observer, concurrency, started)
+        say(f"{folder}: {_in_words(observer.counts())}")
+    record = run_record(ready.engine, observer.sent_table(), outcomes)
+    record.config = {"scheduler": dataclasses.asdict(ready.engine.scheduler.config)}
+    summary = summarise(record)
+    if style == "json":
+        sys.stdout.write(to_json(summary))
+    else:
+        print_summary(summary)
+
+
+def _write(
+    folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
+) -> None:
+    """The folder of the run, also of one that was broken off."""
+    from blis_py.sources import DEFAULT_SEED
+    from blis_py.traces.tracev2_header import DIFFUSION
+
+    engine, config = ready.engine, ready.engine.scheduler.config
+    workload, seed = ready.run.workload, ready.run.seed
+    source = workload.spec or workload.trace or workload.preset
+    if seed is None and workload.spec is None:
+        seed = DEFAULT_SEED
+    engine.recorder.write(folder / STEP_LOG_NAME)
+    if ready.dllm is not None:
+        _write_rounds(folder, ready, ready.dllm)
+    meta = {name: value for name, value in engine.recorder.meta.items() if name != "schema"}
+    loop = {"kind": "open"} if concurrency is None else {"kind": "closed", "concurrency": concurrency}
+    observer.write(
+        folder,
+        {
+            "schema": 1,
+            "started_at": started.isoformat(timespec="seconds"),
+            "loop": loop,
+            "workload": {"source": source, "seed": seed, "requests": len(observer.requests)},
+            "requests": observer.counts(),
+            **meta,
+            "engine": dataclasses.asdict(ready.config),
+            "versions": _versions(),
+        },
+        seed=seed,
+        workload=source,
+        server={
+            "type": "blis-engine" if ready.dllm is None else f"blis-engine{DIFFUSION}",
+            "model": ready.config.model,
+            "tensor_parallel": 1,
+            "max_num_seqs": config.max_num_seqs,
+            "block_size": config.block_size,
+            "gpu_memory_utilization": ready.config.gpu_memory_utilization,
+            "max_model_len": config.max_model_len,
+        },
+    )
+
+
+def _write_rounds(folder: Path, ready: Ready, settings: DllmSettings) -> None:
+    """The rounds of every block, and how to replay them."""
+    from blis_py.traces import rounds
+    from blis_py.traces.tracev2_write import request_numbers
+
+    table, requests = ready.table, ready.engine.recorder.log().requests
+    number_of = {table.id_of(row): n for row, n in enumerate(request_numbers(table).tolist())}
+    measured = zip(requests["id"], requests["block_rounds"], strict=True)
+    rounds.write_rounds(folder / rounds.NAME, {number_of[name]: own for name, own in measured})
+    rounds.write_workload(
+        folder,
+        block_tokens=ready.engine.recorder.meta["diffusion"]["block_tokens"],
+        algorithm=type(settings.algorithm).__name__,
+        parameters=settings.parameters,
+    )
+
+
+def _versions() -> dict[str, Any]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _in_words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

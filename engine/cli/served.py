@@ -1,0 +1,124 @@
+"""What `bench replay` and `run` share: a workload, an engine that has been warmed up, and its prompts."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from blis_py.cli.options import TRACE, WORKLOAD, Flag, Flags
+from blis_py.errors import InputError
+from engine.cli.diffusion import DLLM, build_as, configured
+from engine.cli.options import ENGINE, say
+
+if TYPE_CHECKING:
+    from blis_py.config_models import RunConfig
+    from blis_py.workload.table import RequestTable
+    from engine.clock import Clock
+    from engine.config import EngineConfig
+    from engine.diffusion.engine import DiffusionEngine
+    from engine.diffusion.settings import DllmSettings
+    from engine.engine import LLMEngine
+
+LOAD = (
+    *TRACE,
+    *WORKLOAD,
+    Flag("--no-warm-up", bool, "", "Measure from the first step on."),
+    Flag("--horizon", str, "horizon", "Generate requests up to this time: 60s, 10m."),
+)
+SERVED = (*ENGINE, ("Block diffusion", DLLM))
+"""What serves it."""
+_WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
+_WARM_UP_REQUESTS = 4
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Everything there is to know before the first request is sent."""
+
+    run: RunConfig
+    """Where the workload is from."""
+    config: EngineConfig
+    dllm: DllmSettings | None
+    """None where the model is autoregressive."""
+    engine: LLMEngine | DiffusionEngine
+    table: RequestTable
+    prompts: list[list[int]]
+
+
+def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
+    """Builds everything from the flags; prompts are made up, and shared as the table says.
+
+    Args:
+        at_once: all requests arrive at 0.
+
+    Raises:
+        InputError: the workload, the model or the settings cannot be used.
+    """
+    import numpy as np
+
+    from blis_py.cli.configure import configure
+    from blis_py.sources import requests
+    from engine.synthetic import as_prompted, synthetic_prompts
+
+    run = configure(
+        {name: value for name, value in flags.items() if name in _WORKLOAD_FLAGS or name == "--seed"}
+    )
+    config, dllm = configured(flags)
+    table = as_prompted(requests(run))
+    if at_once:
+        table = replace(
+            table,
+            arrival_ns=np.zeros_like(table.arrival_ns),
+            deadline_ns=np.where(table.deadline_ns < 0, -1, table.deadline_ns - table.arrival_ns),
+        )
+    _check_clock(config)
+    engine = build_as(config, dllm)
+    prompts = synthetic_prompts(table, engine.vocab_size, config.seed)
+    say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
+    if "--no-warm-up" not in flags:
+        _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts)
+    return Ready(run, config, dllm, engine, table, prompts)
+
+
+def _check_clock(config: EngineConfig) -> None:
+    """CPU time of one thread is the time of the work only where that thread does all of it."""
+    import torch
+
+    from engine.build import pick_device
+
+    if config.clock != "cpu":
+        return
+    if pick_device(config.device).type != "cpu":
+        fix = "use --clock wall, or --device cpu"
+        raise InputError(
+            "measures the CPU, and the work is done by the GPU", key="--clock", value="cpu", fix=fix
+        )
+    if torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
+        say("torch runs in 1 thread: --clock cpu sees the work of no other")
+
+
+def _warm_up(engine: LLMEngine | DiffusionEngine, table: RequestTable, prompts: list[list[int]]) -> None:
+    """Serves a few requests and forgets them."""
+    from engine.driver import serve
+
+    serve(engine, table, prompts, at_once=True)
+    engine.reset()
+
+
+@contextmanager
+def measuring(clock: Clock) -> Iterator[None]:
+    """The run begins: it is 0, and garbage collection looks only at what is made from now on.
+
+    So there is no pause for the model and libraries.
+    """
+    gc.collect()
+    gc.freeze()
+    clock.restart()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

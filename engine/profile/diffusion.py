@@ -1,0 +1,199 @@
+"""Brings a block-diffusion engine to a shape and measures rounds there: those of its own loop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blis_py.calibrate.samples import StepSamples, samples_of
+from blis_py.core.diffusion_request import Batch, DiffusionRequest
+from blis_py.core.request import Status
+from engine.diffusion.engine import DiffusionEngine
+from engine.diffusion.executor import DiffusionExecutor, RunningBatch, TokensOf
+from engine.diffusion.low_confidence import LowConfidence
+from engine.diffusion.steplog import RoundRecorder
+from engine.profile.diffusion_plan import ROUNDS, RoundShape
+from engine.profile.experts import ForcedExperts
+from engine.profile.prompts import Prompts
+from engine.profile.shapes import Limits
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence
+
+ONE_BY_ONE = LowConfidence(threshold=1.0)
+"""Unmasks one position of every block and round, so that what is measured is known beforehand."""
+_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None)
+_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1)
+_MANY = 1 << 30
+
+
+class SteeredExecutor(DiffusionExecutor):
+    """Takes the place of an engine's executor, so that batches can be led to a composition.
+
+    Attributes:
+        skip: leave out forward and algorithm: prompts count as computed, blocks stay as they are.
+    """
+
+    def __init__(self, inner: DiffusionExecutor) -> None:
+        super().__init__(inner.model, inner.kv, inner.slots, inner.page_tokens, inner.graphs)
+        self.skip = False
+
+    def begin(self, batch: Batch, tokens_of: TokensOf) -> RunningBatch:
+        return _SkippedBatch(batch, self.slots.block_tokens) if self.skip else super().begin(batch, tokens_of)
+
+
+class _SkippedBatch(RunningBatch):
+    """A batch in whose rounds nothing happens."""
+
+    def __init__(self, batch: Batch, block_tokens: int) -> None:
+        self.batch, self.block_tokens = batch, block_tokens
+        self.done = [False] * len(batch.denoise)
+        self._wanted, self._bucket = [0] * len(batch.denoise), 0
+
+    @property
+    def on_cuda(self) -> bool:
+        return False
+
+    def forward(self) -> None: ...
+
+    def step(self) -> list[bool]:
+        return self.done
+
+    def end(self, in_place: bool) -> list[list[int]]:
+        return [[] for _ in self.batch.denoise]
+
+
+def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> Limits:
+    """What the engine allows."""
+    config, graphs = engine.scheduler.config, engine.executor.graphs
+    return Limits(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.max_model_len,
+        config.num_kv_blocks,
+        config.block_size,
+        config.long_prefill_token_threshold,
+        tuple(graphs.buckets) if graphs is not None else (),
+        experts.experts if experts is not None else 0,
+        experts.top_k if experts is not None else 0,
+    )
+
+
+class RoundBench:
+    """Measures shapes on an engine nobody else uses; as `engine.profile.measure.StepBench` does.
+
+    Args:
+        engine: in FDFO mode, with the algorithm `ONE_BY_ONE`.
+    """
+
+    stride = ROUNDS
+
+    def __init__(
+        self, engine: DiffusionEngine, prompts: Prompts, experts: ForcedExperts | None = None
+    ) -> None:
+        self.engine, self._prompts, self._experts = engine, prompts, experts
+        self.limits = limits_of(engine, experts)
+        self.block = engine.scheduler.diffusion.block_tokens
+        self._executor = engine.executor = SteeredExecutor(engine.executor)
+        engine.poll = self._round_over
+        self._left = _MANY
+        for k_cache, v_cache in engine.executor.kv:
+            k_cache.normal_()
+            v_cache.normal_()
+
+    def visit(self, shape: RoundShape) -> StepSamples:
+        """The measured rounds of one visit; `shape` counts them from 0.
+
+        Raises:
+            RuntimeError: the engine did something else than planned.
+        """
+        engine = self.engine
+        engine.recorder = RoundRecorder(engine.recorder.meta)
+        if self._experts is not None:
+            self._experts.force(shape.experts)
+        prompts = [self._prompts.take(past) + self._prompts.take(new) for new, past in shape.prefills]
+        for prompt, (_, past) in zip(prompts, shape.prefills, strict=True):
+            if past:
+                self._fill([engine.add_request(prompt[:past], _ENDLESS)])
+                self._abort()
+        self._lead(shape)
+        for prompt in prompts:
+            engine.add_request(prompt, _ENDLESS)
+        first = engine.recorder.steps
+        self._run(shape.rounds)
+        self._skip()  # for the time from the last round to the next
+        self._abort()
+        return self._samples(shape, first)
+
+    def _lead(self, shape: RoundShape) -> None:
+        """Blocks at their contexts, and one real round; without blocks, those of a short answer."""
+        engine = self.engine
+        if not shape.blocks:
+            engine.add_request(self._prompts.take(self.block - 1), _ONE_TOKEN)
+            self._run(_MANY)
+            return
+        tail = self.block - 1 - shape.masked  # one position is unmasked before anything counts
+        prompts = [self._prompts.take(context + tail) for context in shape.blocks]
+        self._fill([engine.add_request(prompt, _ENDLESS) for prompt in prompts])
+        self._run(1)
+
+    def _fill(self, sequences: list[Sequence]) -> None:
+        """Batches without a forward, until all these have their prompts behind them."""
+        requests = [sequence.request for sequence in sequences]
+        if all(request.prompt_tokens < self.block for request in requests):
+            return  # nothing to compute: they begin with their first block
+        while any(request.status is not Status.DECODING for request in requests):
+            self._skip()
+        for request in requests:
+            assert isinstance(request, DiffusionRequest)
+            request.block_rounds = 0  # those in which nothing happened do not count
+
+    def _run(self, rounds: int) -> None:
+        """A batch, for so many rounds at most."""
+        self._left = rounds
+        self.engine.step()
+
+    def _skip(self) -> None:
+        """A batch of one round, without a forward."""
+        self._executor.skip = True
+        self._run(1)
+        self._executor.skip = False
+
+    def _round_over(self) -> None:
+        """Between two rounds of a batch: it ends here if there have been enough.
+
+        A deadline that seems to have come sends every batch back to the scheduler, who then finds none.
+        """
+        self._left -= 1
+        if self._left <= 0:
+            self.engine.scheduler.first_deadline_ns = 0
+
+    def _abort(self) -> None:
+        """Everybody goes."""
+        for request in [*self.engine.scheduler.running]:
+            self.engine.abort_request(request.id)
+        self.engine.let_go()
+
+    def _samples(self, shape: RoundShape, first: int) -> StepSamples:
+        """The rows of the measured rounds, checked against the plan."""
+        log = self.engine.recorder.log()
+        samples = samples_of(log, shape.source)
+        if len(samples) != len(log):
+            raise RuntimeError("a forward broke")
+        batch = log.steps["batch"][first]
+        rows = [row for row in range(first, len(log)) if log.steps["batch"][row] == batch]
+        samples = samples.where(np.array(rows))
+        samples.table["shape"][:] = np.arange(len(rows))
+        names = ("denoise_blocks", "emitted_rows", "prefill_kv_tokens", "prefill_blocks")
+        measured = len(rows), *(int(samples[name][0]) for name in names)
+        planned = (
+            shape.rounds,
+            len(shape.blocks),
+            len(shape.blocks) * shape.masked,
+            sum(shape.blocks) + sum(past for _, past in shape.prefills),
+            sum(new for new, _ in shape.prefills) // self.block,
+        )
+        if measured != planned:
+            raise RuntimeError(f"planned rounds, {', '.join(names)} {planned}, was {measured}: {shape}")
+        if self._experts is not None:
+            tokens = np.maximum(samples["prefill_tokens"], samples["bucket"] * self.block)
+            samples.table["active_experts"][:] = [self._experts.active(int(count)) for count in tokens]
+        return samples

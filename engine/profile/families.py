@@ -1,0 +1,167 @@
+"""The families of shapes of an autoregressive model; each is a function of the limits and the grid."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from engine.profile.shapes import SLACK_STEPS, Grid, Limits, Shape, fits
+
+CONTEXT = 16
+"""Shortest context on the grid."""
+_MOST_PROMPTS = 8
+"""Of a mixed step."""
+
+
+def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
+    """Batch at every graph bucket and one above, by context."""
+    for batch in _batches(limits, grid):
+        room = limits.num_kv_blocks // batch * limits.block_size - 2 * limits.block_size
+        longest = min(longest_context(limits), room)
+        for context in spaced(CONTEXT, longest, grid.contexts):
+            yield Shape("decode", _around(context, batch, limits.block_size), steps=grid.decode_steps)
+
+
+def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
+    """What the host has to do by batch size: short sequences that decode, and as many that are admitted."""
+    for batch in _batches(limits, grid):
+        contexts = _around(2 * CONTEXT, batch, limits.block_size)
+        yield Shape("host", contexts, steps=grid.decode_steps)
+        yield Shape("host", contexts[: batch // 2], ((1, 0),) * (batch - batch // 2))
+
+
+def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
+    """The same number of sequences and the same sum of contexts, divided evenly, in halves, and to one."""
+    for batch in grid.skewed_batches:
+        longest = longest_context(limits)
+        mean = min(longest, limits.num_kv_blocks // batch * limits.block_size) // 3
+        if batch < 2 or mean < 8:
+            continue
+        half, few = batch // 2, max(mean // 4, 1)
+        rest = mean * batch - few * half
+        high = min(longest, mean * batch - few * (batch - 1))
+        others = mean * batch - high
+        for contexts in (
+            (mean,) * batch,
+            (few,) * half + shares(rest, batch - half),
+            (*shares(others, batch - 1), high),
+        ):
+            yield Shape("skewed", contexts, steps=grid.decode_steps)
+
+
+def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
+    """Tokens of a step, by the number of prompts they belong to and by what comes before these."""
+    most = limits.max_num_batched_tokens
+    for seqs in grid.prefill_seqs:
+        for tokens in spaced(
+            min(CONTEXT, most), min(most, seqs * longest_context(limits)), grid.prefill_tokens
+        ):
+            if tokens < seqs:
+                continue
+            new = shares(tokens, seqs)
+            room = min(
+                longest_context(limits) - max(new),
+                limits.num_kv_blocks // seqs * limits.block_size - max(new),
+            )
+            pasts = [0]
+            if room > 2 * limits.block_size:
+                pasts += spaced(2 * limits.block_size, room, grid.pasts - 1)
+            for past in pasts:
+                whole = past // limits.block_size * limits.block_size
+                yield Shape("prefill", prefills=tuple((count, whole) for count in new))
+
+
+def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
+    """Prompts beside decodes, from a scrambled Sobol sequence over what there can be."""
+    points = torch.quasirandom.SobolEngine(6, scramble=True, seed=seed).draw(4 * grid.mixed).tolist()
+    found = 0
+    for point in points:
+        if found < grid.mixed:
+            shape = _mixture(point, limits, grid)
+            if fits(shape, limits):
+                found += 1
+                yield shape
+
+
+def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
+    """The step at a point of the unit cube: decodes, context, its spread, prompts, their tokens and past."""
+    u, v, spread, w, x, y = point
+    batch = _between(u, 1, max(limits.max_num_seqs - _MOST_PROMPTS, 1))
+    budget = limits.max_num_batched_tokens - batch
+    prompts = _between(w, 1, max(min(_MOST_PROMPTS, budget), 1))
+    longest = longest_context(limits)
+    room = limits.num_kv_blocks // (batch + prompts) * limits.block_size
+    mean = _between(v, CONTEXT, max(min(longest, room) * 2 // 3, CONTEXT))
+    width = min(int(spread * mean), mean - 1, longest - mean)
+    step = 2 * width / max(batch - 1, 1)
+    decodes = tuple(mean - (width if batch > 1 else 0) + int(i * step) for i in range(batch))
+    tokens = _between(x, prompts, max(min(budget, prompts * longest // 2), prompts))
+    new = shares(tokens, prompts)
+    past = int(max(y - 0.4, 0) / 0.6 * (longest - max(new))) // limits.block_size * limits.block_size
+    return Shape("mixed", decodes, tuple((count, past) for count in new))
+
+
+def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
+    """Of a mixture of experts: the same tokens, spread over few experts or many."""
+    if not limits.experts:
+        return
+    for tokens in (1, 8, 32, 128, 512):
+        most = min(limits.experts, tokens * limits.top_k)
+        for active in spaced(limits.top_k, most, grid.experts):
+            if tokens <= 128:
+                contexts = _around(4 * CONTEXT, tokens, limits.block_size)
+                yield Shape("experts", contexts, steps=grid.decode_steps, experts=active)
+            else:
+                yield Shape("experts", prefills=((tokens, 0),), experts=active)
+
+
+# -- numbers -------------------------------------------------------------------------------------------
+
+
+def _batches(limits: Limits, grid: Grid) -> list[int]:
+    """Every graph bucket and one above it; without graphs 1, 2, 3, 4, 6, 8, 12, 16, 24 … and the most."""
+    most = limits.max_num_seqs
+    if limits.buckets:
+        sizes: Iterable[int] = {size + more for size in limits.buckets for more in (0, 1)} | {1, most}
+    else:
+        powers = [2**power for power in range(most.bit_length() + 1)]
+        sizes = {*powers, *(3 * power // 2 for power in powers[1:]), most}
+    chosen = [size for size in sorted(sizes) if size <= most]
+    if grid.batches is None or len(chosen) <= grid.batches:
+        return chosen
+    return [chosen[bisect_right(chosen, size) - 1] for size in spaced(1, most, grid.batches)]
+
+
+def longest_context(limits: Limits) -> int:
+    """The longest context that leaves room for the steps of a visit, a page boundary and a spread."""
+    return limits.max_model_len - 2 * SLACK_STEPS - limits.block_size
+
+
+def _around(context: int, batch: int, block_size: int) -> tuple[int, ...]:
+    """Contexts spread over a block about their mean, so that new pages fall due in turn as they would."""
+    if batch == 1:
+        return (context,)
+    low = max(context - block_size // 2, 1)
+    return tuple(low + i * block_size // batch for i in range(batch))
+
+
+def shares(total: int, parts: int) -> tuple[int, ...]:
+    """`total` in whole parts as equal as can be."""
+    return tuple(total * (i + 1) // parts - total * i // parts for i in range(parts))
+
+
+def spaced(low: int, high: int, count: int) -> list[int]:
+    """At most `count` whole numbers from `low` to `high`, each about the same multiple of the one before."""
+    if high < low or count < 1:
+        return []
+    if count == 1 or low == high:
+        return [high]
+    ratio = (high / low) ** (1 / (count - 1))
+    return sorted({round(low * ratio**i) for i in range(count)})
+
+
+def _between(unit: float, low: int, high: int) -> int:
+    """A number from `low` to `high`, even on a logarithmic scale, for `unit` from 0 to 1."""
+    return round(low * (high / low) ** unit)

@@ -1,0 +1,144 @@
+"""Brings an autoregressive engine to a shape and measures steps there: the very steps a served run has."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from blis_py.calibrate.samples import StepSamples, samples_of
+from blis_py.core.request import Status
+from engine.batch import Inputs
+from engine.engine import LLMEngine
+from engine.executor import Forward
+from engine.kernels.attention import AttentionMetadata
+from engine.profile.experts import ForcedExperts
+from engine.profile.prompts import Prompts
+from engine.profile.shapes import Limits, Shape, filling
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence
+from engine.steplog import StepRecorder
+
+_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None)
+_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1)
+
+
+def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
+    """What the engine allows."""
+    config, graphs = engine.scheduler.config, engine.executor.graphs
+    return Limits(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.max_model_len,
+        config.num_kv_blocks,
+        config.block_size,
+        config.long_prefill_token_threshold,
+        tuple(graphs.buckets) if graphs is not None else (),
+        experts.experts if experts is not None else 0,
+        experts.top_k if experts is not None else 0,
+    )
+
+
+class _NoForward(Forward):
+    """Stands in for a model: every row of logits is random, so sequences get different tokens."""
+
+    def __init__(self, forward: Forward, vocab_size: int, rows: int) -> None:
+        super().__init__(forward.model, forward.kv)
+        self._random = torch.randn(rows, vocab_size, device=forward.kv[0][0].device)
+
+    def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
+        return inputs.input_ids.view(-1, 1)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._random[: len(hidden)].clone()
+
+
+class StepBench:
+    """Measures shapes on an engine nobody else uses.
+
+    What leads to a shape is scheduled like any step, but its forward is left out: contexts of any length
+    cost next to nothing then. The pages are filled with random numbers once, and every visit takes the
+    pages that have not been used for longest. The last step before the measured ones is a real one.
+    """
+
+    stride = 1
+    """Different compositions in one visit."""
+
+    def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
+        self.engine, self._prompts, self._experts = engine, prompts, experts
+        self.limits = limits_of(engine, experts)
+        self._no_forward = _NoForward(engine.executor.forward, engine.vocab_size, self.limits.max_num_seqs)
+        for k_cache, v_cache in engine.executor.forward.kv:
+            k_cache.normal_()
+            v_cache.normal_()
+
+    def visit(self, shape: Shape) -> StepSamples:
+        """The measured steps of one visit to a shape.
+
+        Raises:
+            RuntimeError: the engine did something else than planned.
+        """
+        engine = self.engine
+        engine.recorder = StepRecorder(engine.recorder.meta)
+        if self._experts is not None:
+            self._experts.force(shape.experts)
+        prompts = [self._prompts.take(past) + self._prompts.take(new) for new, past in shape.prefills]
+        for prompt, (_, past) in zip(prompts, shape.prefills, strict=True):
+            if past:
+                self._fill(engine.add_request(prompt[:past], _ONE_TOKEN))
+        self._lead(shape)
+        first, now_ns = engine.recorder.steps, engine.clock.now_ns()
+        for prompt in prompts:  # within the step, as whoever serves requests does it
+            engine.add_request(prompt, _ENDLESS)
+        engine.step(now_ns)
+        for _ in range(1, shape.steps):
+            engine.step()
+        self._skip()  # for the time from the last step to the next
+        return self._leave(shape, first)
+
+    def _lead(self, shape: Shape) -> None:
+        """Sequences at their contexts, and one real step; with nobody to decode, that of a short prompt."""
+        engine = self.engine
+        if not shape.decodes:
+            engine.add_request(self._prompts.take(1), _ONE_TOKEN)
+        else:
+            lengths = filling(shape.decodes, self.limits)
+            assert lengths is not None
+            sequences = [engine.add_request(self._prompts.take(length), _ENDLESS) for length in lengths]
+            self._fill(sequences[-1])
+        engine.step()
+
+    def _fill(self, sequence: Sequence) -> None:
+        """Steps without a forward until this one has its prompt behind it."""
+        while sequence.request.status in (Status.WAITING, Status.PREFILLING):
+            self._skip()
+
+    def _skip(self) -> None:
+        """A step whose forward is left out."""
+        executor = self.engine.executor
+        forward, graphs = executor.forward, executor.graphs
+        executor.forward, executor.graphs = self._no_forward, None
+        self.engine.step()
+        executor.forward, executor.graphs = forward, graphs
+
+    def _leave(self, shape: Shape, first: int) -> StepSamples:
+        """Everybody goes; the rows of the measured steps, checked against the plan."""
+        engine = self.engine
+        log = engine.recorder.log()
+        for number in log.requests["id"]:
+            engine.abort_request(number)
+        engine.let_go()
+        samples = samples_of(log, shape.source)
+        if len(samples) != len(log):
+            raise RuntimeError("a forward broke")
+        samples = samples.where(np.arange(first, first + shape.steps))
+        samples.table["shape"][:] = 0
+        new = sum(tokens for tokens, _ in shape.prefills)
+        planned = (len(shape.decodes), new, sum(past for _, past in shape.prefills))
+        names = ("decode_seqs", "prefill_tokens", "prefill_kv_tokens")
+        measured = tuple(int(samples[name][0]) for name in names)
+        if measured != planned:
+            raise RuntimeError(f"planned {dict(zip(names, planned, strict=True))}, was {measured}: {shape}")
+        if self._experts is not None:
+            rows = np.maximum(samples["bucket"], samples["decode_seqs"] + samples["prefill_tokens"])
+            samples.table["active_experts"][:] = [self._experts.active(int(count)) for count in rows]
+        return samples

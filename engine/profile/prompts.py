@@ -1,0 +1,43 @@
+"""Prompts no two of which are alike."""
+
+from __future__ import annotations
+
+import random
+
+from engine.models.tokenizer import Tokenizer
+from engine.tiny.tasks import make
+
+_STREAM_TOKENS = 1 << 16
+_OWN_TOKENS = 4
+"""Leading random tokens, by which prompts differ from their first block on."""
+
+
+class Prompts:
+    """An endless supply of token ids: text of the tiny tasks, or random tokens where nobody can read.
+
+    Args:
+        tokenizer: `None` = random tokens.
+    """
+
+    def __init__(self, vocab_size: int, tokenizer: Tokenizer | None, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._vocab_size = vocab_size
+        self._stream = self._text(tokenizer) if tokenizer is not None else self._random(_STREAM_TOKENS)
+
+    def take(self, length: int) -> list[int]:
+        """A prompt of so many tokens."""
+        own = min(length, _OWN_TOKENS)
+        tokens = self._random(own)
+        while len(tokens) < length:
+            start = self._rng.randrange(len(self._stream))
+            tokens += self._stream[start : start + length - len(tokens)]
+        return tokens
+
+    def _random(self, count: int) -> list[int]:
+        return [self._rng.randrange(self._vocab_size) for _ in range(count)]
+
+    def _text(self, tokenizer: Tokenizer) -> list[int]:
+        tokens: list[int] = []
+        while len(tokens) < _STREAM_TOKENS:
+            tokens += tokenizer.encode("".join(map("".join, (make(self._rng) for _ in range(256)))))
+        return [token for token in tokens if token < self._vocab_size]

@@ -1,0 +1,118 @@
+"""`blis engine profile` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from profile_cases import AR, DIFFUSION
+
+from blis_py.calibrate.samples import medians, read_samples
+from blis_py.cli import main
+from engine.profile.provenance import device_name, engine_commit, machine, model_facts, model_name
+
+QUICK = ["engine", "profile", "--quick", "--no-fit", "--device", "cpu", "--max-num-seqs", "2"]
+QUICK += ["--num-kv-blocks", "120"]
+
+
+def test_a_profile_holds_samples_and_where_they_are_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*QUICK, "--model", AR, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path)
+    samples = read_samples(tmp_path / "samples.csv.gz")
+    assert {"decode", "skewed", "prefill", "mixed", "host", "sentinel"} == set(samples["source"].tolist())
+    assert (medians(samples)["repetition"] >= 2).all()
+    assert (samples["total_ns"] >= samples["gpu_ns"]).all()
+    meta = yaml.safe_load((tmp_path / "profile.yaml").read_text())
+    assert meta == json.loads(json.dumps(samples.meta))
+    assert (meta["model"], meta["device_kind"], meta["clock"], meta["threads"]) == (
+        "tiny-ar",
+        "cpu",
+        "cpu",
+        1,
+    )
+    assert (meta["block_size"], meta["num_kv_blocks"], meta["max_num_seqs"]) == (16, 120, 2)
+    assert meta["model_config"]["hidden_size"] == 128
+    assert meta["counts"]["steps"] == len(samples)
+    assert "fit" not in meta
+    arguments = [argument for argument in QUICK if argument != "--no-fit"]
+    assert main([*arguments, "--model", AR, "--out", str(tmp_path)]) == 0  # nothing is left to measure
+    assert "fit" in yaml.safe_load((tmp_path / "profile.yaml").read_text())
+    assert {"dtype", "tp", "torch", "date", "drift", "max_model_len", "graph_buckets"} <= set(meta)
+
+
+def test_the_same_command_goes_on_and_another_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = [*QUICK, "--model", AR, "--out", str(tmp_path)]
+    assert main([*common, "--rounds", "1"]) == 0
+    assert main([*common, "--budget", "0.001"]) == 0
+    assert read_samples(tmp_path / "samples.csv.gz").meta["rounds"] == 2
+    capsys.readouterr()
+    assert main([*common, "--seed", "5"]) == 2
+    assert "seed" in capsys.readouterr().err
+
+
+def test_rounds_that_are_missing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = [*QUICK, "--model", AR, "--out", str(tmp_path), "--budget", "0.001"]
+    assert main(common) == 0
+    assert "1 of 2 rounds measured" in capsys.readouterr().err
+
+
+def test_a_diffusion_model_gets_rounds_instead_of_steps(tmp_path: Path) -> None:
+    assert main([*QUICK, "--model", DIFFUSION, "--out", str(tmp_path), "--rounds", "1"]) == 0
+    samples = read_samples(tmp_path / "samples.csv.gz")
+    assert {"diffusion", "sentinel"} == set(samples["source"].tolist())
+    assert (samples["denoise_blocks"] + samples["prefill_blocks"] > 0).all()
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--model"),
+        (["--model", "no-such-model"], "no-such-model"),
+        (["--model", AR, "--rounds", "0"], "--rounds"),
+        (["--model", AR, "--budget", "-1"], "--budget"),
+        (["--model", AR, "--device", "tpu"], "--device"),
+        (["--model", AR, "--prefix-cache", "none"], "enable_prefix_caching"),
+        (["--model", AR, "--max-model-len", "30"], "max_model_len"),
+        (["--model", AR, "--max-model-len", "4000"], "4000"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert main([*QUICK, "--out", str(tmp_path), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_models_and_devices_have_names_that_make_paths() -> None:
+    assert model_name(AR) == "tiny-ar"
+    assert model_name("qwen3-30b-a3b") == "qwen3-30b-a3b"
+    assert model_name("/models/Qwen3-8B/") == "qwen3-8b"
+    assert device_name({"device_kind": "cpu", "device": "any"}) == "cpu"
+    assert device_name({"device_kind": "cuda", "device": "NVIDIA H200"}) == "h200"
+    assert (
+        device_name({"device_kind": "cuda", "device": "NVIDIA GeForce GT 9 (x)"}) == "nvidia-geforce-gt-9-x"
+    )
+
+
+def test_the_hash_of_a_model_is_that_of_its_configuration() -> None:
+    assert model_facts(AR)["model_hash"] != model_facts(DIFFUSION)["model_hash"]
+    assert model_facts(AR) == model_facts(AR)
+
+
+def test_nothing_unknown_is_told_of_the_machine() -> None:
+    import torch
+
+    known = machine(torch.device("cpu"))
+    assert known["device_kind"] == "cpu"
+    assert "driver" not in known
+    assert "" not in known.values()
+    assert known.get("engine_commit", "") == engine_commit()

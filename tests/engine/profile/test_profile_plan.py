@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_py.errors import InputError
+from engine.profile.diffusion_plan import plan_rounds, sentinel_round
+from engine.profile.families import shares, spaced
+from engine.profile.plan import plan, sentinel
+from engine.profile.shapes import GRIDS, Limits, Shape, filling, fits
+
+SMALL = Limits(16, 256, 512, 400, 16)
+FULL, QUICK = GRIDS["full"], GRIDS["quick"]
+
+
+def of(source: str, limits: Limits, grid: str = "full") -> list[Shape]:
+    return [shape for shape in plan(limits, GRIDS[grid]) if shape.source == source]
+
+
+def test_every_graph_bucket_is_measured_and_one_above_it() -> None:
+    limits = replace(SMALL, buckets=(1, 2, 4, 8, 16))
+    assert {len(shape.decodes) for shape in of("decode", limits)} == {1, 2, 3, 4, 5, 8, 9, 16}
+
+
+def test_without_graphs_batches_double_and_the_largest_is_among_them() -> None:
+    sizes = {len(shape.decodes) for shape in of("decode", replace(SMALL, max_num_seqs=11))}
+    assert sizes == {1, 2, 3, 4, 6, 8, 11}
+
+
+def test_contexts_reach_from_short_to_what_the_model_allows() -> None:
+    alone = [shape.decodes[0] for shape in of("decode", SMALL) if len(shape.decodes) == 1]
+    assert min(alone) == 16
+    assert max(alone) > 0.9 * SMALL.max_model_len
+
+
+def test_pages_fall_due_in_turn_not_all_at_once() -> None:
+    (shape,) = [s for s in of("decode", SMALL, "quick") if len(s.decodes) == 16 and max(s.decodes) < 40]
+    assert len({context % SMALL.block_size for context in shape.decodes}) == 16
+
+
+def test_skewed_mixes_have_equal_sums_and_sizes() -> None:
+    shapes = of("skewed", SMALL)
+    for batch in {len(shape.decodes) for shape in shapes}:
+        mixes = [shape.decodes for shape in shapes if len(shape.decodes) == batch]
+        assert len(mixes) == 3
+        assert len({sum(mix) for mix in mixes}) == 1
+        assert max(mixes[2]) > max(mixes[1]) > max(mixes[0])
+
+
+def test_prefills_vary_tokens_prompts_and_what_comes_before() -> None:
+    shapes = of("prefill", SMALL)
+    assert {len(shape.prefills) for shape in shapes} == {1, 4, 16}
+    assert {sum(new for new, _ in shape.prefills) for shape in shapes} >= {16, 256}
+    pasts = {past for shape in shapes for _, past in shape.prefills}
+    assert 0 in pasts
+    assert max(pasts) > 200
+    assert not any(past % SMALL.block_size for past in pasts)
+
+
+def test_mixed_steps_have_both_and_are_a_sample_that_the_seed_decides() -> None:
+    mixed = of("mixed", SMALL)
+    assert len(mixed) == FULL.mixed
+    assert all(shape.decodes and shape.prefills for shape in mixed)
+    assert plan(SMALL, FULL, seed=1) != plan(SMALL, FULL, seed=0) == plan(SMALL, FULL, seed=0)
+
+
+def test_mixed_steps_cover_their_range_evenly() -> None:
+    tokens = sorted(sum(new for new, _ in shape.prefills) for shape in of("mixed", SMALL))
+    quarter = len(tokens) // 4
+    assert tokens[quarter] < 20 < 60 < tokens[-quarter] <= 256
+
+
+def test_only_a_mixture_of_experts_has_shapes_with_few_experts_and_many() -> None:
+    assert not of("experts", SMALL)
+    shapes = of("experts", replace(SMALL, experts=64, top_k=4))
+    assert {shape.experts for shape in shapes if len(shape.decodes) == 8} >= {4, 32}
+    assert all(4 <= shape.experts <= 4 * sum(n for n, _ in shape.prefills) + 4 * len(shape.decodes)
+               for shape in shapes)  # fmt: skip
+
+
+def test_there_is_work_for_the_host_at_every_batch_size() -> None:
+    shapes = of("host", SMALL)
+    assert {len(shape.decodes) for shape in shapes if not shape.prefills} >= {1, 8, 16}
+    assert {len(shape.prefills) for shape in shapes} >= {1, 4, 8}
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 64),
+    st.integers(16, 600),
+    st.integers(64, 700),
+    st.integers(8, 300),
+    st.sampled_from([16, 32]),
+    st.sampled_from([0, 48]),
+)
+def test_whatever_is_planned_fits(
+    seqs: int, budget: int, length: int, blocks: int, page: int, chunk: int
+) -> None:
+    limits = Limits(seqs, budget, min(length, blocks * page), blocks, page, chunk)
+    try:
+        shapes = plan(limits, QUICK)
+    except InputError:
+        return
+    for shape in shapes:
+        assert len(shape.contexts) <= seqs
+        assert len(shape.decodes) + sum(new for new, _ in shape.prefills) <= budget
+        assert max(shape.contexts) + shape.steps < limits.max_model_len
+        assert sum(-(-(c + shape.steps) // page) for c in shape.contexts) <= blocks
+        assert not chunk or all(new <= chunk for new, _ in shape.prefills)
+    assert sentinel(shapes).decodes in [shape.decodes for shape in shapes]
+
+
+def test_no_room_at_all_is_one_clear_error() -> None:
+    with pytest.raises(InputError, match=r"max_model_len.*at least 56"):
+        plan(replace(SMALL, max_model_len=20), FULL)
+    assert plan(replace(SMALL, max_model_len=56), FULL)
+    with pytest.raises(InputError, match=r"max_model_len.*at least 64"):
+        plan_rounds(replace(SMALL, block_size=32, max_model_len=40), 32, FULL)
+    assert plan_rounds(replace(SMALL, block_size=32, max_model_len=64), 32, FULL)
+
+
+def test_prompts_that_are_filled_one_after_another_begin_shorter() -> None:
+    """Budget 10: the first is done in step 0 and decodes for two steps while the others are filled; then
+    one more step leads to the contexts asked for."""
+    assert filling((9, 9, 9), Limits(8, 10, 100, 100, 16)) == [6, 7, 8]
+
+
+def test_sequences_that_outgrow_their_contexts_while_others_are_filled_cannot_be_had() -> None:
+    limits = Limits(8, 8, 200, 200, 16)
+    assert filling((3, 180), limits) is None
+    assert not fits(Shape("skewed", (3, 180)), limits)
+
+
+def test_numbers_are_spaced_by_a_common_ratio_from_end_to_end() -> None:
+    assert spaced(1, 64, 4) == [1, 4, 16, 64]
+    assert spaced(5, 5, 3) == [5]
+    assert spaced(9, 5, 3) == []
+
+
+@given(st.integers(1, 10_000), st.integers(1, 50))
+def test_shares_are_equal_but_for_one_and_sum_to_the_whole(total: int, parts: int) -> None:
+    found = shares(total, parts)
+    assert sum(found) == total
+    assert max(found) - min(found) <= 1
+
+
+ROUNDS = Limits(8, 512, 512, 200, 32)
+
+
+def test_rounds_vary_blocks_context_and_masked_share() -> None:
+    shapes = plan_rounds(ROUNDS, 32, FULL)
+    alone = [shape for shape in shapes if not shape.prefills]
+    assert {len(shape.blocks) for shape in alone} >= {1, 2, 4, 8}
+    assert {shape.masked for shape in alone} == {31, 16, 4, 2}
+    assert {shape.blocks[0] for shape in alone} >= {0, 32}
+    assert max(shape.blocks[0] for shape in alone) >= 400
+
+
+def test_prompts_are_measured_alone_and_beside_blocks() -> None:
+    shapes = plan_rounds(ROUNDS, 32, FULL)
+    assert any(shape.prefills and not shape.blocks for shape in shapes)
+    assert any(shape.prefills and shape.blocks for shape in shapes)
+    assert any(past for shape in shapes for _, past in shape.prefills)
+
+
+def test_planned_rounds_fit_and_consist_of_whole_blocks() -> None:
+    for shape in plan_rounds(ROUNDS, 32, FULL):
+        new = sum(tokens for tokens, _ in shape.prefills)
+        assert len(shape.blocks) * 32 + new <= 512
+        assert len(shape.blocks) + len(shape.prefills) <= 8
+        assert not any(count % 32 for count in (new, *shape.blocks))
+    assert sentinel_round(plan_rounds(ROUNDS, 32, QUICK)).blocks
