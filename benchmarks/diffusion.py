@@ -1,14 +1,19 @@
 """What FDFO, reuse in place and the re-loop are worth: in the simulator, and on the engine.
 
     python benchmarks/diffusion.py [--quick] [--model FOLDER] [--load-format dummy] [--slots 4 16]
-                                   [--requests-per-slot N] [--steps tasks|imposed]
+                                   [--requests-per-slot N] [--steps tasks|imposed] [--repeats N] [--out FILE]
 
-Prints JSON. `published` compares simulated speed-ups, in rounds, with those measured for LLaDA2.0-mini with
-LowConfidence on GSM8K on one H200 (1.30 x at 4 and about 1.45 x at 16 slots). `engine` runs a model in both
-modes: rounds are exact and the same on every machine, `busy_s` is the CPU time of the thread on a CPU and the
-wall time on CUDA, and `predicted` is what the simulator makes of the measured step counts. With
-`--steps imposed` every block takes a number of rounds drawn from a distribution instead of what the model
-needs, so that dummy weights will do.
+Prints JSON, or writes it to a file. `published` compares simulated speed-ups, in rounds, with those measured
+for LLaDA2.0-mini with LowConfidence on GSM8K on one H200 (1.30 x at 4 and about 1.45 x at 16 slots). `engine`
+runs a model in both modes, and with its switches off. Rounds are exact, the same on every machine; `busy_s`
+is the CPU time of the thread on a CPU and the wall time on CUDA, in runs that follow one another, and gains
+are medians of their ratios: `reloop_gain` is what re-looping brings, `reuse_gain` what reuse in place does
+(both without re-looping, which leaves it little to do). A run of some hundred requests scatters by a few per
+cent by itself: `speed_up_queued` has each of them eight times, in random order, with the rounds that the
+engine took. `predicted_by_sequences` and `_by_histogram` are what the simulator makes of the measured step
+counts alone, drawn as whole requests or from one histogram for all blocks, and the errors are against that.
+With `--steps imposed` every block takes a number of rounds drawn from a distribution instead of what the
+model needs, so that dummy weights will do.
 """
 
 from __future__ import annotations
@@ -18,9 +23,9 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,13 +34,13 @@ from provenance import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from blis_py.cluster.diffusion import DiffusionInstance
-from blis_py.cluster.diffusion_steps import DenoiseSteps, Histogram, MeanAndSpread, draw_rounds
+from blis_py.cluster.diffusion_run import run_alone
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.workload.diffusion import draw_rounds
+from blis_py.workload.diffusion_steps import Histogram, MeanAndSpread, Sequences, Steps
 
 PUBLISHED = {4: 1.30, 16: 1.45}
 CVS = (0.25, 0.28, 0.30)
@@ -43,13 +48,21 @@ MEAN_STEPS = 12.5
 SHAPES = {"one block each": (0, 32), "96 in, 160 out": (96, 160)}
 FLAT = Linear(LinearCoefficients(LinearCosts(step=1_000_000)))
 BLOCK = 32
-SEEDS = 10
+SEEDS = 6
 """Simulations averaged in a prediction."""
+QUEUED = 8
+"""How often each measured request comes in `speed_up_queued`."""
 Shape = tuple[int, int]
 
 
-def simulated_rounds(shapes: list[Shape], steps: DenoiseSteps, slots: int, fdfo: bool, seed: int = 1) -> int:
-    """Rounds to serve requests of these (prompt, output) tokens, all there from the beginning."""
+def simulated_rounds(
+    shapes: list[Shape], steps: Steps | list[list[int]], slots: int, fdfo: bool, seed: int = 1
+) -> int:
+    """Rounds to serve requests of these (prompt, output) tokens, all there from the beginning.
+
+    Args:
+        steps: a distribution to draw from, or the forwards of each block.
+    """
     requests = [DiffusionRequest(str(row), 0, p, o, row=row) for row, (p, o) in enumerate(shapes)]
     longest = BLOCK * max(-(-(p + o) // BLOCK) for p, o in shapes)
     config = SchedulerConfig(
@@ -59,9 +72,9 @@ def simulated_rounds(shapes: list[Shape], steps: DenoiseSteps, slots: int, fdfo:
         max_num_seqs=slots,
         max_num_batched_tokens=max(2048, slots * BLOCK),
     )
-    core = DiffusionScheduler(config, DiffusionConfig(BLOCK, fdfo=fdfo))
-    rounds = draw_rounds(requests, steps, block_tokens=BLOCK, seed=seed)
-    return DiffusionInstance(core, FLAT, rounds).run(requests).counters.rounds
+    rounds = steps if isinstance(steps, list) else draw_rounds(requests, steps, block_tokens=BLOCK, seed=seed)
+    mode = DiffusionConfig(BLOCK, fdfo=fdfo)
+    return run_alone(requests, rounds, scheduler=config, latency=FLAT, diffusion=mode).counters.rounds
 
 
 def published(blocks_per_slot: int) -> list[dict[str, Any]]:
@@ -88,39 +101,6 @@ def published(blocks_per_slot: int) -> list[dict[str, Any]]:
     return rows
 
 
-@dataclass(frozen=True)
-class ImposedSteps:
-    """An algorithm that takes a drawn number of rounds per block, unmasking evenly from the left."""
-
-    steps: DenoiseSteps
-    rng: np.random.Generator
-
-    def max_rounds(self, block_tokens: int) -> int:
-        return block_tokens + 1
-
-    def init_step_state(self, blocks: Any) -> dict[str, Any]:
-        import torch
-
-        drawn = self.steps.draw(self.rng, len(blocks.ids))
-        return {"left": torch.from_numpy(drawn).to(blocks.ids.device)}
-
-    def wanted(self, blocks: Any, state: dict[str, Any]) -> Any:
-        return blocks.masked
-
-    def step(self, blocks: Any, logits: Any, state: dict[str, Any]) -> Any:
-        import torch
-
-        from engine.kernels.reference.denoise import best_tokens
-
-        masked, left = blocks.masked, state["left"].clamp_min(1)
-        take = (masked.sum(dim=1) + left - 1) // left
-        chosen = masked & (masked.cumsum(dim=1) <= take.unsqueeze(1))
-        tokens, _ = best_tokens(blocks.ids, logits.values, logits.rows, blocks.mask_id)
-        blocks.ids.copy_(torch.where(chosen, tokens, blocks.ids))
-        state["left"] -= 1
-        return ~masked.any(dim=1)
-
-
 def engine_run(
     options: argparse.Namespace, slots: int, prompts: list[Any], most: int, **modes: bool
 ) -> dict[str, Any]:
@@ -129,6 +109,7 @@ def engine_run(
 
     from engine.config import EngineConfig
     from engine.diffusion.build import build_diffusion_engine
+    from engine.diffusion.imposed_steps import ImposedSteps
     from engine.diffusion.low_confidence import LowConfidence
     from engine.diffusion.settings import DllmSettings
     from engine.sampling_params import SamplingParams
@@ -165,7 +146,7 @@ def engine_run(
         "output_tokens": counters.emitted_tokens,
         "steps_per_block": counters.steps_per_block,
         "shapes": [(len(s.prompt_ids), len(s.output_ids)) for s in sequences],
-        "block_rounds": [n for s in sequences for n in s.request.rounds_per_block],  # type: ignore[attr-defined]
+        "block_rounds": [list(s.request.rounds_per_block) for s in sequences],  # type: ignore[attr-defined]
     }
 
 
@@ -180,38 +161,61 @@ def make_prompts(options: argparse.Namespace, count: int) -> tuple[list[Any], in
     return [[rng.randrange(200) for _ in range(96)] for _ in range(count)], 160
 
 
+MODES: dict[str, dict[str, bool]] = {
+    "fdfo": {},
+    "sync": {"fdfo": False},
+    "no_reloop": {"reloop": False},
+    "no_reuse": {"reloop": False, "reuse_in_place": False},
+}
+
+
 def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
     """The engine in both modes and with the switches off, beside the simulator's prediction."""
     prompts, most = make_prompts(options, slots * options.requests_per_slot)
-    runs = {
-        "fdfo": engine_run(options, slots, prompts, most),
-        "sync": engine_run(options, slots, prompts, most, fdfo=False),
-        "no_reuse": engine_run(options, slots, prompts, most, reuse_in_place=False, reloop=False),
-        "no_reloop": engine_run(options, slots, prompts, most, reloop=False),
-    }
+    engine_run(options, slots, prompts[:slots], most)  # warm-up
+    runs: dict[str, dict[str, Any]] = {}
+    busy: dict[str, list[float]] = {name: [] for name in MODES}
+    for _ in range(options.repeats):  # interleaved: what disturbs the machine disturbs all of them
+        for name, modes in MODES.items():
+            runs[name] = engine_run(options, slots, prompts, most, **modes)
+            busy[name].append(runs[name]["busy_s"])
     fdfo, sync = runs["fdfo"], runs["sync"]
-    counts = Counter(rounds - 1 for rounds in fdfo["block_rounds"])
-    histogram = Histogram({max(steps, 1): float(blocks) for steps, blocks in counts.items()})
-    own = [
-        sum(simulated_rounds(fdfo["shapes"], histogram, slots, mode, seed) for seed in range(SEEDS))
-        for mode in (False, True)
-    ]
-    steps = np.array(fdfo["block_rounds"]) - 1
+    denoise = [[rounds - 1 for rounds in request] for request in fdfo["block_rounds"]]
+    blocks = np.array([steps for request in denoise for steps in request])
+    counts = Counter(blocks.tolist())
     row: dict[str, Any] = {
         "slots": slots,
         "requests": len(prompts),
-        "denoise_steps": {"mean": float(steps.mean()), "cv": float(steps.std() / steps.mean())},
-        "denoise_histogram": dict(sorted(counts.items())),
+        "repeats": options.repeats,
+        "denoise_steps": {"mean": float(blocks.mean()), "cv": float(blocks.std() / blocks.mean())},
+        "denoise_histogram": {int(steps): counts[steps] for steps in sorted(counts)},
         "speed_up_rounds": sync["rounds"] / fdfo["rounds"],
-        "speed_up_busy": sync["busy_s"] / fdfo["busy_s"],
-        "predicted": own[0] / own[1],
-        "reloop_gain": runs["no_reloop"]["busy_s"] / fdfo["busy_s"] - 1,
-        "reuse_gain": runs["no_reuse"]["busy_s"] / runs["no_reloop"]["busy_s"] - 1,
+        "speed_up_busy": ratio(busy["sync"], busy["fdfo"]),
+        "reloop_gain": ratio(busy["no_reloop"], busy["fdfo"]) - 1,
+        "reuse_gain": ratio(busy["no_reuse"], busy["no_reloop"]) - 1,
     }
-    row["prediction_error"] = row["predicted"] / row["speed_up_rounds"] - 1
+    histogram = Histogram({max(steps, 1): float(count) for steps, count in counts.items()})
+    order = list(range(len(prompts))) * QUEUED
+    Random("order").shuffle(order)
+    shapes, taken = ([fdfo[name][index] for index in order] for name in ("shapes", "block_rounds"))
+    exact = [simulated_rounds(shapes, taken, slots, mode) for mode in (False, True)]
+    row["speed_up_queued"] = exact[0] / exact[1]
+    for name, steps in (("sequences", Sequences(denoise)), ("histogram", histogram)):
+        own = [
+            sum(simulated_rounds(shapes, steps, slots, mode, seed) for seed in range(SEEDS))
+            for mode in (False, True)
+        ]
+        row[f"predicted_by_{name}"] = own[0] / own[1]
+        row[f"error_by_{name}"] = own[0] / own[1] / row["speed_up_queued"] - 1
     for name, run in runs.items():
         row[name] = {key: value for key, value in run.items() if key not in ("shapes", "block_rounds")}
+        row[name]["busy_s"] = median(busy[name])
     return row
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """Median of the ratios of runs that followed one another."""
+    return median(a / b for a, b in zip(slow, fast, strict=True))
 
 
 def main() -> int:
@@ -221,6 +225,8 @@ def main() -> int:
     parser.add_argument("--load-format", default="safetensors", help="`dummy`: random weights")
     parser.add_argument("--slots", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--requests-per-slot", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="such as benchmarks/results/diffusion.json")
     parser.add_argument("--steps", choices=("tasks", "imposed"), default="tasks")
     options = parser.parse_args()
     core = pin()
@@ -236,7 +242,11 @@ def main() -> int:
         result["engine"] = [measured(options, slots) for slots in options.slots]
         result["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     result["provenance"] = provenance(core)
-    print(json.dumps(result, indent=2))
+    text = json.dumps(result, indent=2) + "\n"
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text, encoding="utf-8")
     return 0
 
 

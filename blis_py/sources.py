@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from blis_py.config_check import duration_ns
 from blis_py.config_models import RunConfig, WorkloadSection
 from blis_py.config_paths import spec_path
 from blis_py.errors import InputError
+from blis_py.workload.diffusion import DiffusionClient
 from blis_py.workload.table import RequestTable
 
 DEFAULT_SEED = 42
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked of a cluster."""
+
+    table: RequestTable
+    """The requests, in order of arrival."""
+    seed: int
+    """What their random numbers start from."""
+    diffusion: Mapping[str, DiffusionClient] = field(default_factory=dict)
+    """By client, of those whose model fills blocks by denoising."""
+    diffusion_trace: str | None = None
+    """The trace they come from, where it says that its answers came in diffusion blocks."""
+
+
 def requests(config: RunConfig) -> RequestTable:
     """The requests of a configuration, in order of arrival."""
+    return demand(config).table
+
+
+def demand(config: RunConfig) -> Demand:
+    """The requests of a configuration, and what their kind is."""
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
     horizon_ns = horizon_ns_of(config)
     if load.trace is not None:
-        return _from_trace(load, seed)
+        return _described(_from_trace(load, seed), seed, config)
     if load.spec is not None:
         from blis_py.workload import generate
         from blis_py.workload.spec import load_spec
 
         spec = load_spec(spec_path(load.spec))
-        return generate(
-            spec, seed=config.seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns
+        seed = spec.seed if config.seed is None and spec.seed is not None else seed
+        clients = {client.name: client.diffusion for client in spec.resolved()}
+        diffusion = {name: client for name, client in clients.items() if client is not None}
+        if diffusion and config.dllm.workload is not None:
+            fix = "drop one of the two"
+            raise InputError("the workload spec says it already", key="--dllm-workload", fix=fix)
+        table = generate(
+            spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns
         )
-    return _synthesised(load, seed, horizon_ns)
+        return _described(table, seed, config, diffusion)
+    return _described(_synthesised(load, seed, horizon_ns), seed, config)
+
+
+def _described(
+    table: RequestTable,
+    seed: int,
+    config: RunConfig,
+    diffusion: Mapping[str, DiffusionClient] | None = None,
+) -> Demand:
+    """With `dllm.workload`, every request is one of block diffusion, as described there."""
+    from blis_py.traces import of_diffusion
+
+    if config.dllm.workload is not None:
+        from blis_py.workload.diffusion import diffusion_client
+        from blis_py.workload.yamlfile import load_mapping
+
+        file = Path(config.dllm.workload)
+        client = diffusion_client(load_mapping(file), file=file)
+        diffusion = dict.fromkeys(table.client.names, client)
+    load = config.workload
+    of_blocks = load.trace is not None and of_diffusion(load.trace, load.trace_header)
+    return Demand(table, seed, diffusion or {}, load.trace if of_blocks else None)
 
 
 def _from_trace(load: WorkloadSection, seed: int) -> RequestTable:

@@ -1,4 +1,4 @@
-"""What a run of block diffusion brought: per request, per block, in all."""
+"""What a small run of block diffusion brought: every batch and every block."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.core.diffusion_log import BatchRow
-from blis_py.core.diffusion_request import DiffusionCounters, DiffusionRequest
-from blis_py.core.request import FinishReason
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_log import BatchRow, DiffusionLog
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionCounters, DiffusionRequest, Outcome
+from blis_py.core.request import FinishReason, Request
+from blis_py.metrics.record import Outcome as Fate
 
 PERCENTILES = (50, 90, 99)
 _COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
@@ -27,9 +29,14 @@ class DiffusionRun:
     requests: Sequence[DiffusionRequest]
     commit_ns: dict[DiffusionRequest, list[int]]
     """When each block of a request became final."""
-    counters: DiffusionCounters
+    scheduler: DiffusionScheduler
+    """As it was at the end."""
     batches: list[BatchRow]
     refused: list[DiffusionRequest]
+
+    @property
+    def counters(self) -> DiffusionCounters:
+        return self.scheduler.counters
 
     def summary(self) -> dict[str, Any]:
         """Throughput, latencies in ms, vLLM's diffusion metrics and what was wasted."""
@@ -62,6 +69,31 @@ class DiffusionRun:
             **_distribution("time_per_block_ms", per_block),
             **_distribution("e2e_ms", e2e),
         }
+
+
+class RunLog:
+    """Keeps what an instance tells, for `DiffusionRun`; see `blis_py.cluster.diffusion.Events`."""
+
+    def __init__(self) -> None:
+        self.log = DiffusionLog()
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None: ...
+
+    def batch(self, batch: Batch, outcome: Outcome) -> None:
+        self.log.batch(batch, outcome)
+
+    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
+        self.log.commits(commits, now_ns)
+
+    def idle(self, duration_ns: int) -> None: ...
+
+    def unservable(self, request: Request, now_ns: int) -> None:
+        assert isinstance(request, DiffusionRequest)
+        self.log.refused(request)
+
+    def timed_out(self, requests: list[Request]) -> None: ...
+
+    def ended(self, requests: list[Request], outcome: Fate) -> None: ...
 
 
 def _distribution(name: str, values_ns: Sequence[float]) -> dict[str, float]:

@@ -10,7 +10,16 @@ from typing import Protocol
 
 import numpy as np
 
-from blis_py.cluster.instance import Instance
+
+class Loaded(Protocol):
+    """What the router may ask an instance."""
+
+    in_flight: int
+
+    def queue_depth(self, now_ns: int) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
 
 
 class Router(Protocol):
@@ -30,7 +39,7 @@ class Signals:
     they are `refresh_ns` old; before the first refresh they read as zero.
     """
 
-    def __init__(self, instances: Sequence[Instance], refresh_ns: int) -> None:
+    def __init__(self, instances: Sequence[Loaded], refresh_ns: int) -> None:
         self._instances = instances
         self._refresh_ns = refresh_ns
         self._read_at_ns = 0
@@ -49,7 +58,7 @@ class RoundRobin:
 
     looks_at_load = False
 
-    def __init__(self, instances: Sequence[Instance], signals: Signals, rng: np.random.Generator) -> None:
+    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
         self._last = len(instances) - 1
         self._turn = -1
 
@@ -63,7 +72,7 @@ class LeastLoaded:
 
     looks_at_load = True
 
-    def __init__(self, instances: Sequence[Instance], signals: Signals, rng: np.random.Generator) -> None:
+    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
         self._signals = signals
         self._rng = rng
 
@@ -76,7 +85,7 @@ class LeastLoaded:
         return ties[int(self._rng.integers(len(ties)))]
 
 
-ROUTING_POLICIES: dict[str, Callable[[Sequence[Instance], Signals, np.random.Generator], Router]] = {
+ROUTING_POLICIES: dict[str, Callable[[Sequence[Loaded], Signals, np.random.Generator], Router]] = {
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
 }

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 from simpy import Environment, Event
 
+from blis_py.cluster.diffusion import DiffusionInstance
+from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+from blis_py.cluster.diffusion_run import BlockDiffusion
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.router import ROUTING_POLICIES, Signals
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.scheduler import Scheduler
@@ -43,6 +48,7 @@ def simulate(
     seed: int = 42,
     horizon_ns: int | None = None,
     slo_priorities: Mapping[str, int] | None = None,
+    diffusion: BlockDiffusion | None = None,
     record_steps: bool = False,
     single_step: bool = False,
     progress: Progress | None = None,
@@ -55,6 +61,7 @@ def simulate(
         horizon_ns: end of the run; requests arriving later are not part of it. None = until the
             last request has ended.
         slo_priorities: cluster-side priorities of SLO classes that replace the defaults.
+        diffusion: the requests fill blocks by denoising; None = they are autoregressive.
         record_steps: keep the compact steps table.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
@@ -76,12 +83,26 @@ def simulate(
 
     env = Environment()
     on_the_way_ns = admission_latency_ns + routing_latency_ns
-    recorder = Recorder(table, latency.frontend, on_the_way_ns)
-    instances = []
-    for _ in range(num_instances):
-        core = Scheduler(scheduler, track_longest=record_steps or latency.uses_max_context)
-        log = InstanceLog(recorder, core, record_steps)
-        instances.append(Instance(env, core, latency, log, single_step))
+    recorder: Recorder
+    instances: Sequence[Instance | DiffusionInstance]
+    logs: Sequence[InstanceLog]
+    if diffusion is not None:
+        block = diffusion.config.block_tokens
+        recorder = own = DiffusionRecorder(table, latency.frontend, block, on_the_way_ns)
+        blocks = [DiffusionScheduler(scheduler, diffusion.config) for _ in range(num_instances)]
+        logs = noted = [DiffusionInstanceLog(own, core, record_steps) for core in blocks]
+        how = (diffusion.rounds, diffusion.costs, single_step)
+        instances = [
+            DiffusionInstance(env, core, latency, log, *how) for core, log in zip(blocks, noted, strict=True)
+        ]
+    else:
+        recorder = Recorder(table, latency.frontend, on_the_way_ns)
+        longest = record_steps or latency.uses_max_context
+        cores = [Scheduler(scheduler, track_longest=longest) for _ in range(num_instances)]
+        logs = [InstanceLog(recorder, core, record_steps) for core in cores]
+        instances = [
+            Instance(env, core, latency, log, single_step) for core, log in zip(cores, logs, strict=True)
+        ]
     signals = Signals(instances, snapshot_refresh_ns)
     rng = np.random.default_rng([seed, _ROUTER_STREAM])
     route = ROUTING_POLICIES[routing_policy](instances, signals, rng)
@@ -92,7 +113,8 @@ def simulate(
     def arrivals() -> Generator[Event, None, None]:
         """Each request passes admission and routing, and goes to an instance."""
         dispatch = dispatch_each if route.looks_at_load or single_step else dispatch_ahead
-        for batch in requests(table, dispatched, scheduler.block_size, slo_priorities):
+        kind = Request if diffusion is None else DiffusionRequest
+        for batch in requests(table, dispatched, scheduler.block_size, slo_priorities, kind):
             yield from dispatch(batch)
             if progress is not None and len(batch) == _CHUNK:
                 progress(batch[-1].row + 1 - sum(i.in_flight for i in instances), len(table))
@@ -137,7 +159,7 @@ def simulate(
         instance.stop(end_ns)
     if progress is not None:
         progress(len(table) - sum(i.in_flight for i in instances), len(table))
-    return recorder.record([instance.log for instance in instances], end_ns)
+    return recorder.record(logs, end_ns)
 
 
 @contextmanager
@@ -153,7 +175,11 @@ def _without_garbage_collector() -> Iterator[None]:
 
 
 def requests(
-    table: RequestTable, count: int, block_size: int, slo_priorities: Mapping[str, int] | None = None
+    table: RequestTable,
+    count: int,
+    block_size: int,
+    slo_priorities: Mapping[str, int] | None = None,
+    kind: type[Request] = Request,
 ) -> Iterator[list[Request]]:
     """The first `count` requests of a table, made some thousands at a time as they are needed."""
     by_class = instance_priorities(slo_priorities)
@@ -173,7 +199,7 @@ def requests(
         rows = range(part.start, part.stop)
         yield list(
             map(
-                Request,
+                kind,
                 map(table.id_of, rows),
                 table.arrival_ns[part].tolist(),
                 table.prompt_tokens[part].tolist(),

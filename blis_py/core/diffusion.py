@@ -70,6 +70,8 @@ class DiffusionScheduler:
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._deadlines: list[tuple[int, int, DiffusionRequest]] = []
         self._submitted = self._admissions = 0
+        self._waiting_priorities: dict[int, int] = {}
+        """Waiting requests by priority."""
 
     # -- requests come and go ------------------------------------------------------------------
 
@@ -87,6 +89,7 @@ class DiffusionScheduler:
             heappush(self._deadlines, (request.deadline_ns, self._submitted, request))
             self.first_deadline_ns = self._deadlines[0][0]
         self.waiting.push(request)
+        self._count_waiting(request, 1)
         return None
 
     def expire(self, now_ns: int) -> list[DiffusionRequest]:
@@ -104,6 +107,7 @@ class DiffusionScheduler:
         """Drops a request, waiting or running; call it between batches."""
         if request.status is _WAITING:
             self.waiting.remove(request)
+            self._count_waiting(request, -1)
         else:
             self._leave_running(request)
         self._forget_block(request)
@@ -176,6 +180,10 @@ class DiffusionScheduler:
     def free_slots(self) -> int:
         """Request slots nobody holds."""
         return len(self._free_slots)
+
+    def blocks_in_use(self) -> int:
+        """KV blocks that requests hold."""
+        return self.kv.pool.in_use
 
     def check(self) -> None:
         """Raises `AssertionError` unless every slot and KV block is either free or held, by one request.
@@ -252,8 +260,14 @@ class DiffusionScheduler:
         assert isinstance(request, DiffusionRequest)
         shared, own, tokens = self._first_tokens(request, budget)
         if not self.kv.admit(request, shared, own, tokens):
+            if not request.blocked_at_head and len(self.waiting) > 1:
+                request.blocked_at_head = True
+                self.counters.head_of_line_events += 1
             return 0
         self.waiting.pop_head(now_ns)
+        self._count_waiting(request, -1)
+        if any(count and priority < request.priority for priority, count in self._waiting_priorities.items()):
+            self.counters.priority_inversions += 1
         counters, cached = self.counters, (len(shared) + own) * self.config.block_size
         counters.allocator_calls += 1
         request.computed = cached
@@ -328,6 +342,7 @@ class DiffusionScheduler:
         request.computed += self._block
         request.generated += emitted
         request.rounds_per_block.append(request.block_rounds)
+        _note_emission(request, self.counters.rounds - 1)
         self._forget_block(request)
         if request in outcome.keys:
             request.block_keys = [*request.block_keys, *outcome.keys[request]]
@@ -361,6 +376,7 @@ class DiffusionScheduler:
         request.preemptions += 1
         self.counters.preemptions += 1
         self.waiting.push_front(request)
+        self._count_waiting(request, 1)
 
     def _leave_running(self, request: DiffusionRequest, keep: bool = False) -> None:
         del self.running[request]
@@ -392,6 +408,19 @@ class DiffusionScheduler:
             request.slot = NO_SLOT
             self._count_call(unfinished)
 
+    def _count_waiting(self, request: Request, change: int) -> None:
+        counts = self._waiting_priorities
+        counts[request.priority] = counts.get(request.priority, 0) + change
+
     def _count_call(self, unfinished: bool = False) -> None:
         self.counters.allocator_calls += 1
         self.counters.unfinished_allocator_calls += unfinished
+
+
+def _note_emission(request: DiffusionRequest, index: int) -> None:
+    """Round `index`, counted from 0, made a block final."""
+    if request.first_tick < 0:
+        request.first_tick = index
+    elif index > request.last_tick + 1:
+        request.gaps = [*(request.gaps or ()), (request.last_tick, index)]
+    request.last_tick = index

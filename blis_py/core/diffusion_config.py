@@ -23,6 +23,14 @@ class DiffusionConfig:
     reloop: bool = True
     """Run another round on the same batch while no block is final and nobody could be admitted."""
 
+    def describe(self) -> str:
+        """In one line."""
+        off = [
+            name for name, on in (("in-place reuse", self.reuse_in_place), ("re-loop", self.reloop)) if not on
+        ]
+        mode = "first done first out" if self.fdfo else "synchronous"
+        return f"block diffusion in blocks of {self.block_tokens}, {mode}" + "".join(f", no {o}" for o in off)
+
 
 def check_diffusion_config(config: SchedulerConfig, diffusion: DiffusionConfig) -> None:
     """Raises one clear `InputError` for the first setting that cannot work."""

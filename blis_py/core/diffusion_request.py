@@ -122,6 +122,8 @@ class DiffusionCounters:
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    priority_inversions: int = 0
+    head_of_line_events: int = 0
     allocator_calls: int = 0
     """Calls that take or give back slots or KV blocks."""
     unfinished_allocator_calls: int = 0

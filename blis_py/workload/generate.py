@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.workload.arrivals import LAST_NS, Arrivals, arrivals_until
+from blis_py.workload.diffusion import DiffusionClient
 from blis_py.workload.lengths import Lengths, sample
 from blis_py.workload.prefixes import PrefixLevel, beginnings
 from blis_py.workload.sessions import Sessions, Turns, turns_until
@@ -50,6 +51,8 @@ class Client:
     streaming: bool = False
     timeout_ns: int | None = None
     slo_target_ns: int = 0
+    diffusion: DiffusionClient | None = None
+    """How its model fills blocks by denoising; None = it is autoregressive."""
 
 
 def generate(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, PrivateAttr, ValidationError
 from blis_py.errors import InputError
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
+from blis_py.workload.diffusion import KEYS, DiffusionClient, diffusion_client
 from blis_py.workload.generate import Client
 from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Text, Whole, as_text, lengths_of
 from blis_py.workload.spec_sharing import (
@@ -62,7 +63,16 @@ class ArrivalSpec(Strict):
     scale: Positive | None = None
 
 
-class ClientSpec(Strict):
+class DiffusionSpec(Strict):
+    """`kind: diffusion` and what belongs to it (`blis_py.workload.diffusion`), of a client or of all."""
+
+    kind: Literal["autoregressive", "diffusion"] | None = None
+    block_size: int | None = None
+    steps: Any = None
+    commit_rounds: int | None = None
+
+
+class ClientSpec(DiffusionSpec):
     """One source of requests, or with `reasoning.multi_turn` of sessions.
 
     Times in us; `timeout` is patience from arrival, 0: endless; absent: endless, or 300 s with several turns.
@@ -88,10 +98,11 @@ class ClientSpec(Strict):
     slo_target_us: Whole | None = None
 
 
-class WorkloadSpec(Strict):
+class WorkloadSpec(DiffusionSpec):
     """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
 
-    `num_requests` and `horizon` (us) bound it; 0 or absent: no bound.
+    `num_requests` and `horizon` (us) bound it; 0 or absent: no bound. What it says of diffusion holds for
+    every client that does not say otherwise.
     """
 
     version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = "2"
@@ -125,7 +136,7 @@ class WorkloadSpec(Strict):
         check_prefixes([client.prefixes for client in self.clients], self._file)
         aggregate = self.aggregate_rate if rate is None else rate
         return [
-            _client(client, index, aggregate * client.rate_fraction / total, prefixes, self._file)
+            _client(client, index, aggregate * client.rate_fraction / total, prefixes, self)
             for index, client in enumerate(self.clients)
         ]
 
@@ -254,9 +265,9 @@ def _prefix_lengths(clients: tuple[ClientSpec, ...], path: Path | None) -> dict[
 
 
 def _client(
-    client: ClientSpec, index: int, rate: float, prefixes: dict[str, int], path: Path | None
+    client: ClientSpec, index: int, rate: float, prefixes: dict[str, int], spec: WorkloadSpec
 ) -> Client:
-    key, arrival = f"clients[{index}]", client.arrival
+    key, arrival, path = f"clients[{index}]", client.arrival, spec.file
     group = client.prefix_group
     several = sessions(client.reasoning, client.closed_loop, key, path)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
@@ -281,4 +292,19 @@ def _client(
         streaming=client.streaming,
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
+        diffusion=_diffusion(client, key, spec),
     )
+
+
+def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:
+    """What the client says, over what the spec says for all."""
+    common, own = ({n: getattr(s, n) for n in KEYS if getattr(s, n) is not None} for s in (spec, client))
+    said = common | own
+    if said.get("kind") == "diffusion":
+        place = key if own else ""
+        return diffusion_client(said, key=place, file=spec.file)
+    for name in own if common.get("kind") == "diffusion" else said:
+        if name != "kind":
+            where, fix = f"{key}.{name}" if name in own else name, "give kind: diffusion too, or drop it"
+            raise InputError("belongs to block diffusion", file=spec.file, key=where, fix=fix)
+    return None

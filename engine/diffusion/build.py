@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.errors import InputError
-from engine.build import pick_device
+from engine.build import pick_device, run_meta
 from engine.clock import Clock, make_clock
 from engine.config import EngineConfig
 from engine.diffusion.engine import DiffusionEngine
@@ -14,6 +16,7 @@ from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.graphs import BlockGraphs
 from engine.diffusion.settings import DllmSettings, mask_token
 from engine.diffusion.slots import BlockSlots
+from engine.diffusion.steplog import RoundRecorder
 from engine.executor import Model
 from engine.graphs import CudaCapture, default_buckets
 from engine.kernels.attention import AttentionMetadata
@@ -86,6 +89,10 @@ def build_diffusion_engine(
         scheduler=scheduler,
         executor=DiffusionExecutor(model, kv, slots, config.block_size, graphs),
         clock=make_clock(config.clock) if clock is None else clock,
+        recorder=RoundRecorder(
+            run_meta(config, scheduler.config, room, device, dtype)
+            | {"diffusion": asdict(core), "algorithm": repr(settings.algorithm)}
+        ),
         vocab_size=sizes.vocab_size,
         tokenizer=tokenizer,
     )

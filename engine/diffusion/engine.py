@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -18,8 +19,9 @@ from blis_py.core.request import Request, Status
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
 from engine.clock import Clock
-from engine.diffusion.executor import DiffusionExecutor, RunningBatch
+from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.loops import run_fdfo, run_sync
+from engine.diffusion.steplog import RoundRecorder, TimedRounds
 from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
@@ -36,12 +38,18 @@ class DiffusionOutput:
     finished: list[Sequence] = field(default_factory=list)
     """Those that are over, for whatever reason."""
 
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Those that emitted something."""
+        return [sequence for sequence, tokens in self.blocks if tokens]
+
 
 class DiffusionEngine:
     """Requests in, blocks of tokens out. `engine.diffusion.build` makes one.
 
     Args:
         scheduler: fresh; the engine is its only driver.
+        recorder: gets a row for every round.
         poll: called between the rounds of a batch, to bring in arrivals (by `add_request`).
     """
 
@@ -51,15 +59,17 @@ class DiffusionEngine:
         scheduler: DiffusionScheduler,
         executor: DiffusionExecutor,
         clock: Clock,
+        recorder: RoundRecorder,
         vocab_size: int,
         tokenizer: Tokenizer | None = None,
         poll: Callable[[], None] | None = None,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
+        self.recorder = recorder
         self.tokenizer = tokenizer
         self.poll = poll
         self.log = DiffusionLog()
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._added = 0
         self._sequences: dict[Request, Sequence] = {}
         self._by_id: dict[str, DiffusionRequest] = {}
@@ -117,6 +127,7 @@ class DiffusionEngine:
         )
         self._added += 1
         self._sequences[request], self._by_id[request_id], self._committed[request] = sequence, request, ids
+        self.recorder.added(sequence)
         return sequence
 
     def abort_request(self, request_id: str) -> None:
@@ -124,6 +135,19 @@ class DiffusionEngine:
         request = self._by_id.get(request_id)
         if request is not None:
             self._to_abort.append(request)
+
+    def reset(self) -> None:
+        """As if just built: an empty prefix cache, an empty step log, request numbers and the clock at 0.
+
+        Raises:
+            RuntimeError: requests are unfinished.
+        """
+        if self._sequences:
+            raise RuntimeError(f"{len(self._sequences)} requests are unfinished")
+        self.scheduler = DiffusionScheduler(self.scheduler.config, self.scheduler.diffusion)
+        self.recorder, self.log = RoundRecorder(self.recorder.meta), DiffusionLog()
+        self._added = 0
+        self.clock.restart()
 
     @property
     def has_unfinished(self) -> bool:
@@ -139,9 +163,9 @@ class DiffusionEngine:
 
     def _check(self, ids: list[int], params: SamplingParams) -> None:
         for key, tokens in (("prompt", ids), ("stop_token_ids", params.stop_token_ids)):
-            wrong = next((token for token in tokens if not 0 <= token < self._vocab_size), None)
+            wrong = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
             if wrong is not None:
-                raise InputError(f"the model has tokens 0 to {self._vocab_size - 1}", key=key, value=wrong)
+                raise InputError(f"the model has tokens 0 to {self.vocab_size - 1}", key=key, value=wrong)
         if params.temperature:
             fix = "use temperature 0"
             raise InputError(
@@ -154,42 +178,58 @@ class DiffusionEngine:
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    def step(self) -> DiffusionOutput:
+    def step(self, now_ns: int | None = None) -> DiffusionOutput:
         """Schedule, run rounds, commit: one batch, or nothing if there is nothing to compute.
 
         An error on the way ends the requests of the batch, not the engine.
+
+        Args:
+            now_ns: when the step began, where its caller had work to do first; `None` = now.
         """
-        now_ns = self.clock.now_ns()
-        gone = self._let_go(now_ns)
+        now_ns = self.clock.now_ns() if now_ns is None else now_ns
+        gone = self.let_go(now_ns)
+        self.recorder.boundary(now_ns)
         batch = self.scheduler.schedule(now_ns)
         if batch is None:
             return DiffusionOutput(finished=gone)
+        timed = TimedRounds(self.recorder, self.clock, self.scheduler, batch, now_ns)
         for request in batch.preempted:
             self.executor.slots.evict(request)
         try:
             with torch.inference_mode():
                 running = self.executor.begin(batch, self._tokens)
-                outcome = self._run(running)
+                timed.prepared(running)
+                outcome = self._run(timed)
                 blocks = running.end(self.scheduler.diffusion.reuse_in_place)
         except Exception as error:
-            return DiffusionOutput(finished=gone + self._fail(batch, error))
-        return self._commit(batch, outcome, blocks, gone)
+            return DiffusionOutput(finished=gone + self._fail(batch, error, timed))
+        return self._commit(batch, outcome, blocks, gone, timed)
 
-    def _run(self, running: RunningBatch) -> Outcome:
+    def _run(self, timed: TimedRounds) -> Outcome:
         if self.scheduler.diffusion.fdfo:
-            return run_fdfo(running, self._must_yield)
-        return run_sync(running)
+            return run_fdfo(timed, partial(self._must_yield, timed))
+        return run_sync(timed)
 
-    def _must_yield(self) -> bool:
+    def _must_yield(self, timed: TimedRounds) -> bool:
         if self.poll is not None:
             self.poll()
-        return bool(self._to_abort) or self.scheduler.must_yield(self.clock.now_ns())
+        now_ns = self.clock.now_ns()
+        if self._to_abort or self.scheduler.must_yield(now_ns):
+            return True
+        self.recorder.boundary(now_ns)
+        timed.goes_on(now_ns)
+        return False
 
     def _tokens(self, request: DiffusionRequest, start: int, end: int) -> list[int]:
         return self._committed[request][start:end]
 
     def _commit(
-        self, batch: Batch, outcome: Outcome, blocks: list[list[int]], gone: list[Sequence]
+        self,
+        batch: Batch,
+        outcome: Outcome,
+        blocks: list[list[int]],
+        gone: list[Sequence],
+        timed: TimedRounds,
     ) -> DiffusionOutput:
         """Committed blocks become output, as far as their first end of sequence."""
         emitted: dict[Request, list[int]] = {}
@@ -221,6 +261,7 @@ class DiffusionEngine:
             output.blocks.append((sequence, emitted[commit.request]))
             if commit.finished:
                 output.finished.append(self._remove(commit.request, end_ns))
+        timed.over(end_ns, commits)
         return output
 
     def _new_keys(self, request: DiffusionRequest) -> list[bytes]:
@@ -235,19 +276,21 @@ class DiffusionEngine:
 
     # -- leaving -----------------------------------------------------------------------------------
 
-    def _let_go(self, now_ns: int) -> list[Sequence]:
-        """Ends those whose deadline has come and those to be aborted."""
+    def let_go(self, now_ns: int | None = None) -> list[Sequence]:
+        """Ends those whose deadline has come and those to be aborted; every step begins with it."""
+        now_ns = self.clock.now_ns() if now_ns is None else now_ns
         gone = []
         if self.scheduler.first_deadline_ns <= now_ns:
             gone += [self._remove(request, now_ns) for request in self.scheduler.expire(now_ns)]
         for request in self._to_abort:
             if request.status is not Status.FINISHED:
                 self.scheduler.abort(request)
+                self.recorder.aborted(self._sequences[request], now_ns)
                 gone.append(self._remove(request, now_ns))
         self._to_abort.clear()
         return gone
 
-    def _fail(self, batch: Batch, error: Exception) -> list[Sequence]:
+    def _fail(self, batch: Batch, error: Exception, timed: TimedRounds) -> list[Sequence]:
         """Ends the requests of a batch that broke, the latest first: it may share pages of an earlier one."""
         involved = {*batch.denoise, *(request for request, _ in batch.prefills)}
         end_ns, failed = self.clock.now_ns(), []
@@ -256,6 +299,7 @@ class DiffusionEngine:
             sequence = self._sequences[request]
             sequence.finish_reason, sequence.error = "error", f"{type(error).__name__}: {error}"
             failed.append(self._remove(request, end_ns))
+        timed.failed(end_ns, failed)
         return failed
 
     def _remove(self, request: DiffusionRequest, now_ns: int) -> Sequence:

@@ -66,6 +66,20 @@ class RunningBatch:
     def has_prompts(self) -> bool:
         return bool(self.batch.prefills)
 
+    @property
+    def rows_wanted(self) -> list[int]:
+        """Rows of logits that each block still at work needs in the next round; 0 = it is final already."""
+        return [rows for rows, over in zip(self._wanted, self.done, strict=True) if not over]
+
+    @property
+    def on_cuda(self) -> bool:
+        return self._slots_of.device.type == "cuda"
+
+    @property
+    def bucket(self) -> int:
+        """Blocks of the CUDA graph that runs the rounds; 0 = there is none."""
+        return self._bucket
+
     def _lay_out(self, work: list[tuple[DiffusionRequest, int]], prompts: list[int]) -> None:
         page, device = self._executor.page_tokens, self._slots_of.device
         positions = np.concatenate([np.arange(r.computed, r.computed + n) for r, n in work])

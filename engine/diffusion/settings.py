@@ -45,6 +45,12 @@ class DllmSettings:
     reuse_in_place: bool = True
     reloop: bool = True
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those of the algorithm, as `--dllm-config` names them."""
+        algorithm: Any = self.algorithm
+        return {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
+
     def core(self, block_tokens: int) -> DiffusionConfig:
         """The scheduler's part, for a model with blocks of this size."""
         return DiffusionConfig(block_tokens, self.fdfo, self.reuse_in_place, self.reloop)

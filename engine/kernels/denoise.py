@@ -10,6 +10,8 @@ from engine.kernels import backend
 from engine.kernels.reference import denoise as reference
 
 Tensor = torch.Tensor
+MOST_POSITIONS = 128
+"""Of a diffusion block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ def denoise(
         raise ValueError("a rule with edits counts its rounds: give edit_rounds")
     if backend.choose(ids) == "reference":
         return reference.denoise(ids, answer, logits, rows, mask_id, rule, edit_rounds)
+    if backend.choose_cuda(ids) == "cuda" and ids.shape[1] <= MOST_POSITIONS:
+        from engine.kernels.cuda import denoise as compiled
+
+        return compiled.denoise(ids, answer, logits, rows, mask_id, rule, edit_rounds)
     from engine.kernels.triton import denoise as kernel
 
     return kernel.denoise(ids, answer, logits, rows, mask_id, rule, edit_rounds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
+from blis_py.cluster.diffusion import DiffusionCosts
 from blis_py.cluster.diffusion_record import DiffusionRun
-from blis_py.cluster.diffusion_run import diffusion_workload, simulate_diffusion
-from blis_py.cluster.diffusion_steps import (
-    DenoiseSteps,
-    Histogram,
-    MeanAndSpread,
-    Mixture,
-    draw_rounds,
-    steps_from_mapping,
-)
+from blis_py.cluster.diffusion_run import run_alone
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
-from blis_py.errors import InputError
-from blis_py.latency import build as build_latency
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
-from blis_py.latency.model_shape import load_model
-from blis_py.workload.generate import generate
-from blis_py.workload.spec import load_spec
-from blis_py.workload.streams import stream
+from blis_py.workload.diffusion import draw_rounds
+from blis_py.workload.diffusion_steps import (
+    DenoiseSteps,
+    MeanAndSpread,
+)
 
 MS = 1_000_000
 FLAT = Linear(LinearCoefficients(LinearCosts(step=MS)))
@@ -54,10 +42,17 @@ def simulate(
     modes = {name: given.pop(name) for name in list(given) if name in MODES}
     defaults = {"num_kv_blocks": 4096, "max_model_len": 4096, "block_size": 32, "max_num_seqs": 3}
     config = SchedulerConfig(**{**defaults, **given})
-    scheduler = DiffusionScheduler(config, DiffusionConfig(**modes))
-    run = DiffusionInstance(scheduler, latency, rounds, costs, single_step).run(requests)
-    scheduler.check()
-    assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
+    run = run_alone(
+        requests,
+        rounds,
+        scheduler=config,
+        latency=latency,
+        diffusion=DiffusionConfig(**modes),
+        costs=costs,
+        single_step=single_step,
+    )
+    run.scheduler.check()
+    assert run.scheduler.kv.pool.num_free == run.scheduler.kv.pool.total
     return run
 
 
@@ -193,103 +188,3 @@ def test_a_round_is_priced_as_prefills_under_a_block_causal_mask() -> None:
         (1, 32, 32 * 64 + within, 64, 13),
         (1, 32, 32 * 64 + within, 64, 0),
     ]
-
-
-# -- step counts -------------------------------------------------------------------------------------
-
-
-def drawn(steps: DenoiseSteps, count: int = 20_000) -> Any:
-    return steps.draw(stream(1, "test"), count)
-
-
-def test_distributions_have_the_moments_they_are_given() -> None:
-    counts = drawn(steps_from_mapping({"mean": 12.5, "cv": 0.28}))
-    assert counts.mean() == pytest.approx(12.5, rel=0.01)
-    assert counts.std() / counts.mean() == pytest.approx(0.28, rel=0.03)
-    assert 1 <= counts.min() <= counts.max() <= 32
-    histogram = drawn(steps_from_mapping({"histogram": {4: 3, 9: 1}}))
-    assert set(histogram.tolist()) == {4, 9}
-    assert (histogram == 4).mean() == pytest.approx(0.75, abs=0.01)
-    bimodal = {
-        "mixture": [
-            {"weight": 4, "steps": {"histogram": {10: 1}}},
-            {"weight": 1, "steps": {"mean": 32, "cv": 0}},
-        ]
-    }
-    assert (drawn(steps_from_mapping(bimodal)) == 32).mean() == pytest.approx(0.2, abs=0.01)
-
-
-def test_descriptions_become_the_distributions_they_describe() -> None:
-    assert steps_from_mapping({"mean": 8, "cv": 0.5, "cap": 16}) == MeanAndSpread(8.0, 0.5, 16)
-    mixture = steps_from_mapping({"mixture": [{"weight": 1, "steps": {"histogram": {"3": 2}}}]})
-    assert mixture == Mixture([(1.0, Histogram({3: 2.0}))])
-
-
-@pytest.mark.parametrize(
-    ("values", "key"),
-    [
-        ({}, "steps"),
-        ({"mean": 8}, "steps.cv"),
-        ({"mean": 40, "cv": 0.2}, "steps.mean"),
-        ({"mean": 8, "cv": -1}, "steps.cv"),
-        ({"mean": 8, "cv": 0.2, "cap": 9.5}, "steps.cap"),
-        ({"mean": 8, "cv": 0.2, "std": 1}, "steps.std"),
-        ({"histogram": {"x": 1}}, "steps.histogram.x"),
-        ({"histogram": {0: 1}}, "steps.histogram.0"),
-        ({"histogram": {4: 0}}, "steps.histogram"),
-        ({"mixture": []}, "steps.mixture"),
-        ({"mixture": [{"weight": 1, "steps": {"mean": 1}}]}, "steps.mixture[0].steps.cv"),
-    ],
-)
-def test_bad_descriptions_are_refused_by_key(values: Any, key: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        steps_from_mapping(values)
-    assert refusal.value.key == key
-
-
-def test_step_counts_depend_on_requests_and_seed_alone() -> None:
-    steps = MeanAndSpread(12.5, 0.3)
-    few = draw_rounds([request(0, 5, 60)], steps, block_tokens=32, seed=9)
-    more = draw_rounds([request(0, 5, 60), request(1)], steps, block_tokens=32, seed=9)
-    assert more[0] == few[0]
-    assert len(few[0]) == 3
-    assert draw_rounds([request(0, 5, 60)], steps, block_tokens=32, seed=10) != few
-
-
-# -- whole workloads -----------------------------------------------------------------------------------
-
-
-def test_a_workload_spec_runs_on_a_roofline_and_fdfo_is_faster() -> None:
-    spec = Path(__file__).resolve().parents[2] / "workloads" / "chat.yaml"
-    table = generate(load_spec(spec), num_requests=150, rate=40)
-    workload = diffusion_workload({"kind": "diffusion", "steps": {"mean": 12.5, "cv": 0.28}})
-    summaries = []
-    for fdfo in (True, False):
-        run = simulate_diffusion(
-            table,
-            workload,
-            scheduler=SchedulerConfig(num_kv_blocks=4096, max_model_len=8192, block_size=64, max_num_seqs=16),
-            latency=build_latency("roofline", shape=load_model("llada2.0-mini"), gpu=load_gpu("h200")),
-            fdfo=fdfo,
-        )
-        summaries.append(run.summary())
-    assert [summary["completed"] for summary in summaries] == [150, 150]
-    assert summaries[0]["output_tokens"] == summaries[1]["output_tokens"] == table.output_tokens.sum()
-    assert summaries[0]["mean_e2e_ms"] < summaries[1]["mean_e2e_ms"]
-    assert summaries[0]["rounds"] < summaries[1]["rounds"]
-
-
-@pytest.mark.parametrize(
-    ("values", "key"),
-    [
-        ({"kind": "ar", "steps": {"mean": 2, "cv": 0}}, "clients[0].dllm.kind"),
-        ({"kind": "diffusion", "step": {}}, "clients[0].dllm.step"),
-        ({"kind": "diffusion", "block_size": 0, "steps": {}}, "clients[0].dllm.block_size"),
-        ({"kind": "diffusion"}, "clients[0].dllm.steps"),
-        ({"kind": "diffusion", "commit_rounds": 2, "steps": {}}, "clients[0].dllm.commit_rounds"),
-    ],
-)
-def test_bad_diffusion_sections_are_refused_by_key(values: Any, key: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        diffusion_workload(values, key="clients[0].dllm")
-    assert refusal.value.key == key

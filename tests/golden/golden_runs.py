@@ -16,20 +16,31 @@ import blis_py as blis
 HERE = Path(__file__).parent
 WORKLOADS = sorted((HERE.parents[1] / "workloads").glob("*.yaml"))
 
+DIFFUSION: dict[str, Any] = {
+    "model": "llada2.0-mini",
+    "latency_model": "roofline",
+    "block_size": 32,
+    "num_kv_blocks": 24,
+    "max_num_seqs": 16,
+    "max_model_len": 768,
+}
+"""Instead, for block diffusion."""
+
 
 def golden_run(workload: Path) -> dict[str, Any]:
     """What a pinned run consists of: its counts, its latencies, the fate of single requests."""
-    result = blis.run(
-        model="llama-3.1-8b",
-        gpu="h100",
-        num_instances=2,
-        num_kv_blocks=3000,
-        scheduler="priority-fcfs",
-        preemption_policy="priority",
-        workload=str(workload),
-        num_requests=400,
-        max_model_len=40_000,
-    )
+    settings: dict[str, Any] = {
+        "model": "llama-3.1-8b",
+        "gpu": "h100",
+        "num_instances": 2,
+        "num_kv_blocks": 3000,
+        "scheduler": "priority-fcfs",
+        "preemption_policy": "priority",
+        "workload": str(workload),
+        "num_requests": 400,
+        "max_model_len": 40_000,
+    }
+    result = blis.run(**settings | (DIFFUSION if workload.stem.startswith("diffusion") else {}))
     record, cluster = result.record, result.summary["cluster"]
     sample = range(0, len(record.table), 40)
     return {

@@ -216,7 +216,7 @@ def test_bundled_workloads_are_valid_and_generate(path: Path) -> None:
 
 
 def test_all_bundled_workloads_are_there() -> None:
-    names = "batch bursty chat code hot-prefix mixed-slo multi-turn-chat rag rag-nested"
+    names = "batch bursty chat code diffusion-tiny hot-prefix mixed-slo multi-turn-chat rag rag-nested"
     assert {path.stem for path in BUNDLED} == set(names.split())
 
 

@@ -30,6 +30,13 @@ LAUNCHES: dict[str, tuple[type, ...]] = {
     "blis_align_experts": (_pointer, _int, _int, _int, _int, _pointer, _pointer, _pointer),
     # logits, bitmask, rows, vocabulary, temperatures, top_k, top_p, min_p, seeds, positions, scratch, tokens
     "blis_sample": (_pointer, _pointer, _int, _int, *(_pointer,) * 8),
+    # ids, answer, logits, rows, tokens, confidence, ticket, edit_rounds, done, num_rows, num_blocks,
+    # positions, vocabulary, stride, mask_id, threshold, at_least, edits, edit_threshold, max_edit_rounds,
+    # penalty
+    "blis_denoise": (
+        *(_pointer,) * 9,
+        *(_int, _int, _int, _int, _long, _int, _float, _int, _int, _float, _int, _float),
+    ),
 }
 # name: argument types of the functions that launch nothing; they return an int.
 QUERIES: dict[str, tuple[type, ...]] = {"blis_sample_scratch_bytes": ()}

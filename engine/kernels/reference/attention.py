@@ -1,8 +1,9 @@
 """Paged attention in plain torch: the CPU engine's path, and the oracle of the Triton kernels.
 
-Sequences of one query length and of similar context are attended together: one gather of their pages and one
-masked scaled-dot-product attention per such group, so that decoding a batch, or its diffusion blocks, is one
-call. What depends on the batch alone (indices, masks) is derived once and reused by every layer.
+All decodes of a batch, or all of its diffusion blocks, are attended in one call, padded to the longest
+context; every other prefill has a call of its own. So the time of a step follows from its features: a call
+per prefill, and sequences times longest context. What depends on the batch alone (indices, masks) is derived
+once and reused by every layer.
 """
 
 from __future__ import annotations
@@ -95,24 +96,25 @@ def _gather(cache: Tensor, group: Group) -> Tensor:
 
 
 def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[Group]:
-    """Sort a batch into groups, so that padding at most quadruples the keys read of longer contexts.
+    """Sort a batch into groups.
 
-    Contexts below 128 tokens go together: another call costs more than their padding.
     In numpy: these are many operations on few numbers, where torch spends microseconds on each.
     """
     starts, seq_lens, tables = (
         tensor.cpu().numpy() for tensor in (meta.query_start, meta.seq_lens, meta.block_tables)
     )
-    members: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
-    for sequence, (query_len, length) in enumerate(
-        zip(np.diff(starts).tolist(), seq_lens.tolist(), strict=True)
-    ):
-        fresh = 1 < query_len == length and meta.mask_block == 1
-        if query_len:
-            members[query_len, max(3, length.bit_length() // 2), fresh].append(sequence)
+    together: dict[int, list[int]] = defaultdict(list)
+    groups = []
+    for sequence, query_len in enumerate(np.diff(starts).tolist()):
+        if sequence < meta.num_decodes or meta.mask_block > 1:
+            together[query_len].append(sequence)
+        else:
+            groups.append((query_len, [sequence], query_len == seq_lens[sequence]))
+    groups += [(query_len, members, False) for query_len, members in together.items() if query_len]
     return [
         _group(meta.mask_block, k_cache, q, query_len, starts[which], seq_lens[which], tables[which], fresh)
-        for (query_len, _, fresh), which in members.items()
+        for query_len, which, fresh in groups
+        if query_len
     ]
 
 

@@ -20,8 +20,7 @@ from stub_blocks import (
     stub_engine,
 )
 
-from blis_py.cluster.diffusion import DiffusionInstance
-from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.cluster.diffusion_run import run_alone
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
@@ -216,9 +215,13 @@ def test_engine_and_simulator_form_the_same_batches_given_the_same_step_counts(f
         for row, (sequence, (prompt, _)) in enumerate(zip(sequences, asked, strict=True))
     ]
     rounds = [sequence.request.rounds_per_block for sequence in sequences]  # type: ignore[attr-defined]
-    core = DiffusionScheduler(engine.scheduler.config, engine.scheduler.diffusion)
-    latency = Linear(LinearCoefficients(LinearCosts(step=1000)))
-    simulated = DiffusionInstance(core, latency, rounds).run(requests)
+    simulated = run_alone(
+        requests,
+        rounds,
+        scheduler=engine.scheduler.config,
+        latency=Linear(LinearCoefficients(LinearCosts(step=1000))),
+        diffusion=engine.scheduler.diffusion,
+    )
     assert simulated.batches == engine.log.rows
     assert simulated.counters.rounds == engine.scheduler.counters.rounds
     assert simulated.counters.wasted_tokens == engine.scheduler.counters.wasted_tokens

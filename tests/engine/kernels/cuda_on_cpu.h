@@ -238,6 +238,7 @@ inline int atomicAdd(int* address, int value) {
     *address += value;
     return before;
 }
+inline void __threadfence() {}
 template <typename T>
 T __ldcg(const T* pointer) {
     return *static_cast<const volatile T*>(pointer);

@@ -1,0 +1,149 @@
+"""Writes down what happens on block-diffusion instances, as the columns of any other run and some more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, DiffusionRequest
+from blis_py.core.diffusion_request import Outcome as BatchOutcome
+from blis_py.core.request import Request
+from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.workload.table import Ints, RequestTable
+
+_FEATURES = tuple(field.name for field in fields(DiffusionFeatures))
+_RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", *_FEATURES)
+
+
+class DiffusionRecorder(Recorder):
+    """The request columns of one run.
+
+    A request emits with the rounds that make its blocks final. Its client sees a block once the front end
+    has dealt with all of the block's tokens.
+    """
+
+    def __init__(
+        self, table: RequestTable, frontend: FrontendDelays, block_tokens: int, on_the_way_ns: int = 0
+    ) -> None:
+        super().__init__(table, frontend, on_the_way_ns)
+        self.block_tokens = block_tokens
+        self.blocks, self.rounds = (np.zeros(len(table), dtype=np.int64) for _ in range(2))
+
+    def record(self, logs: Sequence[InstanceLog], end_ns: int) -> RunRecord:
+        record = super().record(logs, end_ns)
+        record.blocks, record.block_rounds = self.blocks, self.rounds
+        record.tokens_per_output = self.block_tokens
+        return record
+
+    def first_tokens(self, prompt_tokens: Ints) -> Ints:
+        """New tokens of a full first block: the tail of the prompt stands at its beginning."""
+        return self.block_tokens - prompt_tokens % self.block_tokens
+
+    def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
+        """Nothing: `DiffusionInstanceLog.timed_out` forgets whole blocks."""
+
+    def _token_times(self, instances: Sequence[InstanceRecord]) -> tuple[Ints, Ints]:
+        first_ns, last_ns = super()._token_times(instances)
+        seen = np.minimum(self.first_tokens(self.table.prompt_tokens), self.emitted_tokens)
+        first_ns += np.where(first_ns >= 0, (seen - 1) * self.frontend.per_token_ns, 0)
+        return first_ns, last_ns
+
+
+class DiffusionInstanceLog(InstanceLog):
+    """What one instance did, round by round, and the fate of the requests dispatched to it."""
+
+    def __init__(
+        self, recorder: DiffusionRecorder, scheduler: DiffusionScheduler, record_steps: bool
+    ) -> None:
+        super().__init__(recorder, scheduler, record_steps)  # type: ignore[arg-type]
+        self._recorder, self._core = recorder, scheduler
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        self._ends.append(end_ns)
+        if self._runs is not None:
+            core, features = self._core, batch.features
+            self._runs.extend((start_ns, end_ns, 1, len(core.waiting), len(core.running)))
+            self._runs.append(core.blocks_in_use())
+            self._runs.extend([getattr(features, name) for name in _FEATURES])
+
+    def batch(self, batch: Batch, outcome: BatchOutcome) -> None:
+        """Nothing to note: its rounds are."""
+
+    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
+        self.finished([commit.request for commit in commits if commit.finished])
+
+    def timed_out(self, requests: list[Request]) -> None:
+        for request in requests:
+            finish_ns = max(request.deadline_ns, int(self._recorder.ready_ns[request.row]))
+            self._forget_unseen_blocks(request, finish_ns)
+        super().timed_out(requests)
+
+    def _forget_unseen_blocks(self, request: Request, finish_ns: int) -> None:
+        """Takes away the blocks that came after their client had given up."""
+        if request.first_tick < 0:
+            return
+        first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
+        block, per_token_ns = self._recorder.block_tokens, self._recorder.frontend.per_token_ns
+        emitting, tokens = list(_emitting(request)), 0
+        for index, step in enumerate(emitting):
+            tokens = first + index * block
+            if self._ends[step] + tokens * per_token_ns > finish_ns:
+                self._keep(request, emitting[:index], tokens - (block if index else first))
+                return
+
+    def _keep(self, request: Request, emitting: list[int], tokens: int) -> None:
+        assert isinstance(request, DiffusionRequest)
+        request.first_tick, request.last_tick = (emitting[0], emitting[-1]) if emitting else (-1, -1)
+        request.gaps = [gap for gap in request.gaps or () if gap[1] <= request.last_tick]
+        del request.rounds_per_block[len(emitting) :]
+        request.generated = tokens
+
+    def ended(self, requests: list[Request], outcome: Outcome) -> None:
+        super().ended(requests, outcome)
+        for request in requests:
+            assert isinstance(request, DiffusionRequest)
+            self._recorder.blocks[request.row] = len(request.rounds_per_block)
+            self._recorder.rounds[request.row] = sum(request.rounds_per_block)
+
+    def record(self) -> InstanceRecord:
+        self._note_finished()
+        core = self._core
+        counters, pool, block = core.counters, core.kv.pool, core.diffusion.block_tokens
+        runs = None
+        if self._runs is not None:
+            rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(_RUN_COLUMNS))
+            runs = {
+                name: rows[:, i] if name == "prefill_prompt_pairs" else rows[:, i].astype(np.int64)
+                for i, name in enumerate(_RUN_COLUMNS)
+            }
+        return InstanceRecord(
+            num_kv_blocks=core.config.num_kv_blocks,
+            step_end_ns=np.array(self._ends, dtype=np.int64),
+            busy_ns=self._busy_ns(),
+            peak_kv_blocks=pool.total - pool.least_free,
+            kv_block_steps=pool.in_use_ticks,
+            prefill_tokens=counters.prefill_tokens,
+            decode_tokens=block * (counters.block_rounds + counters.idle_block_rounds),
+            prefix_queried_tokens=counters.prefix_queried_tokens,
+            prefix_hit_tokens=counters.prefix_hit_tokens,
+            preemptions=counters.preemptions,
+            priority_inversions=counters.priority_inversions,
+            head_of_line_events=counters.head_of_line_events,
+            runs=runs,
+            diffusion=counters,
+        )
+
+
+def _emitting(request: Request) -> Iterator[int]:
+    """The rounds that made its blocks final."""
+    after = dict(request.gaps or ())
+    step = request.first_tick
+    while step < request.last_tick:
+        yield step
+        step = after.get(step, step + 1)
+    yield step

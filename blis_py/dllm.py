@@ -1,0 +1,81 @@
+"""From a workload of block diffusion and the `dllm` settings to what the simulation needs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py.config_models import DllmSection
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
+from blis_py.errors import InputError
+from blis_py.sources import Demand
+from blis_py.workload.diffusion import DiffusionClient, table_rounds
+from blis_py.workload.yamlfile import load_mapping
+
+if TYPE_CHECKING:
+    from blis_py.cluster.diffusion_run import BlockDiffusion
+
+
+def block_diffusion(
+    demand: Demand, settings: DllmSection, scheduler: SchedulerConfig
+) -> BlockDiffusion | None:
+    """Rounds for every block, and how blocks are executed; None for an autoregressive workload.
+
+    Raises:
+        InputError: clients of both kinds, or with blocks of different size; step counts that the workload
+            does not have; settings that cannot work, or that an autoregressive workload has no use for; a
+            trace of block diffusion without a word on its step counts.
+    """
+    if not demand.diffusion:
+        if demand.diffusion_trace is not None:
+            fix = "give --dllm-workload FILE: a run of the engine has it beside the trace, as dllm.yaml"
+            problem = "the trace is of block diffusion, and nothing says how its blocks are denoised"
+            raise InputError(problem, file=demand.diffusion_trace, fix=fix)
+        _refuse_idle(settings)
+        return None
+    from blis_py.cluster.diffusion import DiffusionCosts
+    from blis_py.cluster.diffusion_run import BlockDiffusion
+
+    block_tokens = _block_tokens(demand)
+    config = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)
+    check_diffusion_config(scheduler, config)
+    parameters: dict[str, Any] = {} if settings.config is None else load_mapping(Path(settings.config))
+    measured = {
+        name: client.choose(settings.algorithm, parameters) for name, client in demand.diffusion.items()
+    }
+    rounds = table_rounds(demand.table, measured, block_tokens, demand.seed)
+    costs = DiffusionCosts(round(settings.schedule_us * 1000), round(settings.allocator_call_us * 1000))
+    return BlockDiffusion(rounds, config, costs)
+
+
+def _refuse_idle(settings: DllmSection) -> None:
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value != field.default:
+            fix = "drop it, or say kind: diffusion in the workload spec (or --dllm-workload)"
+            key = f"dllm.{field.name}"
+            raise InputError("has no use: the workload is autoregressive", key=key, value=value, fix=fix)
+
+
+def _block_tokens(demand: Demand) -> int:
+    clients: list[tuple[str, DiffusionClient | None]] = [
+        (name, demand.diffusion.get(name)) for name in demand.table.client.names
+    ]
+    plain = next((name for name, client in clients if client is None), None)
+    name, first = next((name, client) for name, client in clients if client is not None)
+    if plain is not None:
+        raise InputError(
+            f"{name} fills blocks by diffusion, {plain} is autoregressive: no instance serves both",
+            key="clients",
+            fix="say kind: diffusion for all clients or for none, and simulate the others by themselves",
+        )
+    for other, client in clients:
+        if client is not None and client.block_tokens != first.block_tokens:
+            raise InputError(
+                f"{name} has blocks of {first.block_tokens} tokens, {other} of {client.block_tokens}",
+                key="block_size",
+                fix="a model has one block size: use the same for all clients",
+            )
+    return first.block_tokens

@@ -1,0 +1,276 @@
+"""How many denoise rounds a diffusion block takes: distributions to draw from.
+
+The counts are rounds that change something; the forward that writes the final keys and values comes on
+top. A workload describes them by a mapping, one of
+
+    {histogram: {4: 10, 5: 30, 32: 2}}                        rounds: weight, as measured
+    {mean: 12.5, cv: 0.28, cap: 32}                           gamma distributed, rounded, 1 to cap
+    {mixture: [{weight: 4, steps: {...}}, {weight: 1, steps: {...}}]}
+    {sequences: measured.csv}                                 whole requests, as measured; or a list of lists
+    {recorded: block_rounds.csv}                                each request of a trace its own, as in its run
+
+The first three draw each block by itself. Measured blocks of one request resemble each other, which matters
+where slow requests meet: sequences keep that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+
+Ints = NDArray[np.int64]
+
+
+class DenoiseSteps(Protocol):
+    """A distribution of denoise rounds per block, each at least 1."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> Ints: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Rounds -> weight; weights need not sum to 1."""
+
+    weights: Mapping[int, float]
+
+    def draw(self, rng: np.random.Generator, count: int) -> Ints:
+        rounds = np.array(sorted(self.weights), dtype=np.int64)
+        cumulated = np.cumsum([self.weights[int(value)] for value in rounds])
+        found = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
+        drawn: Ints = rounds[found]
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class MeanAndSpread:
+    """Gamma distributed with a mean and a coefficient of variation, rounded, between 1 and `cap`."""
+
+    mean: float
+    cv: float
+    cap: int = 32
+
+    def draw(self, rng: np.random.Generator, count: int) -> Ints:
+        if self.cv == 0:
+            values = np.full(count, self.mean)
+        else:
+            shape = self.cv**-2
+            values = rng.gamma(shape, self.mean / shape, count)
+        return np.clip(np.floor(values + 0.5), 1, self.cap).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Each block belongs to one of the parts, with a probability in proportion to its weight."""
+
+    parts: Sequence[tuple[float, DenoiseSteps]]
+
+    def draw(self, rng: np.random.Generator, count: int) -> Ints:
+        weights = np.array([weight for weight, _ in self.parts])
+        choice, *streams = rng.spawn(1 + len(self.parts))
+        part = np.searchsorted(np.cumsum(weights), choice.random(count) * weights.sum(), side="right")
+        drawn = [steps.draw(own, count) for (_, steps), own in zip(self.parts, streams, strict=True)]
+        chosen: Ints = np.choose(part, drawn)
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Measured requests, each the denoise rounds of its blocks, to be drawn as a whole.
+
+    A request of n blocks takes one among those of n blocks, all equally likely; where there are none, the
+    first n blocks of one among the longer ones; and where nothing is so long, one of the longest and after it
+    what a request of the remaining blocks would take.
+    """
+
+    rounds: Sequence[Sequence[int]]
+
+    def draw_requests(self, rng: np.random.Generator, counts: Sequence[int]) -> Ints:
+        """The rounds of all blocks of requests with so many blocks, one request after another."""
+        longest = max(map(len, self.rounds))
+        groups = [self._of(count) for count in range(longest + 1)]
+        drawn: list[int] = []
+        for count in counts:
+            for begin in range(0, count, longest):
+                blocks = min(count - begin, longest)
+                group = groups[blocks]
+                drawn += group[int(rng.random() * len(group))][:blocks]
+        return np.array(drawn, dtype=np.int64)
+
+    def _of(self, count: int) -> list[Sequence[int]]:
+        exact = [rounds for rounds in self.rounds if len(rounds) == count]
+        return exact or [rounds for rounds in self.rounds if len(rounds) > count]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The rounds of the blocks of the very requests of a trace, by their numbers there."""
+
+    rounds: Mapping[int, Sequence[int]]
+    file: Path
+
+    def of(self, rng: np.random.Generator, numbers: Sequence[int], counts: Sequence[int]) -> Ints:
+        """The rounds of all blocks of requests with so many blocks, one request after another.
+
+        A request that did not come to its end has fewer than it would have had. What is missing is drawn
+        from the others, as `Sequences` do.
+
+        Raises:
+            InputError: a request had more blocks than it takes, or none of them is known.
+        """
+        if not any(number in self.rounds for number in numbers):
+            fix = "give the block_rounds.csv that lies beside the trace"
+            raise InputError("has none of the requests", file=self.file, fix=fix)
+        others = Sequences(tuple(self.rounds.values()))
+        taken: list[int] = []
+        for number, count in zip(numbers, counts, strict=True):
+            own = self.rounds.get(number, ())
+            if len(own) > count:
+                raise InputError(
+                    f"had {len(own)} blocks, and its lengths make {count}",
+                    file=self.file,
+                    key=f"request_id {number}",
+                    fix="give the block_rounds.csv beside the trace, and the block size of the model",
+                )
+            taken += own
+            if len(own) < count:
+                taken += others.draw_requests(rng, [count])[len(own) :].tolist()
+        return np.array(taken, dtype=np.int64)
+
+
+Drawn = DenoiseSteps | Sequences
+"""Drawn block by block, or a request as a whole."""
+Steps = Drawn | Recorded
+
+
+def steps_from_mapping(values: Any, *, key: str = "steps", file: str | Path | None = None) -> Steps:
+    """A distribution from its description.
+
+    Raises:
+        InputError: with the dotted key of what cannot be.
+    """
+    if isinstance(values, Mapping) and "recorded" in values:
+        _only(values, ("recorded",), key, file)
+        return _recorded(values["recorded"], f"{key}.recorded", file)
+    if isinstance(values, Mapping) and "sequences" in values:
+        _only(values, ("sequences",), key, file)
+        return _sequences(values["sequences"], f"{key}.sequences", file)
+    return _per_block(values, key, file)
+
+
+def _per_block(values: Any, key: str, file: str | Path | None) -> DenoiseSteps:
+    if not isinstance(values, Mapping) or not (set(values) & {"histogram", "mean", "mixture"}):
+        kinds = "histogram, mean and cv, mixture, sequences, or recorded"
+        raise InputError(f"must have {kinds}", file=file, key=key)
+    if "histogram" in values:
+        _only(values, ("histogram",), key, file)
+        return _histogram(values["histogram"], f"{key}.histogram", file)
+    if "mixture" in values:
+        _only(values, ("mixture",), key, file)
+        return _mixture(values["mixture"], f"{key}.mixture", file)
+    _only(values, ("mean", "cv", "cap"), key, file)
+    cap = _number(values, "cap", key, file, 32)
+    mean, cv = _number(values, "mean", key, file), _number(values, "cv", key, file)
+    if not 1 <= mean <= cap:
+        raise InputError(f"must be between 1 and the cap ({cap:g})", file=file, key=f"{key}.mean", value=mean)
+    if cap != int(cap):
+        raise InputError("must be a whole number of rounds", file=file, key=f"{key}.cap", value=cap)
+    return MeanAndSpread(mean, cv, int(cap))
+
+
+def _only(values: Mapping[str, Any], allowed: tuple[str, ...], key: str, file: str | Path | None) -> None:
+    for name in values:
+        if name not in allowed:
+            fix = f"use {', '.join(allowed)}"
+            raise InputError("unknown key", file=file, key=f"{key}.{name}", fix=fix)
+
+
+def _number(
+    values: Mapping[str, Any], name: str, key: str, file: str | Path | None, default: float | None = None
+) -> float:
+    value = values.get(name, default)
+    if value is None:
+        raise InputError("missing key", file=file, key=f"{key}.{name}", fix="add it")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value < 0:
+        raise InputError("must be a number of at least 0", file=file, key=f"{key}.{name}", value=value)
+    return float(value)
+
+
+def _histogram(values: Any, key: str, file: str | Path | None) -> Histogram:
+    if not isinstance(values, Mapping):
+        raise InputError("must map rounds to weights", file=file, key=key)
+    weights: dict[int, float] = {}
+    for name in values:
+        if not str(name).isdecimal() or int(name) < 1:
+            problem = "a key must be a number of rounds of at least 1"
+            raise InputError(problem, file=file, key=f"{key}.{name}")
+        weights[int(name)] = _number(values, name, key, file)
+    if sum(weights.values()) <= 0:
+        raise InputError("needs weights above 0", file=file, key=key, fix="write `rounds: weight`")
+    return Histogram(weights)
+
+
+def _mixture(values: Any, key: str, file: str | Path | None) -> Mixture:
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise InputError("must be a list of {weight, steps}", file=file, key=key)
+    parts = []
+    for index, part in enumerate(values):
+        where = f"{key}[{index}]"
+        if not isinstance(part, Mapping):
+            raise InputError("must be {weight, steps}", file=file, key=where)
+        _only(part, ("weight", "steps"), where, file)
+        steps = _per_block(part.get("steps"), f"{where}.steps", file)
+        parts.append((_number(part, "weight", where, file), steps))
+    if sum(weight for weight, _ in parts) <= 0:
+        raise InputError("needs weights above 0", file=file, key=key)
+    return Mixture(parts)
+
+
+def _recorded(value: Any, key: str, file: str | Path | None) -> Recorded:
+    from blis_py.traces.rounds import read_rounds
+
+    if not isinstance(value, str):
+        raise InputError("must name a file", file=file, key=key, value=value)
+    path = (Path(file).parent if file else Path()) / value
+    return Recorded(read_rounds(path), path)
+
+
+def _sequences(values: Any, key: str, file: str | Path | None) -> Sequences:
+    """From a list of lists, or a CSV file with a line of rounds for each request; `#` begins a comment."""
+    if isinstance(values, str):
+        path = (Path(file).parent if file else Path()) / values
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError("cannot be read", file=path, key=key, fix="check the path") from error
+        rows: list[Any] = []
+        for number, line in enumerate(lines, start=1):
+            if line.strip() and not line.startswith("#"):
+                rows.append(_rounds(line.split(","), key, f"{path}:{number}"))
+        file = path
+    elif isinstance(values, Sequence):
+        rows = [_rounds(row, f"{key}[{index}]", file) for index, row in enumerate(values)]
+    else:
+        raise InputError("must be a CSV file or a list of lists", file=file, key=key, value=values)
+    if not rows:
+        raise InputError("has no requests", file=file, key=key, fix="give the rounds of each block of some")
+    return Sequences(tuple(rows))
+
+
+def _rounds(cells: Any, key: str, file: str | Path | None) -> tuple[int, ...]:
+    if not isinstance(cells, Sequence) or isinstance(cells, str) or not cells:
+        raise InputError("must list the rounds of each block", file=file, key=key, value=cells)
+    rounds = []
+    for cell in cells:
+        text = str(cell).strip()
+        if not text.isdecimal() or int(text) < 1:
+            raise InputError("must be a number of rounds of at least 1", file=file, key=key, value=cell)
+        rounds.append(int(text))
+    return tuple(rounds)

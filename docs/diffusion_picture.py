@@ -1,0 +1,110 @@
+"""The picture of the guide to block diffusion: simulated slots over rounds, and the speed-up by spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simpy import Environment
+
+from blis_py.cluster.diffusion import DiffusionInstance
+from blis_py.cluster.diffusion_record import RunLog
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_config import DiffusionConfig
+from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
+from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.workload.diffusion import draw_rounds
+from blis_py.workload.diffusion_steps import MeanAndSpread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLOCK, MEAN_STEPS = 32, 12.5
+SLOTS, CVS = (2, 4, 16, 64), (0.0, 0.1, 0.2, 0.25, 0.3, 0.4)
+PUBLISHED = {4: 1.30, 16: 1.45}
+ROUND = Linear(LinearCoefficients(LinearCosts(step=1)))
+COLOURS = {2: "#9aa5b1", 4: "#2a6fdb", 16: "#d9642a", 64: "#3a9a5b"}
+
+
+class Slots(RunLog):
+    """Notes which slot was at work in which round."""
+
+    def __init__(self, rounds: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self.cells: list[tuple[int, int, int, bool]] = []
+        """Round, slot, request, and whether its block was at work or only waited for others."""
+        self._rounds, self._round, self._in_batch = rounds, 0, 0
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        for request in batch.denoise:
+            total = self._rounds[request.row][len(request.rounds_per_block)]
+            at_work = request.block_rounds + self._in_batch < total
+            self.cells.append((self._round, request.slot, request.row, at_work))
+        self._round, self._in_batch = self._round + 1, self._in_batch + 1
+
+    def batch(self, batch: Batch, outcome: Outcome) -> None:
+        self._in_batch = 0
+        super().batch(batch, outcome)
+
+
+def serve(slots: int, cv: float, count: int, fdfo: bool) -> tuple[DiffusionScheduler, Slots]:
+    """One block per request, all of them there from the beginning."""
+    requests: list[Any] = [DiffusionRequest(str(row), 0, 0, BLOCK, row=row) for row in range(count)]
+    rounds = draw_rounds(requests, MeanAndSpread(MEAN_STEPS, cv), block_tokens=BLOCK, seed=4)
+    config = SchedulerConfig(num_kv_blocks=slots, max_model_len=BLOCK, block_size=BLOCK, max_num_seqs=slots)
+    core, env, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Environment(), Slots(rounds)
+    instance = DiffusionInstance(env, core, ROUND, log, rounds)
+    instance.submit_all([(0, request) for request in requests])
+    env.run()
+    return core, log
+
+
+def draw_slots(axes: Axes, fdfo: bool, until: int) -> None:
+    core, log = serve(4, 0.28, 16, fdfo)
+    shades = ["#2a6fdb", "#7fa8e8", "#1b4a94", "#a9c6f2"]
+    for index, slot, row, at_work in log.cells:
+        colour = shades[row // 4 % 4] if at_work else "#e3e6ea"
+        axes.add_patch(_cell(index, slot, colour))
+    mode = "first done, first out" if fdfo else "synchronous"
+    axes.set_title(f"{mode}: 16 blocks in {core.counters.rounds} rounds", fontsize=10, loc="left")
+    axes.set_xlim(0, until)
+    axes.set_ylim(-0.5, 3.5)
+    axes.set_yticks(range(4), [f"slot {slot}" for slot in range(4)])
+    axes.invert_yaxis()
+
+
+def _cell(index: int, slot: int, colour: str) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((index, slot - 0.4), 1, 0.8, color=colour, linewidth=0)
+
+
+def draw_speed_ups(axes: Axes) -> None:
+    for slots in SLOTS:
+        ups = []
+        for cv in CVS:
+            sync, fdfo = (serve(slots, cv, 40 * slots, mode)[0].counters.rounds for mode in (False, True))
+            ups.append(sync / fdfo)
+        axes.plot(CVS, ups, marker="o", markersize=3, color=COLOURS[slots], label=f"{slots} slots")
+    for slots, published in PUBLISHED.items():
+        axes.axhline(published, color=COLOURS[slots], linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_xlabel("spread of rounds per block (standard deviation / mean)")
+    axes.set_title(
+        "synchronous rounds over FDFO rounds; dashed: published, 4 and 16 slots", fontsize=10, loc="left"
+    )
+    axes.legend(frameon=False, fontsize=9)
+
+
+def figure() -> Figure:
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(12, 4.2), layout="constrained")
+    grid = picture.add_gridspec(2, 2, width_ratios=(1.25, 1))
+    until = serve(4, 0.28, 16, False)[0].counters.rounds + 1
+    for place, fdfo in ((0, False), (1, True)):
+        draw_slots(picture.add_subplot(grid[place, 0]), fdfo, until)
+    picture.axes[-1].set_xlabel("round; grey: a finished block that waits for the others")
+    draw_speed_ups(picture.add_subplot(grid[:, 1]))
+    return picture

@@ -1,0 +1,211 @@
+"""The step log of block diffusion: a row for every round, as `blis_py.traces.steplog` describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest
+from blis_py.core.request import Request
+from blis_py.traces.steplog import DIFFUSION_STEP_KINDS, StepLog
+from engine.clock import Clock
+from engine.diffusion.executor import RunningBatch
+from engine.sequence import Sequence as Running
+from engine.steplog import StepRecorder, Times
+
+Events = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+@dataclass(slots=True)
+class Round:
+    """A round: when its parts ended (0 = it did not come to that), and what the model had to do."""
+
+    start_ns: int
+    scheduled_ns: int
+    prepared_ns: int
+    rows: int
+    """Rows of logits."""
+    commits: int
+    """Blocks that were final when it began."""
+    launched_ns: int = 0
+    stepped_ns: int = 0
+    events: Events | None = None
+    """On CUDA, around its work."""
+
+    def times(self, end_ns: int) -> Times:
+        launched = self.launched_ns or end_ns
+        stepped = self.stepped_ns or end_ns
+        gpu_ns = stepped - self.prepared_ns
+        if self.events is not None:
+            self.events[1].synchronize()
+            gpu_ns = int(self.events[0].elapsed_time(self.events[1]) * 1e6)
+        return (
+            self.start_ns,
+            end_ns,
+            self.scheduled_ns - self.start_ns,
+            self.prepared_ns - self.scheduled_ns,
+            launched - self.prepared_ns,
+            stepped - launched,
+            end_ns - stepped,
+            gpu_ns,
+        )
+
+
+class RoundRecorder(StepRecorder):
+    """The step log of a running engine for block diffusion."""
+
+    def __init__(self, meta: dict[str, Any]) -> None:
+        super().__init__(meta)
+        self._lists["committed_ids"] = {}
+        self._blocks: list[tuple[int, int, int, int]] = []
+        """Of every round: its batch, and the blocks denoised, committing and of prompt."""
+        self._block_rounds: dict[int, tuple[int, ...]] = {}
+        self._batches = 0
+
+    def members(self, batch: Batch, state: tuple[int, int, int]) -> None:
+        """Notes who is in the batch whose rounds come next.
+
+        Args:
+            state: requests that wait and run, and KV blocks in use.
+        """
+        index, lists = self.steps, self._lists
+        lists["decode_ids"][index] = _rows(batch.denoise)
+        if batch.prefills:
+            lists["prefill_ids"][index] = _rows(request for request, _ in batch.prefills)
+            lists["prefill_chunks"][index] = tuple(tokens for _, tokens in batch.prefills)
+        for name, requests in (("admitted_ids", batch.admitted), ("preempted_ids", batch.preempted)):
+            if requests:
+                lists[name][index] = _rows(requests)
+        self._state = state
+
+    def round(
+        self,
+        batch: Batch,
+        past: Round,
+        end_ns: int,
+        *,
+        bucket: int,
+        committed: Iterable[Request] = (),
+        finished: Iterable[Request] = (),
+        failed: bool = False,
+    ) -> None:
+        """A round is over; the rounds of a batch come one after the other."""
+        ids = _rows(committed)
+        if ids:
+            self._lists["committed_ids"][self.steps] = ids
+        features = batch.round_features(past.rows, past.commits)
+        self._blocks.append(
+            (self._batches, features.denoise_blocks, features.commit_blocks, features.prefill_blocks)
+        )
+        self.done(batch, past.times(end_ns), finished, bucket=bucket, failed=failed)
+
+    def batch_over(self) -> None:
+        """What follows belongs to the next batch."""
+        self._batches += 1
+
+    def log(self) -> StepLog:
+        log = super().log()
+        numbers = [name for name, kind in DIFFUSION_STEP_KINDS.items() if kind == "int"]
+        for index, name in enumerate(numbers):
+            log.steps[name] = [row[index] for row in self._blocks]
+        return log
+
+    def _requests(self) -> dict[str, list[Any]]:
+        table = super()._requests()
+        return table | {"block_rounds": [self._block_rounds[number] for number in table["number"]]}
+
+    def _request(self, sequence: Running, enqueue_ns: int, prompt_blocks: int) -> tuple[Any, ...]:
+        assert isinstance(sequence.request, DiffusionRequest)
+        self._block_rounds[sequence.index] = tuple(sequence.request.rounds_per_block)
+        return super()._request(sequence, enqueue_ns, prompt_blocks)
+
+
+class TimedRounds:
+    """The rounds of a batch with a stop watch; see `engine.diffusion.loops.Rounds`.
+
+    To be made when the batch has just been planned.
+    """
+
+    def __init__(
+        self,
+        recorder: RoundRecorder,
+        clock: Clock,
+        scheduler: DiffusionScheduler,
+        batch: Batch,
+        start_ns: int,
+    ) -> None:
+        self._recorder, self._clock, self._batch = recorder, clock, batch
+        self.block_tokens = scheduler.diffusion.block_tokens
+        state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use())
+        recorder.members(batch, state)
+        self._running: RunningBatch | None = None
+        self._past: list[Round] = []
+        self._start_ns = start_ns
+        self._prepared_ns = self._scheduled_ns = clock.now_ns()
+
+    def prepared(self, running: RunningBatch) -> None:
+        """The batch is on the device."""
+        self._running = running
+        self._prepared_ns = self._clock.now_ns()
+
+    @property
+    def has_prompts(self) -> bool:
+        return bool(self._batch.prefills)
+
+    def forward(self) -> None:
+        assert self._running is not None
+        wanted = self._running.rows_wanted
+        self._past.append(
+            Round(self._start_ns, self._scheduled_ns, self._prepared_ns, sum(wanted), wanted.count(0))
+        )
+        if self._running.on_cuda:
+            events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            events[0].record()
+            self._past[-1].events = events
+        self._running.forward()
+        self._past[-1].launched_ns = self._clock.now_ns()
+
+    def step(self) -> list[bool]:
+        assert self._running is not None
+        done = self._running.step()
+        last = self._past[-1]
+        if last.events is not None:
+            last.events[1].record()
+        last.stepped_ns = self._clock.now_ns()
+        self.goes_on(last.stepped_ns)
+        return done
+
+    def goes_on(self, now_ns: int) -> None:
+        """Another round begins at this time, if there is one."""
+        self._start_ns = self._scheduled_ns = self._prepared_ns = now_ns
+
+    def over(self, end_ns: int, commits: Sequence[Commit]) -> None:
+        """The scheduler has been told."""
+        self._write(
+            end_ns,
+            committed=[commit.request for commit in commits],
+            finished=[commit.request for commit in commits if commit.finished],
+        )
+
+    def failed(self, end_ns: int, gone: Sequence[Running]) -> None:
+        """There was an error on the way, and these sequences have ended."""
+        if not self._past:
+            self._past.append(Round(self._start_ns, self._scheduled_ns, self._prepared_ns, 0, 0))
+        self._past[-1].events = None
+        self._write(end_ns, finished=[sequence.request for sequence in gone], failed=True)
+
+    def _write(self, end_ns: int, **last: Any) -> None:
+        bucket = 0 if self._running is None else self._running.bucket
+        *inner, final = self._past
+        for past in inner:
+            self._recorder.round(self._batch, past, past.stepped_ns, bucket=bucket)
+        self._recorder.round(self._batch, final, end_ns, bucket=bucket, **last)
+        self._recorder.batch_over()
+
+
+def _rows(requests: Iterable[Request]) -> tuple[int, ...]:
+    return tuple(request.row for request in requests)

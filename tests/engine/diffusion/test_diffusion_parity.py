@@ -1,0 +1,170 @@
+"""The simulator forms the engine's batches, round by round, given its arrivals and round times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stub_blocks import CHOICES, VOCAB, StubModel, params, run_all, stub_engine
+
+from blis_py.calibrate.diffusion_parity import replay_rounds
+from blis_py.cli import main
+from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.errors import InputError
+from blis_py.traces.steplog import read_step_log, write_step_log
+from engine.diffusion.engine import DiffusionEngine
+from engine.sequence import Sequence
+
+
+def busy_run(seed: int, requests: int = 40, model: StubModel | None = None, **given: Any) -> DiffusionEngine:
+    """Requests come while others run, between rounds too: shared prefixes, aborts, deadlines, idle times."""
+    rng = Random(seed)
+    engine = stub_engine(given.pop("algorithm", "LowConfidence"), model, **given)
+    beginnings = [[rng.randrange(1, VOCAB) for _ in range(96)] for _ in range(3)]
+    sequences: list[Sequence] = []
+
+    def arrive(chance: float) -> None:
+        while len(sequences) < requests and rng.random() < chance:
+            prompt = rng.choice(beginnings)[: rng.randrange(97)]
+            prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.choice([0, 1, 31, 33]))]
+            deadline = engine.clock.now_ns() + rng.randrange(10**7) if rng.random() < 0.1 else -1
+            asked = params(rng.randint(1, 70))
+            priority = rng.choice([0, 1, 5])
+            sequences.append(engine.add_request(prompt, asked, priority=priority, deadline_ns=deadline))
+
+    def poll() -> None:
+        arrive(0.1)
+        if sequences and rng.random() < 0.01:
+            engine.abort_request(rng.choice(sequences).request.id)
+
+    engine.poll = poll
+    while len(sequences) < requests or engine.has_unfinished:
+        arrive(0.3)
+        if rng.random() < 0.1:
+            engine.clock.wait_until(engine.clock.now_ns() + rng.randrange(10**5))
+        engine.step()
+    return engine
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "priority-fcfs"])
+@pytest.mark.parametrize("fdfo", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_kv_blocks": 128},
+        {"num_kv_blocks": 9, "max_num_batched_tokens": 160},
+        {"num_kv_blocks": 9, "enable_prefix_caching": False, "preemption_policy": "priority"},
+        {"num_kv_blocks": 24, "prefix_cache": "radix"},
+        {"num_kv_blocks": 24, "reuse_in_place": False},
+        {"num_kv_blocks": 24, "reloop": False, "block_size": 64},
+    ],
+    ids=["roomy", "tight", "no-prefix-cache", "radix", "no-reuse", "no-reloop"],
+)
+def test_the_simulator_forms_the_same_batches(scheduler: str, fdfo: bool, config: dict[str, Any]) -> None:
+    log = busy_run(1, scheduler=scheduler, fdfo=fdfo, **config).recorder.log()
+    parity = replay_rounds(log)
+    assert parity.first is None
+    assert parity.identical == parity.steps == len(log) > 100
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    algorithm=st.sampled_from(CHOICES),
+    fdfo=st.booleans(),
+    reloop=st.booleans(),
+    pages=st.integers(9, 40),
+    slots=st.integers(1, 6),
+)
+def test_whatever_happens(
+    seed: int, algorithm: Any, fdfo: bool, reloop: bool, pages: int, slots: int
+) -> None:
+    engine = busy_run(
+        seed,
+        25,
+        algorithm=algorithm,
+        fdfo=fdfo,
+        reloop=reloop,
+        num_kv_blocks=pages,
+        max_num_seqs=slots,
+    )
+    assert replay_rounds(engine.recorder.log()).first is None
+
+
+def test_a_failed_round_ends_the_comparison() -> None:
+    engine = busy_run(2, model=StubModel(fail_at=60))
+    log = engine.recorder.log()
+    assert sum(log.steps["failed"]) == 1
+    parity = replay_rounds(log)
+    assert parity.first is None
+    assert parity.identical == parity.steps == log.steps["failed"].index(1)
+
+
+@pytest.mark.parametrize("name", ["steps.csv", "steps.csv.gz", "steps.parquet"])
+def test_a_log_comes_back_as_it_was_written(tmp_path: Path, name: str) -> None:
+    log = busy_run(3, 15).recorder.log()
+    write_step_log(log, tmp_path / name)
+    read = read_step_log(tmp_path / name)
+    assert (read.meta, read.steps, read.requests) == (log.meta, log.steps, log.requests)
+    assert isinstance(read.features(5), DiffusionFeatures)
+    assert replay_rounds(read).first is None
+
+
+def test_another_batch_is_noticed() -> None:
+    log = busy_run(4, 15).recorder.log()
+    row = next(i for i, rounds in enumerate(log.requests["block_rounds"]) if rounds)
+    log.requests["block_rounds"][row] = (
+        1 + log.requests["block_rounds"][row][0],
+        *log.requests["block_rounds"][row][1:],
+    )
+    parity = replay_rounds(log)
+    assert parity.first is not None
+    assert parity.identical < parity.steps
+
+
+def test_the_log_says_what_every_round_did() -> None:
+    engine = stub_engine("LowConfidence", max_num_seqs=2)
+    sequences = [engine.add_request([1] * 70, params(40)), engine.add_request([2], params(9))]
+    run_all(engine)
+    log = engine.recorder.log()
+    counters = engine.scheduler.counters
+    assert len(log) == counters.rounds
+    assert max(log.steps["batch"]) + 1 == counters.batches
+    assert sum(log.steps["denoise_blocks"]) == counters.block_rounds
+    assert sum(log.steps["commit_blocks"]) == counters.committed_blocks
+    assert sum(log.steps["prefill_blocks"]) * 32 == counters.prefill_tokens == 64
+    assert sum(log.steps["emitted_rows"]) == engine.executor.model.lm_head_rows  # type: ignore[attr-defined]
+    assert sum(map(len, log.steps["committed_ids"])) == counters.committed_blocks
+    assert log.requests["block_rounds"] == [tuple(s.request.rounds_per_block) for s in sequences]  # type: ignore[attr-defined]
+    for first, second in zip(log.steps["end_ns"], log.steps["start_ns"][1:], strict=False):
+        assert first <= second
+    segments = [
+        log.steps[name] for name in ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
+    ]
+    for start, end, *parts in zip(log.steps["start_ns"], log.steps["end_ns"], *segments, strict=True):
+        assert start + sum(parts) == end
+
+
+def test_a_log_of_another_engine_is_refused() -> None:
+    log = busy_run(5, 5).recorder.log()
+    del log.meta["diffusion"]
+    with pytest.raises(InputError, match="not one of block diffusion"):
+        replay_rounds(log)
+
+
+def test_blis_parity_compares_rounds_and_says_where_they_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = busy_run(4, 15).recorder.log()
+    write_step_log(log, tmp_path / "steps.csv")
+    assert main(["parity", str(tmp_path), "--require", "100", "--format", "table"]) == 0
+    assert f"{len(log)} of {len(log)} steps are identical (100 %)" in capsys.readouterr().out.replace(",", "")
+    row = next(i for i, rounds in enumerate(log.requests["block_rounds"]) if rounds)
+    log.requests["block_rounds"][row] = (99, *log.requests["block_rounds"][row][1:])
+    write_step_log(log, tmp_path / "steps.csv")
+    assert main(["parity", str(tmp_path), "--require", "100", "--format", "table"]) == 1
+    assert "only the engine commits blocks of" in capsys.readouterr().out
