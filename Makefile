@@ -3,6 +3,8 @@
 PYTHON ?= python3
 GPU_PYTHON ?= python3
 GPU_OUT ?= benchmarks/results/gpu
+GPU_BUDGET ?= 300
+GPU_JOBS ?= gpu-tests bandwidth attention ops decode-steps diffusion throughput profiles
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -29,15 +31,21 @@ bench: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
-# On a machine whose python3 has torch with CUDA and pytest; installs nothing.
+# On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
 gpu: export PYTHONPATH := $(CURDIR)
 gpu:
 	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu needs a CUDA device and a torch that sees it; GPU_PYTHON=... names the Python to use")'
-	$(GPU_PYTHON) -m pytest tests/gpu
-	$(GPU_PYTHON) benchmarks/gpu/bandwidth.py --out $(GPU_OUT)
-	$(GPU_PYTHON) benchmarks/gpu/attention.py --out $(GPU_OUT)
-	$(GPU_PYTHON) benchmarks/gpu/ops.py --out $(GPU_OUT)
-	$(GPU_PYTHON) benchmarks/gpu/decode_steps.py --out $(GPU_OUT)
+	@failed=; $(foreach job,$(GPU_JOBS),echo "$(job)"; $(GPU_PYTHON) $($(job)) || failed="$$failed $(job)";) \
+		test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+gpu-tests := -m pytest tests/gpu
+bandwidth := benchmarks/gpu/bandwidth.py --out $(GPU_OUT)
+attention := benchmarks/gpu/attention.py --out $(GPU_OUT)
+ops := benchmarks/gpu/ops.py --out $(GPU_OUT)
+decode-steps := benchmarks/gpu/decode_steps.py --out $(GPU_OUT)
+diffusion := benchmarks/gpu/diffusion.py --out $(GPU_OUT)
+throughput := benchmarks/gpu/throughput.py --out $(GPU_OUT)
+profiles := benchmarks/gpu/profile_campaign.py --budget $(GPU_BUDGET)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

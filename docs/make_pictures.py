@@ -24,7 +24,25 @@ def overview(folder: Path) -> Path:
     return path
 
 
-PICTURES = (overview,)
+def diffusion(folder: Path) -> Path:
+    """Block diffusion: request slots over rounds in both modes, and what FDFO saves."""
+    from diffusion_picture import figure
+
+    path = folder / "diffusion.png"
+    figure().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+def autopsy(folder: Path) -> Path:
+    """A recorded run of the engine, predicted rightly and with a mistake, and what the autopsy says of it."""
+    from autopsy_picture import figure
+
+    path = folder / "autopsy.png"
+    figure().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+PICTURES = (overview, diffusion, autopsy)
 
 
 def main(folder: Path = FOLDER) -> None:

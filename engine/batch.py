@@ -20,7 +20,7 @@ from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 
 Ints = NDArray[np.int64]
 _CACHED_LAYOUTS = 1024
-_ONE_FURTHER: Ints = np.array([0, 1, 1])
+_ONE_FURTHER: Ints = np.array([[0], [1], [1]])
 """A decode moves its position and the place of its keys and values."""
 _PADDING: Ints = np.array([[0], [0], [-1]])
 """Input id, position and slot of a padded row."""
@@ -131,7 +131,6 @@ class BlockTables:
         self._on_cpu = device.type == "cpu"
         mirror = torch.from_numpy(self.host)
         self.device = mirror if self._on_cpu else mirror.to(device)
-        self._view = self.device
         self._places: list[int] = []
         self._pages: list[int] = []
 
@@ -149,12 +148,6 @@ class BlockTables:
         if not self._on_cpu:
             self._places.append(row * self._width + block)
             self._pages.append(page)
-
-    def up_to(self, width: int) -> torch.Tensor:
-        """The first so many columns on the device."""
-        if self._view.shape[1] != width:
-            self._view = self.device[:, :width]
-        return self._view
 
     def send(self) -> None:
         """Brings the device's copy up to date."""
@@ -188,15 +181,16 @@ class BatchBuilder:
         self.block_size = block_size
         self.padding_row = max_seqs
         self.tables = BlockTables(max_seqs, -(-max_model_len // block_size), device)
-        self._next: Ints = np.zeros((max_seqs, 3), dtype=np.int64)
+        self._next: Ints = np.zeros((3, max_seqs), dtype=np.int64)
         """Of the sequence in each slot: its latest token, its position, and where its keys and values go
-        unless that is a new page. What it computes next when it decodes."""
+        unless that is a new page. What it computes next when it decodes. Out of date while it decodes."""
         self._staging = StagingBuffer(max(max_tokens, seqs), seqs, device)
         self._counting: Ints = np.arange(max(max_tokens, seqs) + 1)
         self._shift, self._mask = block_size.bit_length() - 1, block_size - 1
         self._rows: Ints = np.zeros(0, dtype=np.int64)
-        self._decoding: Ints = self._next[self._rows]
-        """Rows of `_next` of the decodes of the batch that has been begun."""
+        self._decoding: Ints = self._next[:, self._rows]
+        """`[3, S]` of the sequences that decode, in the order of the batch, kept up to date here as long as
+        they are the same."""
         self._filled: tuple[Layout, Ints] | None = None
         """Layout and slots of the latest batch, if it was all decodes."""
         self._unsent = True
@@ -205,39 +199,56 @@ class BatchBuilder:
         if on_device or (on_device is None and device.type != "cpu"):
             positions = torch.full((max_seqs + 1,), -1, dtype=torch.int64, device=device)
             self._state = DecodeState(torch.zeros_like(positions), positions, self.tables.device)
-            self._gathered = self.tables.device.new_zeros((seqs, self.tables.host.shape[1]))
+        self._pages: NDArray[np.int32] = np.zeros((seqs, self.tables.host.shape[1]), dtype=np.int32)
+        """Pages of the sequences that decode, in the order of the batch; of no use where the device gathers
+        them itself."""
+        self._gathered = torch.from_numpy(self._pages).to(device)
+        self._reached = self._gathered
+        """The part of them that the latest batch needed."""
 
     def begin(self, rows: Ints) -> list[int]:
         """Begins a batch in which the sequences in these slots decode.
 
+        Args:
+            rows: the same object as last time means the same sequences.
+
         Returns:
             Indices of those whose token goes to a new page: `new_page` must be called for each.
         """
-        self._rows = rows
-        self._decoding = self._next[rows]
-        due: list[int] = (self._decoding[:, 1] & self._mask == 0).nonzero()[0].tolist()
+        if rows is not self._rows:
+            self._next[:, self._rows] = self._decoding
+            self._rows, self._decoding = rows, self._next.take(rows, axis=1)
+            if self._state is None:
+                self._pages[: len(rows)] = self.tables.host[rows]
+        due: list[int] = (self._decoding[1] & self._mask == 0).nonzero()[0].tolist()
         return due
 
     def new_page(self, index: int, slot: int, block: int, page: int) -> None:
         """The page, block `block` of its sequence, that the token of the decode of this index goes to."""
         self.tables.write_one(slot, block, page)
-        self._decoding[index, 2] = page << self._shift
+        self._decoding[2, index] = page << self._shift
+        if self._state is None:
+            self._pages[index, block] = page
 
     def sampled(self, rows: Ints, tokens: Ints) -> None:
-        """The latest tokens of the sequences in these slots."""
-        self._next[rows, 0] = tokens
+        """The latest tokens of the sequences in these slots: the decodes first, as in the batch."""
+        decodes = len(self._rows)
+        self._decoding[0] = tokens[:decodes]
+        if len(tokens) > decodes:
+            self._next[0, rows[decodes:]] = tokens[decodes:]
 
     def decodes(self, padded: int = 0) -> Layout:
         """The batch in which every sequence decodes, filled up to `padded` rows with nothing."""
-        rows, count = self._rows, len(self._rows)
+        rows, decoding, count = self._rows, self._decoding, len(self._rows)
         size = padded or count
         layout = self._staging.layout(size, size, size)
         host = layout.host
-        if self._state is None:
-            host.tokens[:, :count] = self._decoding.T
-            host.seq_lens[:count] = self._decoding[:, 1] + 1
-        self._decoding += _ONE_FURTHER
-        self._next[rows] = self._decoding
+        on_host = self._state is None
+        if on_host:
+            host.tokens[:, :count] = decoding
+        np.add(decoding, _ONE_FURTHER, out=decoding)
+        if on_host:
+            host.seq_lens[:count] = decoding[1]
         if self._filled is None or self._filled[0] is not layout or self._filled[1] is not rows:
             self._filled, self._unsent = (layout, rows), True
             host.rows[:count] = host.emit_rows[:count] = rows
@@ -267,7 +278,7 @@ class BatchBuilder:
         rows = np.concatenate((self._rows, prefill_rows))
         lengths = np.ones(len(rows), dtype=np.int64)
         lengths[decodes:] = [len(chunk) for chunk in chunks]
-        begins = np.concatenate((self._decoding[:, 1], np.array(starts, dtype=np.int64)))
+        begins = np.concatenate((self._decoding[1], np.array(starts, dtype=np.int64)))
         ends = np.cumsum(lengths)
         emitting = np.concatenate((np.ones(decodes, dtype=bool), np.array(emits, dtype=bool)))
         emitted = ends[emitting] - 1
@@ -275,7 +286,7 @@ class BatchBuilder:
         host = layout.host
 
         self._filled = None
-        host.tokens[:, :decodes] = self._decoding.T
+        host.tokens[:, :decodes] = self._decoding
         ids, positions, places = host.tokens[:, decodes:]
         np.concatenate(chunks, out=ids)
         # Token i of a sequence whose tokens begin at row `first` stands at position `begin + i`.
@@ -288,7 +299,8 @@ class BatchBuilder:
         host.query_start[0] = 0
         host.query_start[1:] = ends
         host.seq_lens[:] = begins + lengths
-        self._next[rows, 1:] = host.tokens[1:, ends - 1].T + 1
+        self._decoding += _ONE_FURTHER
+        self._next[1:, prefill_rows] = host.tokens[1:, ends[decodes:] - 1] + 1
         return layout
 
     def send(self, layout: Layout) -> Inputs:
@@ -315,13 +327,16 @@ class BatchBuilder:
     ) -> AttentionMetadata:
         """What the attention needs; where all sequences decode, a GPU also makes their inputs now."""
         width = -(-max_seq_len // self.block_size)
-        if self._state is not None and num_decodes == len(inputs.rows):
-            tables = self._gathered[:num_decodes]
-            made = DecodeInputs(inputs.input_ids, inputs.positions, inputs.slots, inputs.seq_lens, tables)
-            prepare_decodes(inputs.rows, self._state, self.block_size, made)
-            tables = tables[:, :width]
+        if num_decodes < inputs.rows.shape[0]:
+            tables = self.tables.device[:, :width].index_select(0, inputs.rows)
         else:
-            tables = self.tables.up_to(width).index_select(0, inputs.rows)
+            tables = self._reached
+            if tables.shape != (num_decodes, width):
+                tables = self._reached = self._gathered[:num_decodes, :width]
+            if self._state is not None:
+                whole = self._gathered[:num_decodes]
+                made = DecodeInputs(inputs.input_ids, inputs.positions, inputs.slots, inputs.seq_lens, whole)
+                prepare_decodes(inputs.rows, self._state, self.block_size, made)
         return AttentionMetadata(
             query_start=inputs.query_start,
             seq_lens=inputs.seq_lens,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from blis_py.core.config import SchedulerConfig
 from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
 from engine.batch import BatchBuilder
@@ -18,7 +20,7 @@ from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import Capacity, allocate, capacity
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
-from engine.steplog import StepRecorder, scheduler_meta
+from engine.steplog import StepRecorder
 from engine.timing import StepTimer
 
 
@@ -56,7 +58,7 @@ def build_engine(
         scheduler=scheduler,
         executor=executor,
         sampler=Sampler(device),
-        recorder=StepRecorder(_meta(config, scheduler, room, device, dtype)),
+        recorder=StepRecorder(run_meta(config, scheduler.config, room, device, dtype)),
         clock=clock,
         timer=StepTimer(clock, device),
         vocab_size=sizes.vocab_size,
@@ -148,9 +150,14 @@ def _largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, dev
     torch.log_softmax(logits, dim=-1).sort(dim=-1)  # about what sampling takes at most
 
 
-def _meta(
-    config: EngineConfig, scheduler: Scheduler, room: Capacity, device: torch.device, dtype: torch.dtype
+def run_meta(
+    config: EngineConfig,
+    scheduler: SchedulerConfig,
+    room: Capacity,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> dict[str, Any]:
+    """What a step log says of the engine that wrote it."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         "clock": config.clock,
@@ -160,5 +167,5 @@ def _meta(
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "kv_capacity": room.source,
-        "scheduler": scheduler_meta(scheduler),
+        "scheduler": asdict(scheduler),
     }

@@ -83,6 +83,7 @@ class LLMEngine:
         self._sequences: dict[Request, Sequence] = {}
         self._by_id: dict[str, Sequence] = {}
         self._to_abort: list[Sequence] = []
+        self._inference = torch.inference_mode()
         self._decoding: list[Request] = []
         """Those that decode in the current step. The same object as long as they are the same."""
         self._calm = False
@@ -197,18 +198,22 @@ class LLMEngine:
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    def step(self) -> StepOutput:
+    def step(self, now_ns: int | None = None) -> StepOutput:
         """Schedule, execute, sample, finish: one forward, or nothing if there is nothing to compute.
 
         An error on the way ends the requests of the step, not the engine.
+
+        Args:
+            now_ns: when the step began, where its caller had work to do first, such as bringing in what
+                had arrived by then; `None` = now.
         """
-        now_ns = self.clock.now_ns()
+        now_ns = self.clock.now_ns() if now_ns is None else now_ns
         gone = self.let_go(now_ns)
         step = self.schedule(now_ns)
         if step is None:
             return StepOutput(finished=gone)
         try:
-            with torch.inference_mode():
+            with self._inference:
                 batch = self.prepare(step)
                 tokens = self.sample(batch, *self.launch(batch))
         except BaseException as error:
@@ -278,10 +283,10 @@ class LLMEngine:
         """Tells the scheduler what came of the step; returns the sequences that are over."""
         emitters, tick = batch.emitters, self.scheduler.tick
         sequences = emitters.sequences
-        for sequence, token in zip(sequences, tokens, strict=True):
-            sequence.output_ids.append(token)
+        for output, token in zip(emitters.outputs, tokens, strict=True):
+            output.append(token)
         stopped: list[Request] = []
-        if emitters.watched or not emitters.stop_ids.isdisjoint(tokens):
+        if emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens)):
             stopped = [s.request for s, token in zip(sequences, tokens, strict=True) if s.stops_at(token)]
         if stopped or emitters.first_end <= tick + 1:
             self._publish([s for s in sequences if s.finish_reason or end_of(s.request, tick) == tick + 1])

@@ -70,6 +70,8 @@ class Emitters:
     """
 
     sequences: list[Sequence]
+    outputs: list[list[int]]
+    """What each has emitted."""
     rows: Ints
     """Their slots."""
     first_end: int
@@ -84,6 +86,7 @@ class Emitters:
         """Those of the step of index `tick`."""
         return cls(
             sequences,
+            [sequence.output_ids for sequence in sequences],
             rows,
             min((end_of(sequence.request, tick) for sequence in sequences), default=NEVER),
             frozenset().union(*{sequence.stop_ids for sequence in sequences}),
@@ -244,7 +247,8 @@ class Executor:
         """Sends the batch and starts its forward.
 
         Returns:
-            Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions.
+            Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions, which may
+            have padding behind them.
         """
         inputs = self.builder.send(batch.layout)
         hidden, positions = self._hidden(batch, inputs), inputs.positions
@@ -252,7 +256,7 @@ class Executor:
             if not batch.emitters.sequences:
                 return None, positions
             hidden, positions = hidden.index_select(0, inputs.emit), positions.index_select(0, inputs.emit)
-        return self.forward.logits(hidden), positions[: len(hidden)]
+        return self.forward.logits(hidden), positions
 
     def _hidden(self, batch: Batch, inputs: Inputs) -> torch.Tensor:
         if batch.bucket:

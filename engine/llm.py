@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from blis_py.errors import InputError
 from engine.build import build_engine
@@ -86,8 +86,29 @@ class LLM:
         return generate(self.engine, several, params, progress)
 
 
+class Output(Protocol):
+    """What a step brought."""
+
+    finished: list[Running]
+
+
+class Engine(Protocol):
+    """What offline use asks of an engine, autoregressive or for block diffusion."""
+
+    def add_request(self, prompt: Prompt, params: SamplingParams, /) -> Running: ...
+
+    def step(self) -> Output: ...
+
+    @property
+    def has_unfinished(self) -> bool: ...
+
+    def abort_request(self, request_id: str) -> None: ...
+
+    def let_go(self) -> list[Running]: ...
+
+
 def generate(
-    engine: LLMEngine,
+    engine: Engine,
     prompts: Sequence[Prompt],
     params: Sequence[SamplingParams],
     progress: Callable[[int, int], None] | None = None,

@@ -22,13 +22,27 @@ class _Parameters:
     top_p: torch.Tensor
     min_p: torch.Tensor
     seeds: torch.Tensor
-    all_greedy: bool
     filtered: bool
     penalised: list[int]
     """Rows whose logits depend on the tokens so far."""
     held_back: list[int]
     """Rows that may not end before a number of tokens."""
     with_logprobs: list[int]
+    greedy: SamplingTensors | None = None
+    """What to sample with where all are greedy: it is the same at every position."""
+
+    def at(self, positions: torch.Tensor, all_greedy: bool = False) -> SamplingTensors:
+        """What to sample the tokens at these positions `[R]` with."""
+        return SamplingTensors(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seeds=self.seeds,
+            positions=positions,
+            all_greedy=all_greedy,
+            filtered=self.filtered,
+        )
 
 
 class Sampler:
@@ -48,7 +62,7 @@ class Sampler:
 
         Args:
             logits: `[R, vocab]` float32.
-            positions: `[R]` int64, of the token each row was computed from.
+            positions: int64, of the token each row was computed from; more than `[R]` may be given.
             emitters: the sequences of the rows.
         """
         sequences = emitters.sequences
@@ -60,19 +74,7 @@ class Sampler:
             logits = self._hold_back(logits, own.held_back, sequences)
         if own.penalised:
             logits = self._penalise(logits, own.penalised, sequences)
-        tokens = sample(
-            logits,
-            SamplingTensors(
-                temperature=own.temperature,
-                top_k=own.top_k,
-                top_p=own.top_p,
-                min_p=own.min_p,
-                seeds=own.seeds,
-                positions=positions if own.all_greedy else positions + 1,
-                all_greedy=own.all_greedy,
-                filtered=own.filtered,
-            ),
-        )
+        tokens = sample(logits, own.greedy or own.at(positions[: len(logits)] + 1))
         if own.with_logprobs:
             _note_logprobs(raw, tokens, own.with_logprobs, sequences)
         return tokens
@@ -83,18 +85,20 @@ class Sampler:
         def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype).to(self._device, non_blocking=True)
 
-        return _Parameters(
+        found = _Parameters(
             temperature=column([p.temperature for p in all_params], torch.float32),
             top_k=column([max(p.top_k, 0) for p in all_params], torch.int32),
             top_p=column([p.top_p for p in all_params], torch.float32),
             min_p=column([p.min_p for p in all_params], torch.float32),
             seeds=column([s.seed for s in sequences], torch.int64),
-            all_greedy=all(p.temperature == 0 for p in all_params),
             filtered=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in all_params),
             penalised=[i for i, p in enumerate(all_params) if p.penalised],
             held_back=[i for i, p in enumerate(all_params) if p.min_tokens > 0],
             with_logprobs=[i for i, p in enumerate(all_params) if p.logprobs is not None],
         )
+        if all(p.temperature == 0 for p in all_params):
+            found.greedy = found.at(torch.zeros_like(found.seeds), all_greedy=True)
+        return found
 
     def _hold_back(self, logits: torch.Tensor, rows: list[int], sequences: Ordered[Sequence]) -> torch.Tensor:
         """Forbids the tokens that would end a sequence too early."""

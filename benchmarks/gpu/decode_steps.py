@@ -10,6 +10,7 @@ at the code path: it measures nothing worth keeping and writes nothing.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import statistics
@@ -119,6 +120,7 @@ def main() -> None:
                 f"{row.floor_ms:10.3f}{row.over_floor:7.2f}"
             )
         del engine
+        gc.collect()
         if options.device == "cuda":
             torch.cuda.empty_cache()
     if options.out and options.device == "cuda":

@@ -30,13 +30,22 @@ from blis_py.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
-PUBLIC_FILES = {
-    "AzureLLMInferenceTrace_conv.csv": ROOT.parent / "shared" / "data" / "azure_2023" / "azure2023_conv.csv"
+_DATA = ROOT.parent / "shared" / "data"
+GIVEN = {
+    "AzureLLMInferenceTrace_conv.csv": _DATA / "azure_2023" / "azure2023_conv.csv",
+    "steps_2runs.csv.gz": _DATA / "vllm_steps_h100" / "steps_2runs.csv.gz",
+    "RTX4090__Llama-3.1-8B__tp1": _DATA / "vllm_runs" / "kernel_profiles" / "RTX4090__Llama-3.1-8B__tp1",
+    "tiny-profile": ROOT / "docs" / "recorded" / "tiny-profile",
+    "tiny-run": ROOT / "docs" / "recorded" / "tiny-run",
 }
-"""Files a guide has the reader download, and where a copy may lie; without it the example is skipped."""
+"""What a guide has the reader download or measure, and where it lies; without it the example is skipped."""
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _OMITTED = "..."
+_ANCHOR = 16
+"""So many characters tell the beginning of a piece in the middle of an output."""
+_TABLES = ("run", "replay", "calibrate", "parity", "profile")
+"""Commands that print a table on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,8 @@ class Runner:
 
     def run(self, example: Example) -> tuple[int, str] | None:
         """Exit code and output: of a command stdout, or stderr where it fails. None: a file is missing."""
-        for name, copy in PUBLIC_FILES.items():
-            if name in example.code:
+        for name, copy in GIVEN.items():
+            if name in example.code and not (self.folder / name).exists():
                 if not copy.exists():
                     return None
                 (self.folder / name).symlink_to(copy)
@@ -148,7 +157,7 @@ def _command(text: str) -> tuple[int, str]:
         env = {**os.environ, "PATH": path, "MPLBACKEND": "Agg"}
         done = subprocess.run(["bash", "-o", "pipefail", "-c", text], capture_output=True, text=True, env=env)
         return done.returncode, done.stdout if done.returncode == 0 else done.stderr
-    if words[1] in ("run", "replay") and "--format" not in words and "--help" not in words:
+    if words[1] in _TABLES and "--format" not in words and "--help" not in words:
         words += ["--format", "table"]  # as on a terminal
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -178,13 +187,31 @@ def matches(shown: str, printed: str) -> bool:
 
 
 def refreshed(shown: str, printed: str) -> str:
-    """What to show of a new output: as many lines from its top and bottom as before."""
-    old, new = lines_of(shown), lines_of(printed)
-    gaps = [index for index, line in enumerate(old) if line.strip() == _OMITTED]
-    if gaps:
-        top, bottom = gaps[0], len(old) - gaps[-1] - 1
-        new = [*new[:top], _OMITTED, *(new[-bottom:] if bottom else [])]
-    return "\n".join([*new, ""])
+    """What to show of a new output: as many lines from its top and bottom as before, and between two gaps
+    as many from the line that begins as the first of them does."""
+    new = lines_of(printed)
+    first, *others = _pieces(lines_of(shown))
+    if not others:
+        return "\n".join([*new, ""])
+    kept = new[: len(first)]
+    for piece in others[:-1]:
+        begins = [index for index, line in enumerate(new) if line.startswith(piece[0][:_ANCHOR])]
+        at = begins[0] if begins else 0
+        kept += [_OMITTED, *new[at : at + len(piece)]]
+    last = others[-1]
+    kept += [_OMITTED, *(new[-len(last) :] if last else [])]
+    return "\n".join([*kept, ""])
+
+
+def _pieces(lines: list[str]) -> list[list[str]]:
+    """What is shown between the gaps."""
+    pieces: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip() == _OMITTED:
+            pieces.append([])
+        else:
+            pieces[-1].append(line)
+    return pieces
 
 
 def refresh(guide: Path) -> None:

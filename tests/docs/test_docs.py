@@ -54,6 +54,14 @@ def test_an_output_that_changed_is_noticed() -> None:
 def test_refreshing_keeps_the_shape_of_an_excerpt() -> None:
     assert lines_of(refreshed("a\n...\nd\n", "A\nB\nC\nD\n")) == ["A", "...", "D"]
     assert lines_of(refreshed("a\nb\n", "A\nB\nC\n")) == ["A", "B", "C"]
+    table = "top\ntable of what\n1\n2\nrest\nend\n"
+    assert lines_of(refreshed("...\ntable of what\n0\n...\nEND\n", table)) == [
+        "...",
+        "table of what",
+        "1",
+        "...",
+        "end",
+    ]
 
 
 def test_the_guides_have_examples() -> None:

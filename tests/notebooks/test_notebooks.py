@@ -12,6 +12,7 @@ jupytext = pytest.importorskip("jupytext", reason="the notebooks need the extra 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 PAIRS = sorted(path for path in FOLDER.glob("*.py") if path.with_suffix(".ipynb").exists())
 INSTANCES = FOLDER / "instances_and_slo_classes.py"
+CALIBRATE = FOLDER / "calibrate_against_an_engine.py"
 
 
 def sources(path: Path) -> list[tuple[str, str]]:
@@ -84,3 +85,41 @@ def test_on_the_beginning_of_the_hour_the_notebook_draws_its_figures_and_comes_t
 
     p99_ms = names["compared"].set_index("scheduler")["critical TTFT p99, ms"]
     assert p99_ms["priority-fcfs"] < p99_ms["fcfs"] <= p99_ms["reverse-priority"]
+
+
+def test_on_a_small_run_the_calibration_notebook_names_the_planted_mistakes_and_their_fixes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch", reason="the engine needs the extra `engine`")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+    monkeypatch.setenv("BLIS_NOTEBOOK_SMALL", "1")
+    monkeypatch.setattr("IPython.display.display", lambda *shown: None)
+    with matplotlib.rc_context():
+        names = runpy.run_path(str(CALIBRATE))
+
+    figures = [plt.figure(number) for number in plt.get_fignums()]
+    assert len(figures) == 5
+    for ax in (ax for figure in figures for ax in figure.axes):
+        assert ax.get_title(loc="left")
+        assert ax.lines
+
+    for result in (names["honest"], names["blamed"], names["narrow"]):
+        sums = [sum(shares) for shares in zip(*(cause.shares_ns for cause in result.causes), strict=True)]
+        assert tuple(sums) == result.errors_ns, "shares sum to the whole error, to the nanosecond"
+    set_by_somebody = {"kv_capacity", "token_counts", "scheduler"}
+    assert not any(
+        names["honest"].contributes(cause)
+        for cause in names["honest"].causes
+        if cause.name in set_by_somebody
+    )
+    assert names["blamed"].first.name == "kv_capacity"
+    assert names["blamed"].first.fix == "--num-kv-blocks 128"
+    assert names["narrow"].first.name == "scheduler"
+    assert names["narrow"].first.fix == "--max-num-seqs 16"
+    assert names["parity"].share == 1.0
+    assert all(0 <= chance <= 1 for chance in names["intervals"].slo.values())

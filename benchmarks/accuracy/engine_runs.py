@@ -1,0 +1,246 @@
+"""How well a profile of the engine predicts whole runs of the engine.
+
+    python benchmarks/accuracy/engine_runs.py --profiles DIR [--case TEXT...] [--keep DIR] [--out FILE]
+
+For each case: `blis engine run` serves a workload, `blis replay` simulates its trace with the profile of the
+model (made by `blis engine profile`, which knows nothing of any run; in block diffusion with the rounds that
+its blocks took, as with the lengths of its answers), `blis calibrate --autopsy` compares the
+two and names the causes of the difference, and `blis parity` replays the measured step times.
+
+`--profile` measures the profiles too, into DIR. A shared machine is faster at one time than at another, so
+the rounds of a profile are spread between the runs: both then see the same machine. No run is fitted to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from engine_cases import CASES, MODELS, Case, spelled
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from provenance import provenance
+
+TARGETS = {
+    "E2E mean": 0.05,
+    "TPOT mean": 0.05,
+    "TTFT mean": 0.08,
+    "TTFT p99": 0.12,
+    "TPOT p99": 0.12,
+    "E2E p99": 0.12,
+}
+"""Largest median over the runs of the absolute error."""
+HIT_RATE_TARGET, PREEMPTIONS_TARGET = 0.01, 0.02
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run of the engine, in `folder`/real."""
+
+    case: Case
+    folder: Path
+    rate: float
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run beside its prediction. Errors are predicted over measured, minus one."""
+
+    case: str
+    model: str
+    requests_per_s: float
+    errors: dict[str, float]
+    hit_rate: tuple[float, float]
+    """Measured, predicted."""
+    preemptions: tuple[int, int]
+    """Measured, predicted."""
+    identical_steps: float
+    """Share of steps with the same batch when the measured step times are injected."""
+    step_mape: float
+    step_bias: float
+    """Of the profile's prices of the steps as the engine composed them."""
+    first_cause: str
+
+    @property
+    def worst(self) -> str:
+        return max(self.errors, key=lambda name: abs(self.errors[name]) / TARGETS[name])
+
+
+def blis(*words: str) -> dict[str, Any]:
+    """Runs a command and returns what it prints."""
+    command = [sys.executable, "-m", "blis_py", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stderr}")
+    return dict(json.loads(done.stdout)) if done.stdout.startswith("{") else {}
+
+
+def simulated(case: Case, profiles: Path) -> list[str]:
+    """Flags that make the simulator the engine's twin; the profile knows the model and its limits."""
+    return ["--profile", str(profiles / case.model), *spelled(limits(case))]
+
+
+def limits(case: Case) -> dict[str, str]:
+    return {**MODELS[case.model].limits, **case.scheduling}
+
+
+def capacity(case: Case, profiles: Path, folder: Path) -> float:
+    """Requests per second that the simulated engine completes when it is never idle.
+
+    Of block diffusion the engine itself: how many rounds its blocks take is known only afterwards.
+    """
+    spec = write_spec(case, 1e6, folder / "capacity.yaml")
+    if MODELS[case.model].diffusion:
+        return float(engine_run(case, spec, folder / "capacity")["cluster"]["throughput"]["requests_per_s"])
+    summary = blis("run", "--workload-spec", spec, *simulated(case, profiles), "--format", "json")
+    return float(summary["cluster"]["throughput"]["requests_per_s"])
+
+
+def write_spec(case: Case, rate: float, path: Path) -> str:
+    path.write_text(yaml.safe_dump(case.spec(rate), sort_keys=False), encoding="utf-8")
+    return str(path)
+
+
+def measure(case: Case, profiles: Path, folder: Path) -> Served:
+    """The engine serves the case."""
+    rate = case.load * capacity(case, profiles, folder)
+    spec = write_spec(case, rate, folder / "workload.yaml")
+    return Served(case, folder, rate, engine_run(case, spec, folder / "real"))
+
+
+def engine_run(case: Case, spec: str, out: Path) -> dict[str, Any]:
+    flags = [*MODELS[case.model].flags, *spelled(case.scheduling)]
+    return blis("engine", "run", *flags, "--workload-spec", spec, "--out", str(out))
+
+
+def predict(served: Served, profiles: Path) -> Row:
+    """The simulator serves the same requests, and the two are compared."""
+    case, real, sim = served.case, str(served.folder / "real"), str(served.folder / "sim")
+    trace = ["--trace", f"{real}/trace.csv", "--record-itl", "--out", sim]
+    if MODELS[case.model].diffusion:
+        trace += ["--dllm-workload", f"{real}/dllm.yaml"]
+    predicted = blis("replay", *trace, *simulated(case, profiles), "--format", "json")
+    compared = blis("calibrate", real, "--results", sim, "--autopsy", "--format", "json")
+    parity = blis("parity", real, "--format", "json")
+    steps = blis("profile", "validate", str(profiles / case.model), "--step-log", real, "--format", "json")
+    return Row(
+        case.name,
+        case.model,
+        served.rate,
+        errors(compared),
+        both(served.summary, predicted, "prefix_hit_rate"),
+        both(served.summary, predicted, "preemptions"),
+        parity["share"],
+        *step_errors(steps),
+        first_cause(compared),
+    )
+
+
+class Rounds:
+    """The rounds of each model's profile, spread evenly before, between and after its runs."""
+
+    def __init__(self, cases: list[Case], rounds: int, profiles: Path) -> None:
+        self._rounds, self._profiles = rounds, profiles
+        self._parts = {name: 1 + sum(case.model == name for case in cases) for name in MODELS}
+        self._done = dict.fromkeys((case.model for case in cases), 0)
+
+    def before(self, case: Case) -> None:
+        self._next(case.model)
+
+    def rest(self) -> None:
+        for name in self._done:
+            self._next(name)
+
+    def _next(self, name: str) -> None:
+        self._done[name] += 1
+        if self._rounds:
+            rounds = math.ceil(self._rounds * self._done[name] / self._parts[name])
+            out = ["--out", str(self._profiles / name), "--rounds", str(rounds)]
+            blis("engine", "profile", *MODELS[name].flags, *out)
+
+
+def errors(compared: dict[str, Any]) -> dict[str, float]:
+    by_latency = {row["latency"]: row["seconds"] for row in compared["latencies"] if row["group"] == "all"}
+    result = {}
+    for name in TARGETS:
+        latency, statistic = name.lower().split()
+        result[name] = float(by_latency[latency][statistic]["error"])
+    return result
+
+
+def both(measured: dict[str, Any], predicted: dict[str, Any], name: str) -> tuple[Any, Any]:
+    return measured["cluster"][name], predicted["cluster"][name]
+
+
+def step_errors(validated: dict[str, Any]) -> tuple[float, float]:
+    """MAPE and bias over all steps of a run."""
+    parts = [part["synchronous"] for part in validated["runs"]]
+    steps = sum(part["steps"] for part in parts)
+    mape, bias = (sum(part["steps"] * part[name] for part in parts) / steps for name in ("mape", "bias"))
+    return mape, bias
+
+
+def first_cause(compared: dict[str, Any]) -> str:
+    autopsy = compared["autopsy"]
+    return next(c["title"] for c in autopsy["causes"] if c["cause"] == autopsy["first_cause"])
+
+
+def show(rows: list[Row]) -> None:
+    names = list(TARGETS)
+    print(
+        f"{'run':56}" + "".join(f"{name:>11}" for name in names) + "   hits  preempt  worst      first cause"
+    )
+    for row in rows:
+        cells = "".join(f"{row.errors[name]:+11.1%}" for name in names)
+        hits = f"{100 * (row.hit_rate[1] - row.hit_rate[0]):+6.1f}"
+        preempted = f"{row.preemptions[0]}>{row.preemptions[1]}"
+        print(f"{row.model + ' ' + row.case:56}{cells}{hits}{preempted:>9}  {row.worst:11}{row.first_cause}")
+    medians = [statistics.median(abs(row.errors[name]) for row in rows) for name in names]
+    print(f"{'median of the absolute errors':56}" + "".join(f"{value:11.1%}" for value in medians))
+    print(f"{'target':56}" + "".join(f"{TARGETS[name]:11.0%}" for name in names))
+    mape = statistics.median(row.step_mape for row in rows)
+    bias = statistics.median(row.step_bias for row in rows)
+    identical = min(row.identical_steps for row in rows)
+    print(f"\nstep times: MAPE {mape:.1%}, bias {bias:+.1%} (medians over the runs)")
+    print(f"batches with injected step times: {identical:.2%} of steps identical in the worst run")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profiles", type=Path, required=True, help="folder with a profile of each model")
+    parser.add_argument("--profile", action="store_true", help="measure the profiles between the runs")
+    parser.add_argument("--rounds", type=int, default=20, help="repetitions of every shape, with --profile")
+    parser.add_argument("--case", nargs="+", default=[""], help="only cases with one of these in their name")
+    parser.add_argument("--keep", type=Path, help="keep the runs here")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    cases = [case for case in CASES if any(text in f"{case.model} {case.name}" for text in options.case)]
+    rounds = Rounds(cases, options.rounds if options.profile else 0, options.profiles)
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = []
+        for number, case in enumerate(cases):
+            print(f"{number + 1}/{len(cases)} {case.model} {case.name}", file=sys.stderr, flush=True)
+            folder = (options.keep or Path(scratch)) / f"{number:02}"
+            folder.mkdir(parents=True)
+            rounds.before(case)
+            runs.append(measure(case, options.profiles, folder))
+        rounds.rest()
+        rows = [predict(served, options.profiles) for served in runs]
+    show(rows)
+    if options.out:
+        data = {"provenance": provenance(None), "targets": TARGETS, "runs": [vars(row) for row in rows]}
+        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

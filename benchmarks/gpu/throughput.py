@@ -1,0 +1,225 @@
+"""Offline throughput of the engine beside plain torch, on the same weights, prompts and output lengths.
+
+    python benchmarks/gpu/throughput.py [--model NAME...] [--requests N] [--batch N...] [--out DIR]
+
+All requests are there from the beginning, and each emits as many tokens as it was given, greedily. The
+engine batches them as it serves; `plain_generation.py` takes them in order, in static batches. Dummy weights;
+lengths are skewed like those of conversations: lognormal, medians of 100 tokens in and 200 out, sigma 1,
+between 4 and 1024. `--device cpu` runs it without a GPU, for a look at the code path: it measures nothing
+worth keeping and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from plain_generation import generate
+from provenance import provenance
+from timing import require_cuda
+
+from engine.build import build_engine
+from engine.config import EngineConfig
+from engine.models import build_model, load_model_config
+from engine.models.decoder import Decoder
+from engine.sampling_params import SamplingParams
+
+MODELS = ("qwen3-0.6b", "qwen3-8b")
+SIGMA, SHORTEST = 1.0, 4
+MEDIAN_INPUT, MEDIAN_OUTPUT = 100, 200
+WARM_UP_REQUESTS, WARM_UP_TOKENS = 8, 16
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What is asked for."""
+
+    prompts: list[list[int]]
+    lengths: list[int]
+
+    def first(self, requests: int, longest: int) -> Mix:
+        """So many of them, with outputs cut to so many tokens."""
+        return Mix(self.prompts[:requests], [min(length, longest) for length in self.lengths[:requests]])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to serve one mix. A static batch that does not fit has no time."""
+
+    model: str
+    system: str
+    """`engine`, or `plain torch` with its batch size."""
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    elapsed_s: float | None
+    peak_bytes: int
+    same_first_tokens: float
+    """Share of requests that begin with the engine's first token."""
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.elapsed_s if self.elapsed_s else 0.0
+
+
+def draw_mix(requests: int, longest: int, vocab_size: int, seed: int = 0) -> Mix:
+    """Random prompts of lognormal lengths, with lognormal output lengths."""
+    rng = np.random.default_rng(seed)
+
+    def lengths(median: int) -> list[int]:
+        drawn = rng.lognormal(np.log(median), SIGMA, requests)
+        return np.clip(drawn.astype(np.int64), SHORTEST, longest).tolist()
+
+    inputs, outputs = lengths(MEDIAN_INPUT), lengths(MEDIAN_OUTPUT)
+    return Mix([rng.integers(vocab_size, size=length).tolist() for length in inputs], outputs)
+
+
+class EngineRun:
+    """The engine, built once for a warm-up and the measurement."""
+
+    def __init__(
+        self, decoder: Decoder, name: str, device: str, longest: int, num_kv_blocks: int | None
+    ) -> None:
+        config = EngineConfig(
+            model=name,
+            device=device,
+            max_model_len=2 * longest,
+            num_kv_blocks=num_kv_blocks,
+            enable_prefix_caching=False,
+        )
+        self._engine = build_engine(config, model=decoder)
+
+    def __call__(self, mix: Mix) -> list[list[int]]:
+        params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in mix.lengths]
+        sequences = [
+            self._engine.add_request(prompt, own) for prompt, own in zip(mix.prompts, params, strict=True)
+        ]
+        while self._engine.has_unfinished:
+            self._engine.step()
+        failed = next((sequence for sequence in sequences if sequence.error), None)
+        if failed is not None:
+            raise RuntimeError(f"{failed.request.id} failed: {failed.error}")
+        return [sequence.output_ids for sequence in sequences]
+
+
+def plain_run(decoder: Decoder, mix: Mix, batch: int) -> list[list[int]]:
+    """The same in static batches of `batch` requests, in order."""
+    outputs = []
+    for start in range(0, len(mix.prompts), batch):
+        rows = slice(start, start + batch)
+        outputs += generate(decoder, mix.prompts[rows], mix.lengths[rows])
+    return outputs
+
+
+def measure(name: str, mix: Mix, batches: list[int], device: str, longest: int) -> list[Row]:
+    """The engine first; its KV cache is gone when the others begin."""
+    decoder = build_model(
+        load_model_config(name), device=device, load_format="dummy", path=name, max_positions=2 * longest
+    )
+    warm_up = mix.first(WARM_UP_REQUESTS, WARM_UP_TOKENS)
+    with_engine = EngineRun(decoder, name, device, longest, None if device == "cuda" else 512)
+    with_engine(warm_up)
+    elapsed_s, peak, expected = timed(partial(with_engine, mix), device)
+    rows = [row(name, "engine", mix, elapsed_s, peak, expected, expected)]
+    del with_engine
+    for batch in batches:
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+        plain_run(decoder, warm_up, batch)
+        try:
+            elapsed_s, peak, outputs = timed(partial(plain_run, decoder, mix, batch), device)
+        except torch.OutOfMemoryError:
+            rows.append(row(name, f"plain torch, {batch}", mix, None, 0, [], expected))
+        else:
+            rows.append(row(name, f"plain torch, {batch}", mix, elapsed_s, peak, outputs, expected))
+    return rows
+
+
+def timed(run: Callable[[], list[list[int]]], device: str) -> tuple[float, int, list[list[int]]]:
+    """Seconds, the most bytes allocated meanwhile, and the outputs."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    outputs = run()  # ends with tokens on the host
+    elapsed_s = time.perf_counter() - begin
+    return elapsed_s, torch.cuda.max_memory_allocated() if device == "cuda" else 0, outputs
+
+
+def row(
+    model: str,
+    system: str,
+    mix: Mix,
+    elapsed_s: float | None,
+    peak_bytes: int,
+    outputs: list[list[int]],
+    expected: list[list[int]],
+) -> Row:
+    if outputs and list(map(len, outputs)) != mix.lengths:
+        raise RuntimeError(f"{system} did not emit what it was asked for")
+    same = sum(own[0] == other[0] for own, other in zip(outputs, expected, strict=False))
+    inputs = sum(map(len, mix.prompts))
+    return Row(
+        model,
+        system,
+        len(mix.prompts),
+        inputs,
+        sum(mix.lengths),
+        elapsed_s,
+        peak_bytes,
+        same / len(mix.prompts),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", nargs="+", default=MODELS)
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--batch", nargs="+", type=int, default=[64, 128], help="sizes of static batches")
+    parser.add_argument("--longest", type=int, default=1024, help="most tokens of a prompt and of an output")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--out", type=Path, help="folder for throughput.json")
+    options = parser.parse_args()
+    if options.device == "cuda":
+        require_cuda("benchmarks/gpu/throughput.py")
+    rows: list[Row] = []
+    print(f"{'model':16}{'system':20}  seconds  out tok/s  engine is  same 1st tokens")
+    for name in options.model:
+        mix = draw_mix(options.requests, options.longest, load_model_config(name).vocab_size)
+        measured = measure(name, mix, options.batch, options.device, options.longest)
+        for line in measured:
+            ratio = measured[0].output_tokens_per_s / (line.output_tokens_per_s or float("nan"))
+            seconds = f"{line.elapsed_s:9.2f}" if line.elapsed_s else f"{'no room':>9}"
+            print(
+                f"{Path(line.model).name:16}{line.system:20}{seconds}{line.output_tokens_per_s:11.0f}"
+                f"{ratio:10.2f}x{line.same_first_tokens:16.1%}"
+            )
+        rows += measured
+    if options.out and options.device == "cuda":
+        options.out.mkdir(parents=True, exist_ok=True)
+        found = [
+            {**asdict(line), "output_tokens_per_s": line.output_tokens_per_s, "workload": _workload(options)}
+            for line in rows
+        ]
+        text = json.dumps({"provenance": provenance(), "rows": found}, indent=1)
+        (options.out / "throughput.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _workload(options: argparse.Namespace) -> str:
+    return (
+        f"lognormal, medians {MEDIAN_INPUT} in and {MEDIAN_OUTPUT} out, sigma {SIGMA:g}, "
+        f"{SHORTEST} to {options.longest} tokens, seed 0"
+    )
+
+
+if __name__ == "__main__":
+    main()
