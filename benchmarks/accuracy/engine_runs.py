@@ -4,8 +4,8 @@
 
 For each case: `blis engine run` serves a workload, `blis replay` simulates its trace with the profile of the
 model (made by `blis engine profile`, which knows nothing of any run; in block diffusion with the rounds that
-its blocks took, as with the lengths of its answers), `blis calibrate --autopsy` compares the
-two and names the causes of the difference, and `blis parity` replays the measured step times.
+its blocks took, as with the lengths of its answers), `blis calibrate --autopsy` compares the two and names
+the causes of the difference, and `blis parity` replays the measured step times.
 
 `--profile` measures the profiles too, into DIR. A shared machine is faster at one time than at another, so
 the rounds of a profile are spread between the runs: both then see the same machine. No run is fitted to.

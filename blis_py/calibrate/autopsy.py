@@ -35,10 +35,8 @@ CAUSES = {
     "workload": "arrivals, prefixes, order",
     "kv_capacity": "KV capacity",
     "token_counts": "token counts",
-    "rounds": "rounds per block",
     "scheduler": "other settings",
     "decode": "decode steps",
-    "denoise": "denoise rounds",
     "prefill": "prefill steps",
     "mixed": "mixed steps",
     "padded": "padded steps",
@@ -47,7 +45,9 @@ CAUSES = {
     "stamps": "token stamps",
     "client": "client and network",
 }
-"""In the order in which they are put right. Rounds are of block diffusion, which has no decode steps."""
+"""In the order in which they are put right."""
+BLOCK_CAUSES = {"rounds": "rounds per block", "denoise": "denoise rounds"}
+"""What block diffusion has: the one after the token counts, the other in place of decode steps."""
 NEGLIGIBLE = 0.001
 """A cause whose share is below this part of the measured value, in every metric, contributes nothing."""
 
@@ -60,7 +60,7 @@ class Cause:
     """A wrong input, and what it does to each metric."""
 
     name: str
-    """A key of `CAUSES`."""
+    """A key of `CAUSES` or `BLOCK_CAUSES`."""
     values_ns: Nanoseconds
     """The metrics once this cause, like those before it, is put right."""
     shares_ns: Nanoseconds
@@ -72,7 +72,7 @@ class Cause:
 
     @property
     def title(self) -> str:
-        return CAUSES[self.name]
+        return (CAUSES | BLOCK_CAUSES)[self.name]
 
 
 @dataclass(frozen=True)

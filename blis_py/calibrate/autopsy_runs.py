@@ -83,6 +83,7 @@ def read_prediction(folder: str | Path) -> Prediction:
     from blis_py.api import resolve
     from blis_py.config import load_config
     from blis_py.config_models import WorkloadSection
+    from blis_py.traces import of_diffusion
     from blis_py.traces.tracev2_write import request_numbers
 
     folder = Path(folder)
@@ -95,8 +96,10 @@ def read_prediction(folder: str | Path) -> Prediction:
     if config.num_instances != 1:
         fix = "simulate one instance, as the engine is one"
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
-    # Its own trace has the requests, wherever they once came from.
-    simulation = resolve(replace(config, workload=WorkloadSection(trace=str(trace))))
+    if not of_diffusion(trace) or config.dllm.workload is not None:
+        # Its own trace has the requests, wherever they once came from.
+        config = replace(config, workload=WorkloadSection(trace=str(trace)))
+    simulation = resolve(config)
     table, executed, blocks = simulation.table, simulation.diffusion, None
     if executed is not None:
         rounds = dict(zip(request_numbers(table).tolist(), executed.rounds, strict=True))

@@ -33,7 +33,7 @@ def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
 
 
 def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameters: Mapping[str, Any]) -> None:
-    """Writes `dllm.yaml`, which tells how the requests of a run become blocks, beside its `block_rounds.csv`."""
+    """Writes `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
     import yaml
 
     steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}

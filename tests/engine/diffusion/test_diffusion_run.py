@@ -87,7 +87,7 @@ def test_a_run_leaves_a_folder_that_can_be_replayed_and_taken_apart(
 
     workload = ["--trace", real / "trace.csv", "--dllm-workload", real / "dllm.yaml", mode]
     predicted = blis("replay", *workload, *SIMULATED, "--record-itl", "--no-plots", "--out", sim)["cluster"]
-    for name in ("committed_blocks", "diffusion_steps_per_block", "wasted_tokens"):
+    for name in ("committed_blocks", "steps_per_block", "wasted_tokens"):
         assert predicted["diffusion"][name] == printed["diffusion"][name]
     figures = blis("calibrate", real, "--results", sim, "--autopsy")
     assert [row["latency"] for row in figures["latencies"]] == ["ttft", "itl", "tpot", "e2e"]
@@ -115,6 +115,41 @@ def test_a_trace_of_block_diffusion_is_not_replayed_as_if_it_were_autoregressive
     blis("run", *LOAD, *SIMULATED, "--no-plots", "--out", plain)
     with pytest.raises(InputError, match="the measured run is of block diffusion, the simulated one is not"):
         autopsy_of_runs(real, plain)
+
+
+SPEC = """
+version: "2"
+seed: 3
+aggregate_rate: 100
+num_requests: 8
+kind: diffusion
+steps: {mean: 5, cv: 0.3}
+clients:
+  - id: problems
+    rate_fraction: 1.0
+    arrival: {process: poisson}
+    input_distribution: {type: constant, params: {value: 40}}
+    output_distribution: {type: constant, params: {value: 50}}
+"""
+
+
+def test_step_counts_of_a_workload_spec_are_compared_with_those_of_the_engine(
+    quick: list[str], tmp_path: Path, blis: Blis
+) -> None:
+    real, sim, spec = tmp_path / "real", tmp_path / "sim", tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    blis("engine", "run", *TINY, "--workload-spec", spec, *quick, "--out", real)
+    blis("run", "--workload-spec", spec, *SIMULATED, "--no-plots", "--out", sim)
+    result = autopsy_of_runs(real, sim)
+    rounds = next(cause for cause in result.causes if cause.name == "rounds")
+    assert result.contributes(rounds)
+    assert "you simulated" in rounds.found
+
+    plain = tmp_path / "plain"
+    model = ["--model", str(checkpoint("ar")), "--device", "cpu", *LIMITS]
+    blis("engine", "run", *model, "--workload-spec", spec, "--out", plain)
+    with pytest.raises(InputError, match="the simulated run is of block diffusion, the measured one is not"):
+        autopsy_of_runs(plain, sim)
 
 
 def test_bench_replay_serves_a_block_diffusion_model(quick: list[str], blis: Blis) -> None:
@@ -152,7 +187,7 @@ def served(count: int = 30, gap_ns: int = 200_000, **given: Any) -> tuple[StepLo
 def test_the_client_sees_each_block_when_it_is_committed(fdfo: bool) -> None:
     log, observer = served(fdfo=fdfo)
     assert observer.counts() == {"injected": 30, "ok": 30}
-    ends = {number: [] for number in log.requests["number"]}
+    ends: dict[int, list[int]] = {number: [] for number in log.requests["number"]}
     for numbers, end_ns in zip(log.steps["committed_ids"], log.steps["end_ns"], strict=True):
         for number in numbers:
             ends[number].append(end_ns)
