@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
 Flags = dict[str, str]
 
 
@@ -23,7 +21,7 @@ class Model:
     @property
     def flags(self) -> list[str]:
         """For `blis engine profile` and `blis engine run`."""
-        load = {"--model": str(ROOT / self.path), "--load-format": self.load_format, "--device": "cpu"}
+        load = {"--model": self.path, "--load-format": self.load_format, "--device": "cpu"}
         return spelled({**load, "--clock": "cpu", **self.limits})
 
 

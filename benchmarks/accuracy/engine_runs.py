@@ -30,6 +30,7 @@ from engine_cases import CASES, MODELS, Case, spelled
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from provenance import provenance
 
+ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {
     "E2E mean": 0.05,
     "TPOT mean": 0.05,
@@ -79,7 +80,7 @@ class Row:
 def blis(*words: str) -> dict[str, Any]:
     """Runs a command and returns what it prints."""
     command = [sys.executable, "-m", "blis_py", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stderr}")
     return dict(json.loads(done.stdout)) if done.stdout.startswith("{") else {}
@@ -224,13 +225,14 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="keep the runs here")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
+    options.profiles = options.profiles.resolve()
     cases = [case for case in CASES if any(text in f"{case.model} {case.name}" for text in options.case)]
     rounds = Rounds(cases, options.rounds if options.profile else 0, options.profiles)
     with tempfile.TemporaryDirectory() as scratch:
         runs = []
         for number, case in enumerate(cases):
             print(f"{number + 1}/{len(cases)} {case.model} {case.name}", file=sys.stderr, flush=True)
-            folder = (options.keep or Path(scratch)) / f"{number:02}"
+            folder = (options.keep or Path(scratch)).resolve() / f"{number:02}"
             folder.mkdir(parents=True)
             rounds.before(case)
             runs.append(measure(case, options.profiles, folder))

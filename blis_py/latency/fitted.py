@@ -151,7 +151,7 @@ class Fitted:
         x.attended = f.decode_seqs + blocks
         x.decode_kv_tokens = f.decode_kv_tokens
         x.max_context = f.max_context if f.max_context > 0 else 0
-        x.prefill_seqs, x.prefill_tokens = f.prefill_seqs, f.prefill_tokens
+        x.prefill_seqs, x.prefill_tokens = f.prefill_seqs - blocks, f.prefill_tokens
         x.prefill_pairs, x.prefill_kv_tokens = f.prefill_pairs, f.prefill_kv_tokens
         x.emitted_rows = f.emitted_rows
         x.active_experts = self._experts(x.tokens)
@@ -175,9 +175,11 @@ class Fitted:
             return _decode_ns(decode, f.decode_kv_tokens, f.max_context), decode.host_ns
         bucket = self._bucket(f) if self._buckets else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
-        prompts, new, pairs, read = f.prefill_seqs, f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
-        seqs, kv, rows = f.decode_seqs, f.decode_kv_tokens, f.emitted_rows
-        curve = self._curve(regime, self._padded(f, bucket) if bucket else new + seqs)
+        blocks = 0 if type(f) is StepFeatures else getattr(f, "denoise_blocks", 0)
+        new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
+        curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)
+        kv = f.decode_kv_tokens
         i = bisect_right(curve.at, kv) - 1
         gpu = curve.ns[i] + curve.slopes[i] * (kv - curve.at[i])
         a = regime.gpu_line

@@ -44,6 +44,7 @@ class StepPoint:
     max_context: Any
     """Not negative: 0 where nobody keeps track."""
     prefill_seqs: Any
+    """Prompts; diffusion blocks at work are none."""
     prefill_tokens: Any
     prefill_pairs: Any
     prefill_kv_tokens: Any

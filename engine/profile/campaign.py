@@ -29,6 +29,13 @@ class Bench(Protocol[ShapeT]):
 
     def visit(self, shape: ShapeT) -> StepSamples: ...
 
+    def serve(self, number: int) -> list[StepSamples]:
+        """A short run with requests coming and going, another for every number; none where it adds nothing.
+
+        What a host pays when the batch changes is in no shape that stands still.
+        """
+        ...
+
 
 def no_progress(what: str, done: int, total: int) -> None:
     """Nobody is looking."""
@@ -91,7 +98,7 @@ def _round(
             parts.append(_numbered(bench.visit(sentinel), 0, visit))
         parts.append(_numbered(bench.visit(shapes[index]), index * bench.stride, number))
         progress("measuring", number * len(order) + place + 1, rounds * len(order))
-    return parts
+    return [*parts, *bench.serve(number)]
 
 
 def _numbered(samples: StepSamples, first_shape: int, visit: int) -> StepSamples:

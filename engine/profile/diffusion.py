@@ -99,6 +99,10 @@ class RoundBench:
             k_cache.normal_()
             v_cache.normal_()
 
+    def serve(self, number: int) -> list[StepSamples]:
+        """Nothing: a batch of blocks does its rounds undisturbed; see `Bench.serve`."""
+        return []
+
     def visit(self, shape: RoundShape) -> StepSamples:
         """The measured rounds of one visit; `shape` counts them from 0.
 

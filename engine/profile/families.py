@@ -88,9 +88,9 @@ def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
 def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
     """The step at a point of the unit cube: decodes, context, its spread, prompts, their tokens and past."""
     u, v, spread, w, x, y = point
-    batch = _between(u, 1, max(limits.max_num_seqs - _MOST_PROMPTS, 1))
+    batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
     budget = limits.max_num_batched_tokens - batch
-    prompts = _between(w, 1, max(min(_MOST_PROMPTS, budget), 1))
+    prompts = _between(w, 1, max(min(_MOST_PROMPTS, limits.max_num_seqs - batch, budget), 1))
     longest = longest_context(limits)
     room = limits.num_kv_blocks // (batch + prompts) * limits.block_size
     mean = _between(v, CONTEXT, max(min(longest, room) * 2 // 3, CONTEXT))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import torch
 
@@ -13,6 +15,7 @@ from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
+from engine.profile.served import MOST_STEPS, concurrency, short_requests
 from engine.profile.shapes import Limits, Shape, filling
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
@@ -94,6 +97,26 @@ class StepBench:
             engine.step()
         self._skip()  # for the time from the last step to the next
         return self._leave(shape, first)
+
+    def serve(self, number: int) -> list[StepSamples]:
+        """A closed loop of short requests, as many under way as there may be or fewer; see `Bench.serve`."""
+        if self._experts is not None:
+            return []
+        engine, limits = self.engine, self.limits
+        engine.recorder = StepRecorder(engine.recorder.meta)
+        under_way, requests = 0, deque(short_requests(limits, number))
+        at_most = concurrency(limits, number)
+        while requests or engine.has_unfinished:
+            now_ns = engine.clock.now_ns()
+            while requests and under_way < at_most:
+                prompt, answer = requests.popleft()
+                params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer)
+                engine.add_request(self._prompts.take(prompt), params)
+                under_way += 1
+            under_way -= len(engine.step(now_ns).finished)
+        samples = samples_of(engine.recorder.log(), "served")
+        samples.table["shape"] += number * MOST_STEPS
+        return [samples]
 
     def _lead(self, shape: Shape) -> None:
         """Sequences at their contexts, and one real step; with nobody to decode, that of a short prompt."""

@@ -24,7 +24,8 @@ from blis_py.latency.work import distinct_experts
 PROFILE = fitted_profile()
 PLAIN = fitted_profile(graph=False, table=False)
 _EAGER = PLAIN.regimes["eager"]
-CPU = replace(PLAIN, regimes={"eager": replace(_EAGER, gpu=_EAGER.gpu | {"padded_kv_tokens": 3.7, "any_decode": 9.0})})
+_CPU_PRICES = _EAGER.gpu | {"padded_kv_tokens": 3.7, "any_decode": 9.0}
+CPU = replace(PLAIN, regimes={"eager": replace(_EAGER, gpu=_CPU_PRICES)})
 
 
 def profile_of(gpu: dict[str, float], **settings: object) -> FittedProfile:

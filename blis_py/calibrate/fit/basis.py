@@ -86,7 +86,8 @@ def rows_of(samples: StepSamples, shape: ModelShape | None, experts_in_use: floa
     x.attended = c["decode_seqs"] + blocks
     x.decode_kv_tokens = c["decode_kv_tokens"]
     x.max_context = np.maximum(c["max_context"], 0.0)
-    for name in ("prefill_seqs", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens", "emitted_rows"):
+    x.prefill_seqs = c["prefill_seqs"] - blocks
+    for name in ("prefill_tokens", "prefill_pairs", "prefill_kv_tokens", "emitted_rows"):
         setattr(x, name, c[name])
     x.active_experts = _experts(c["active_experts"], x.tokens, shape, experts_in_use)
     x.knee = 0

@@ -27,6 +27,9 @@ class FakeBench:
     visited: list[str] = field(default_factory=list)
     fail_at: int = -1
 
+    def serve(self, number: int) -> list[StepSamples]:
+        return []
+
     def visit(self, shape: str) -> StepSamples:
         if len(self.visited) == self.fail_at:
             raise KeyboardInterrupt
