@@ -91,9 +91,7 @@ def draw_speed_ups(axes: Axes) -> None:
     for slots, published in PUBLISHED.items():
         axes.axhline(published, color=COLOURS[slots], linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_xlabel("spread of rounds per block (standard deviation / mean)")
-    axes.set_title(
-        "synchronous rounds over FDFO rounds; dashed: published, 4 and 16 slots", fontsize=10, loc="left"
-    )
+    axes.set_title("synchronous over FDFO rounds; dashed: published, 4 and 16 slots", fontsize=9, loc="left")
     axes.legend(frameon=False, fontsize=9)
 
 
