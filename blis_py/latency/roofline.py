@@ -21,28 +21,25 @@ in 16 bits. Windowed attention layers are priced as full ones. Efficiencies and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from blis_py.core.features import StepFeatures
-from blis_py.core.request import NEVER_NS
 from blis_py.latency import work
-from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.decode_line import DecodeLine, run_ns
+from blis_py.latency.base import FrontendDelays
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.line_model import LineModel
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.work import Work
 
 
-class Roofline:
+class Roofline(LineModel):
     """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
 
     It has no front-end delays: the datasheet says nothing about them.
     """
 
     name = "roofline"
-    uses_max_context = False
 
     def __init__(self, shape: ModelShape, gpu: GpuSpec, tp: int = 1) -> None:
+        super().__init__()
         self.provenance = f"roofline from datasheet and architecture, {shape.name} on {gpu.name} TP{tp}"
         self.frontend = FrontendDelays()
         self._shape, self._gpu, self._tp = shape, gpu, tp
@@ -51,7 +48,6 @@ class Roofline:
         self._set_attention()
         self._token_cache: dict[int, float] = {}
         self._row_cache: dict[int, float] = {}
-        self._decodes: dict[tuple[int, int], tuple[DecodeLine, int]] = {}
 
     def _set_attention(self) -> None:
         """ns per query-key pair and per KV token moved, all layers."""
@@ -108,41 +104,6 @@ class Roofline:
     def _host_ns(self, seqs: int) -> int:
         return int(self._gpu.host_step_ns + self._gpu.host_seq_ns * seqs + 0.5)
 
-    def _decode_line(self, base: float, seqs: int) -> DecodeLine:
-        return DecodeLine(base, self._pair_ns * seqs, self._pair_ns, self._kv_ns * 2 * seqs, self._kv_ns)
-
-    def _decode(self, seqs: int, rows: int) -> tuple[DecodeLine, int]:
-        """GPU and host part of a pure decode step."""
-        found = self._decodes.get((seqs, rows))
-        if found is None:
-            base = self._tokens_ns(seqs) + self._rows_ns(rows)
-            found = self._decodes[seqs, rows] = self._decode_line(base, seqs), self._host_ns(seqs)
-        return found
-
-    def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
-        if not f.prefill_seqs:
-            line, host_ns = self._decode(f.decode_seqs, f.emitted_rows)
-            return int(line.at(f.decode_kv_tokens)) or 1, host_ns
-        tokens = f.prefill_tokens
-        base = self._tokens_ns(tokens + f.decode_seqs) + self._rows_ns(f.emitted_rows)
-        ns = self._decode_line(base, f.decode_seqs).at(f.decode_kv_tokens)
-        compute = self._pair_ns * f.prefill_pairs
-        moved = self._kv_ns * (f.prefill_kv_tokens + 2 * tokens)
-        ns += compute if compute > moved else moved
-        return int(ns) or 1, self._host_ns(f.prefill_seqs + f.decode_seqs)
-
-    # --- the interface -------------------------------------------------------------------------------
-
-    def step_ns(self, features: StepFeatures) -> int:
-        gpu_ns, host_ns = self._parts_ns(features)
-        return gpu_ns + host_ns
-
-    def step(self, features: StepFeatures) -> StepTime:
-        return StepTime(*self._parts_ns(features))
-
-    def decode_run_ns(
-        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
-        seqs = features.decode_seqs
-        line, host_ns = self._decode(seqs, features.emitted_rows)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, 1, host_ns)
+    def _mixed_ns(self, f: StepFeatures) -> float:
+        base = self._tokens_ns(f.prefill_tokens + f.decode_seqs) + self._rows_ns(f.emitted_rows)
+        return self._decode_line(base, f.decode_seqs).at(f.decode_kv_tokens) + self._prefill_ns(f)

@@ -26,20 +26,18 @@ measurements are all of 16-bit weights. Windowed attention layers are priced as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from blis_py import data
 from blis_py.core.features import StepFeatures
-from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency import work
-from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.base import FrontendDelays
 from blis_py.latency.capacity import check_tp
-from blis_py.latency.decode_line import DecodeLine, run_ns
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.line_model import LineModel
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.work import Work
 
@@ -78,7 +76,7 @@ class Training:
     """GPUs with measurements among the training data, as named in their profiles."""
 
 
-class Trained:
+class Trained(LineModel):
     """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
 
     Args:
@@ -90,11 +88,11 @@ class Trained:
     """
 
     name = "trained"
-    uses_max_context = False
 
     def __init__(
         self, shape: ModelShape, gpu: GpuSpec, tp: int = 1, training: Training | None = None
     ) -> None:
+        super().__init__()
         check_tp(shape, tp)
         training = training or bundled_training()
         unseen = "" if gpu.name in training.gpus else f" (none of them on {gpu.name})"
@@ -112,7 +110,6 @@ class Trained:
             self._mixed_pair_ns, self._mixed_seq_pairs = max(tile_ns, self._pair_ns), TILE_KEYS
         self._token_cache: dict[int, float] = {}
         self._row_cache: dict[int, float] = {}
-        self._decodes: dict[tuple[int, int], tuple[DecodeLine, int]] = {}
 
     # --- groups --------------------------------------------------------------------------------------
 
@@ -143,45 +140,11 @@ class Trained:
     def _host_ns(self, seqs: int) -> int:
         return int(self._c.host_step_ns + self._c.host_seq_ns * seqs + 0.5)
 
-    def _decode_line(self, base: float, seqs: int) -> DecodeLine:
-        return DecodeLine(base, self._pair_ns * seqs, self._pair_ns, self._kv_ns * 2 * seqs, self._kv_ns)
-
-    def _decode(self, seqs: int, rows: int) -> tuple[DecodeLine, int]:
-        """GPU and host part of a pure decode step."""
-        found = self._decodes.get((seqs, rows))
-        if found is None:
-            base = self._tokens_ns(seqs) + self._rows_ns(rows)
-            found = self._decodes[seqs, rows] = self._decode_line(base, seqs), self._host_ns(seqs)
-        return found
-
-    def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
-        if not f.prefill_seqs:
-            line, host_ns = self._decode(f.decode_seqs, f.emitted_rows)
-            return int(line.at(f.decode_kv_tokens)) or 1, host_ns
-        ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows)
-        compute = self._pair_ns * f.prefill_pairs
-        moved = self._kv_ns * (f.prefill_kv_tokens + 2 * f.prefill_tokens)
-        ns += compute if compute > moved else moved
+    def _mixed_ns(self, f: StepFeatures) -> float:
+        ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows) + self._prefill_ns(f)
         compute = self._mixed_pair_ns * (f.decode_kv_tokens + self._mixed_seq_pairs * f.decode_seqs)
         moved = self._kv_ns * (f.decode_kv_tokens + 2 * f.decode_seqs)
-        ns += compute if compute > moved else moved
-        return int(ns) or 1, self._host_ns(f.seqs)
-
-    # --- the interface -------------------------------------------------------------------------------
-
-    def step_ns(self, features: StepFeatures) -> int:
-        gpu_ns, host_ns = self._parts_ns(features)
-        return gpu_ns + host_ns
-
-    def step(self, features: StepFeatures) -> StepTime:
-        return StepTime(*self._parts_ns(features))
-
-    def decode_run_ns(
-        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
-        seqs = features.decode_seqs
-        line, host_ns = self._decode(seqs, features.emitted_rows)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, 1, host_ns)
+        return ns + (compute if compute > moved else moved)
 
 
 Product = tuple[float, float]

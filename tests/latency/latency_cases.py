@@ -16,6 +16,10 @@ from blis_py.latency.fitted_profile import Correction, FittedProfile, RegimeFit
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.linear import LinearCoefficients, LinearCosts
 from blis_py.latency.model_shape import load_model
+from blis_py.latency.trained import Coefficients, Trained, Training
+
+PLANTED = Coefficients(1.3, 1.1, 0.5, 2.4, 1.2, 1.9, 0.7, 1.8, 3.5e4, 2e4, 1.5e5, 900.0)
+"""Prices of `trained` in which every term counts."""
 
 LINEAR = LinearCoefficients(
     gpu=LinearCosts(
@@ -50,7 +54,10 @@ def models() -> list[LatencyModel]:
             alpha=alpha,
             beta=(0.0, 0.0, 0.0, 0.0, 0.0, 40.0, 6000.0, 0.0, 1000.0, 1.0),
         ),
-        build("trained", shape=sparse, gpu=load_gpu("L40S"), tp=2),
+        build("trained", shape=dense, gpu=h100),
+        build("trained", shape=load_model("llama-3.1-8b"), gpu=load_gpu("rtx-4090")),
+        build("trained", shape=sparse, gpu=load_gpu("a100"), tp=4),
+        Trained(load_model("qwen3-30b-a3b"), load_gpu("l40s"), 2, Training(PLANTED, ("Planted",))),
         build("roofline", shape=dense, gpu=load_gpu("L4"), tp=1),
         build("roofline", shape=sparse, gpu=h100, tp=4),
         build("roofline", shape=load_model("gpt-oss-120b"), gpu=load_gpu("B200"), tp=1),

@@ -11,14 +11,16 @@ from latency_cases import decode, decode_steps, mixed_steps, models, prefill
 
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
-from blis_py.latency import LATENCY_MODELS, build, decode_line, linear
+from blis_py.latency import LATENCY_MODELS, build, decode_line, fitted, linear
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
+from blis_py.latency.line_model import LineModel
 from blis_py.latency.model_shape import load_model
 
 MODELS = models()
 every_model = pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
 FORMULAS = [m for m in MODELS if m.name != "kernel-tables"]  # measurements need not be monotone
+LINES = [m for m in MODELS if isinstance(m, LineModel)]
 every_formula = pytest.mark.parametrize("model", FORMULAS, ids=[m.provenance for m in FORMULAS])
 
 
@@ -59,6 +61,7 @@ def test_scalar_and_vector_path_agree_to_the_nanosecond(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(decode_line, "SCALAR_STEPS", limit)
             patch.setattr(linear, "SCALAR_STEPS", limit)
+            patch.setattr(fitted, "SCALAR_STEPS", limit)
             ends.append([int(end) for end in model.decode_run_ns(step, length)])
     assert ends[0] == ends[1]
 
@@ -75,6 +78,16 @@ def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: Step
 @given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
 def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
     assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= model.step_ns(step)
+
+
+@pytest.mark.parametrize("model", LINES, ids=[m.provenance for m in LINES])
+@settings(max_examples=25)
+@given(step=decode_steps)
+def test_a_prefill_never_makes_the_decodes_beside_it_cheaper(model: LatencyModel, step: StepFeatures) -> None:
+    mixed = replace(
+        step, prefill_seqs=1, prefill_tokens=1, prefill_pairs=1, emitted_rows=step.emitted_rows + 1
+    )
+    assert model.step_ns(mixed) >= model.step_ns(step)
 
 
 @every_model

@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from latency_cases import decode, decode_steps, mixed_steps, prefill
+from latency_cases import PLANTED, decode, prefill
 
 from blis_py.calibrate.train import Group, predict, train
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build
-from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import (
@@ -33,66 +30,7 @@ from blis_py.latency.trained import (
 
 ROOT = Path(__file__).resolve().parents[2]
 H100, RTX = load_gpu("h100"), load_gpu("rtx-4090")
-PLANTED = Coefficients(1.3, 1.1, 0.5, 2.4, 1.2, 1.9, 0.7, 1.8, 3.5e4, 2e4, 1.5e5, 900.0)
 NONE = Coefficients(*(0.0 for _ in COEFFICIENT_NAMES))
-
-MODELS: list[LatencyModel] = [
-    build("trained", shape=load_model("qwen3-14b"), gpu=H100),
-    build("trained", shape=load_model("llama-3.1-8b"), gpu=RTX),
-    build("trained", shape=load_model("mixtral-8x7b"), gpu=load_gpu("a100"), tp=4),
-    Trained(load_model("qwen3-30b-a3b"), load_gpu("l40s"), 2, Training(PLANTED, ("Planted",))),
-]
-every_model = pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
-
-
-@every_model
-@settings(max_examples=25)
-@given(step=decode_steps, length=st.integers(1, 80))
-def test_a_run_of_decode_steps_ends_where_single_steps_end(
-    model: LatencyModel, step: StepFeatures, length: int
-) -> None:
-    ends, now = [], 0
-    for done in range(length):
-        now += model.step(step.after(done)).synchronous_ns
-        ends.append(now)
-    assert list(model.decode_run_ns(step, length)) == ends
-
-
-@every_model
-@settings(max_examples=25)
-@given(step=decode_steps, length=st.integers(1, 80), start_ns=st.integers(0, 10**15), share=st.floats(0, 1.2))
-def test_a_run_priced_until_a_time_is_the_same_run_and_reaches_that_time(
-    model: LatencyModel, step: StepFeatures, length: int, start_ns: int, share: float
-) -> None:
-    whole = [start_ns + int(end) for end in model.decode_run_ns(step, length)]
-    until_ns = start_ns + int(share * (whole[-1] - start_ns))
-    ends = [int(end) for end in model.decode_run_ns(step, length, start_ns, until_ns)]
-    assert ends == whole[: len(ends)]
-    assert len(ends) == length or ends[-1] >= until_ns
-
-
-@every_model
-@settings(max_examples=40)
-@given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
-def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
-    assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= model.step_ns(step)
-
-
-@every_model
-@settings(max_examples=25)
-@given(step=decode_steps)
-def test_a_prefill_never_makes_the_decodes_beside_it_cheaper(model: LatencyModel, step: StepFeatures) -> None:
-    mixed = replace(
-        step, prefill_seqs=1, prefill_tokens=1, prefill_pairs=1, emitted_rows=step.emitted_rows + 1
-    )
-    assert model.step_ns(mixed) >= model.step_ns(step)
-
-
-@every_model
-@settings(max_examples=25)
-@given(step=mixed_steps)
-def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: StepFeatures) -> None:
-    assert model.step_ns(step) == model.step(step).synchronous_ns >= 1
 
 
 def only(

@@ -31,6 +31,8 @@ def read_steps(path: str | Path) -> StepSamples:
             fix = f"give a folder with {SAMPLES} or {STEP_LOGS[0]}"
             raise InputError("no measured steps here", file=path, fix=fix)
         path = found
+    if not path.is_file():
+        raise InputError("no such file or folder", file=path, fix="check the path")
     if path.name.endswith((".csv", ".csv.gz")) and _is_samples(path):
         return read_samples(path)
     name = path.resolve().parent.name if path.name in STEP_LOGS else path.name.partition(".")[0]
