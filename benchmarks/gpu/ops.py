@@ -33,6 +33,7 @@ from engine.kernels import (
     sample,
     swiglu,
 )
+from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 
 Tensor = torch.Tensor
 FLUSH_BYTES = 256 << 20
@@ -252,6 +253,25 @@ def samplers() -> Iterator[Case]:
                 )
 
 
+def decode_inputs() -> Iterator[Case]:
+    page_size, width = 64, 512
+    for seqs, context in ((8, 4096), (64, 4096), (256, 16384)):
+        pages = context // page_size
+        positions = torch.full((seqs + 1,), context - 200, device="cuda")  # every call moves on by one
+        tables = torch.zeros((seqs + 1, width), dtype=torch.int32, device="cuda")
+        state = DecodeState(torch.zeros_like(positions), positions, tables)
+        wide = torch.zeros((3, seqs), dtype=torch.int64, device="cuda")
+        lengths = torch.zeros(seqs, dtype=torch.int32, device="cuda")
+        inputs = DecodeInputs(*wide, lengths, torch.zeros_like(tables[:seqs]))
+        rows = torch.arange(seqs, device="cuda")
+        yield Case(
+            "prepare_decodes",
+            f"{seqs} sequences of {context}",
+            lambda r=rows, s=state, i=inputs: prepare_decodes(r, s, page_size, i),
+            seqs * (2 * 4 * pages + 60),
+        )
+
+
 def page_copies() -> Iterator[Case]:
     cache = randn(2, 4096, 8, 64, 128)
     page_bytes = cache[0, 0].numel() * 2
@@ -274,6 +294,7 @@ BUILDERS: tuple[Callable[[], Iterator[Case]], ...] = (
     experts,
     samplers,
     page_copies,
+    decode_inputs,
 )
 
 if __name__ == "__main__":
