@@ -1,19 +1,20 @@
 """What FDFO, reuse in place and the re-loop are worth: in the simulator, and on the engine.
 
     python benchmarks/diffusion.py [--quick] [--model FOLDER] [--load-format dummy] [--slots 4 16]
-                                   [--requests-per-slot N] [--steps tasks|imposed] [--repeats N] [--out FILE]
+                                   [--requests-per-slot N] [--steps tasks|imposed] [--repeats N]
+                                   [--switch-repeats N] [--out FILE]
 
 Prints JSON, or writes it to a file. `published` compares simulated speed-ups, in rounds, with those measured
-for LLaDA2.0-mini with LowConfidence on GSM8K on one H200 (1.30 x at 4 and about 1.45 x at 16 slots). `engine`
-runs a model in both modes, and with its switches off. Rounds are exact, the same on every machine; `busy_s`
-is the CPU time of the thread on a CPU and the wall time on CUDA, in runs that follow one another, and gains
-are medians of their ratios: `reloop_gain` is what re-looping brings, `reuse_gain` what reuse in place does
-(both without re-looping, which leaves it little to do). A run of some hundred requests scatters by a few per
-cent by itself: `speed_up_queued` has each of them eight times, in random order, with the rounds that the
-engine took. `predicted_by_sequences` and `_by_histogram` are what the simulator makes of the measured step
-counts alone, drawn as whole requests or from one histogram for all blocks, and the errors are against that.
-With `--steps imposed` every block takes a number of rounds drawn from a distribution instead of what the
-model needs, so that dummy weights will do.
+for LLaDA2.0-mini with LowConfidence on GSM8K on one H200 (1.30 x at 4 and about 1.45 x at 16 slots).
+`engine` runs a model in both modes. Rounds are exact, the same on every machine; `busy_s` is the CPU time of
+the thread on a CPU and the wall time on CUDA, in runs that follow one another. A run of some hundred
+requests scatters by a few per cent by itself: `speed_up_queued` has each of them eight times, in random
+order, with the rounds that the engine took. `predicted_by_sequences` and `_by_histogram` are what the
+simulator makes of the measured step counts alone, drawn as whole requests or from one histogram for all
+blocks, and the errors are against that. `switches` are the gains of re-looping and of reuse in place
+(`reuse_gain`: without re-looping), measured by engines in lockstep (`diffusion_switches.py`). There every
+block takes an imposed number of rounds, drawn from the distribution of `published`; `--steps imposed` does
+so for `engine` too, so that dummy weights will do.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import json
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from measure import pin
@@ -42,6 +44,10 @@ from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.workload.diffusion import draw_rounds
 from blis_py.workload.diffusion_steps import Histogram, MeanAndSpread, Sequences, Steps
 
+if TYPE_CHECKING:
+    from engine.diffusion.engine import DiffusionEngine
+    from engine.sequence import Sequence
+
 PUBLISHED = {4: 1.30, 16: 1.45}
 CVS = (0.25, 0.28, 0.30)
 MEAN_STEPS = 12.5
@@ -50,6 +56,8 @@ FLAT = Linear(LinearCoefficients(LinearCosts(step=1_000_000)))
 BLOCK = 32
 SEEDS = 6
 """Simulations averaged in a prediction."""
+SWITCHED_PER_SLOT = 4
+"""Requests per slot where the switches are measured."""
 QUEUED = 8
 """How often each measured request comes in `speed_up_queued`."""
 Shape = tuple[int, int]
@@ -101,18 +109,13 @@ def published(blocks_per_slot: int) -> list[dict[str, Any]]:
     return rows
 
 
-def engine_run(
-    options: argparse.Namespace, slots: int, prompts: list[Any], most: int, **modes: bool
-) -> dict[str, Any]:
-    """One run to the end: rounds, busy time, and what the blocks took."""
-    import torch
-
+def engine_with(options: argparse.Namespace, slots: int, **modes: bool) -> DiffusionEngine:
+    """A fresh engine; `modes` as for `DllmSettings`."""
     from engine.config import EngineConfig
     from engine.diffusion.build import build_diffusion_engine
     from engine.diffusion.imposed_steps import ImposedSteps
     from engine.diffusion.low_confidence import LowConfidence
     from engine.diffusion.settings import DllmSettings
-    from engine.sampling_params import SamplingParams
 
     imposed = ImposedSteps(MeanAndSpread(MEAN_STEPS, 0.28), np.random.default_rng(0))
     algorithm = imposed if options.steps == "imposed" else LowConfidence()
@@ -126,20 +129,46 @@ def engine_run(
         max_num_batched_tokens=max(2048, slots * BLOCK),
         enable_prefix_caching=False,
     )
-    engine = build_diffusion_engine(config, DllmSettings(algorithm, **modes))
+    return build_diffusion_engine(config, DllmSettings(algorithm, **modes))
+
+
+def busy_s() -> float:
+    """CPU time of the thread on a CPU, wall time on CUDA once all of its work is done."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return time.thread_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def add_all(
+    engine: DiffusionEngine, options: argparse.Namespace, prompts: list[Any], most: int
+) -> list[Sequence]:
+    """The requests, and the beginning of the imposed steps: every time the same."""
+    from engine.diffusion.imposed_steps import ImposedSteps
+    from engine.sampling_params import SamplingParams
+
+    algorithm = engine.executor.slots.algorithm
+    if isinstance(algorithm, ImposedSteps):
+        algorithm.rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
     limits = SamplingParams(temperature=0, max_tokens=most, ignore_eos=options.steps == "imposed")
-    sequences = [engine.add_request(prompt, limits) for prompt in prompts]
-    cuda = torch.cuda.is_available()
-    clock = time.perf_counter if cuda else time.thread_time
-    began = clock()
+    return [engine.add_request(prompt, limits) for prompt in prompts]
+
+
+def engine_run(
+    options: argparse.Namespace, slots: int, prompts: list[Any], most: int, **modes: bool
+) -> dict[str, Any]:
+    """One run to the end: rounds, busy time, and what the blocks took."""
+    engine = engine_with(options, slots, **modes)
+    sequences = add_all(engine, options, prompts, most)
+    began_s = busy_s()
     while engine.has_unfinished:
         engine.step()
-    if cuda:
-        torch.cuda.synchronize()
     counters = engine.scheduler.counters
     return {
         "rounds": counters.rounds,
-        "busy_s": clock() - began,
+        "busy_s": busy_s() - began_s,
         "scheduler_calls": counters.batches,
         "allocator_calls": counters.allocator_calls,
         "unfinished_allocator_calls": counters.unfinished_allocator_calls,
@@ -164,7 +193,6 @@ def make_prompts(options: argparse.Namespace, count: int) -> tuple[list[Any], in
 MODES: dict[str, dict[str, bool]] = {
     "fdfo": {},
     "sync": {"fdfo": False},
-    "no_reloop": {"reloop": False},
     "no_reuse": {"reloop": False, "reuse_in_place": False},
 }
 
@@ -191,8 +219,6 @@ def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
         "denoise_histogram": {int(steps): counts[steps] for steps in sorted(counts)},
         "speed_up_rounds": sync["rounds"] / fdfo["rounds"],
         "speed_up_busy": ratio(busy["sync"], busy["fdfo"]),
-        "reloop_gain": ratio(busy["no_reloop"], busy["fdfo"]) - 1,
-        "reuse_gain": ratio(busy["no_reuse"], busy["no_reloop"]) - 1,
     }
     histogram = Histogram({max(steps, 1): float(count) for steps, count in counts.items()})
     order = list(range(len(prompts))) * QUEUED
@@ -213,6 +239,21 @@ def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
     return row
 
 
+def switches(options: argparse.Namespace, slots: int) -> dict[str, Any]:
+    """What reuse in place and the re-loop gain, with imposed steps."""
+    from diffusion_switches import switch_gains
+
+    imposed = argparse.Namespace(**{**vars(options), "steps": "imposed"})
+    prompts, most = make_prompts(imposed, slots * SWITCHED_PER_SLOT)
+    gains = switch_gains(
+        partial(engine_with, imposed, slots),
+        lambda engine: add_all(engine, imposed, prompts, most),
+        busy_s,
+        options.switch_repeats,
+    )
+    return {"slots": slots, "requests": len(prompts), **gains}
+
+
 def ratio(slow: list[float], fast: list[float]) -> float:
     """Median of the ratios of runs that followed one another."""
     return median(a / b for a, b in zip(slow, fast, strict=True))
@@ -226,6 +267,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--requests-per-slot", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--switch-repeats", type=int, default=9)
     parser.add_argument("--out", type=Path, help="such as benchmarks/results/diffusion.json")
     parser.add_argument("--steps", choices=("tasks", "imposed"), default="tasks")
     options = parser.parse_args()
@@ -240,6 +282,7 @@ def main() -> int:
 
             options.model = str(checkpoint("diffusion"))
         result["engine"] = [measured(options, slots) for slots in options.slots]
+        result["switches"] = [switches(options, slots) for slots in options.slots]
         result["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     result["provenance"] = provenance(core)
     text = json.dumps(result, indent=2) + "\n"

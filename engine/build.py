@@ -11,7 +11,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
 from engine.batch import BatchBuilder
-from engine.clock import Clock, make_clock
+from engine.clock import Clock, clock_facts
 from engine.config import EngineConfig
 from engine.engine import LLMEngine
 from engine.executor import Executor, Forward, Model
@@ -22,6 +22,7 @@ from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
+from engine.yardstick import clock_for
 
 
 def build_engine(
@@ -53,12 +54,13 @@ def build_engine(
     scheduler = Scheduler(config.scheduler_config(room.num_blocks, room.max_model_len), track_longest=True)
     forward = Forward(model, allocate(sizes, room.num_blocks, config.block_size, dtype, device))
     executor = _executor(config, forward, room, device)
-    clock = make_clock(config.clock) if clock is None else clock
+    if clock is None:
+        clock = clock_for(config, model, lambda small, model: build_engine(small, model=model))
     return LLMEngine(
         scheduler=scheduler,
         executor=executor,
         sampler=Sampler(device),
-        recorder=StepRecorder(run_meta(config, scheduler.config, room, device, dtype)),
+        recorder=StepRecorder(run_meta(config, scheduler.config, room, device, dtype, clock)),
         clock=clock,
         timer=StepTimer(clock, device),
         vocab_size=sizes.vocab_size,
@@ -156,11 +158,12 @@ def run_meta(
     room: Capacity,
     device: torch.device,
     dtype: torch.dtype,
+    clock: Clock,
 ) -> dict[str, Any]:
     """What a step log says of the engine that wrote it."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
-        "clock": config.clock,
+        **clock_facts(clock),
         "model": config.model,
         "device": name,
         "dtype": str(dtype).removeprefix("torch."),

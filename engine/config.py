@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import inf
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -13,7 +14,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "cpu"),
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "load_format": ("safetensors", "dummy"),
-    "clock": ("wall", "cpu"),
+    "clock": ("wall", "cpu", "steady"),
 }
 
 
@@ -69,7 +70,10 @@ class EngineConfig:
     count_active_experts: bool = False
     """Log how many experts each step of an MoE model used: one small copy from the device per step."""
     clock: str = "wall"
-    """`wall`, or `cpu`: the CPU time of the engine's thread."""
+    """`wall`; `cpu`: the CPU time of the engine's thread; `steady`: that, at an even pace of the machine."""
+    yardstick_us: float | None = None
+    """What a step of the yardstick takes at the pace that the steady clock tells times for; `None` = what it
+    takes as the engine is built. Times of different engines compare where it is the same."""
 
     def __post_init__(self) -> None:
         for key, allowed in _CHOICES.items():
@@ -91,8 +95,15 @@ class EngineConfig:
             )
         if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
             raise InputError("given twice", key="num_kv_blocks", fix="drop it, or kv_cache_memory_bytes")
-        if self.clock == "cpu" and self.device == "cuda":
-            raise InputError("does not tell GPU time", key="clock", value="cpu", fix="use wall")
+        if self.clock != "wall" and self.device == "cuda":
+            raise InputError("does not tell GPU time", key="clock", value=self.clock, fix="use wall")
+        if self.yardstick_us is not None:
+            if self.clock != "steady":
+                raise InputError(
+                    "needs the steady clock", key="yardstick_us", fix="drop it, or use --clock steady"
+                )
+            if not 0 < self.yardstick_us < inf:
+                raise InputError("must be above 0", key="yardstick_us", value=self.yardstick_us)
         if any(size < 1 for size in self.cudagraph_capture_sizes or ()):
             raise InputError("must be at least 1", key="cudagraph_capture_sizes")
 

@@ -223,6 +223,7 @@ class LLMEngine:
             raise
         listed: list[int] = tokens.tolist()
         finished = self.finish(step, batch, listed)
+        self.clock.between_steps()
         return StepOutput(batch.emitters.sequences, listed, gone + finished)
 
     def schedule(self, now_ns: int) -> Step | None:

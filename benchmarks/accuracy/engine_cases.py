@@ -22,7 +22,7 @@ class Model:
     def flags(self) -> list[str]:
         """For `blis engine profile` and `blis engine run`."""
         load = {"--model": self.path, "--load-format": self.load_format, "--device": "cpu"}
-        return spelled({**load, "--clock": "cpu", **self.limits})
+        return spelled({**load, "--clock": "steady", **self.limits})
 
 
 def spelled(flags: Flags) -> list[str]:

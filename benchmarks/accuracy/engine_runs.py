@@ -7,15 +7,14 @@ model (made by `blis engine profile`, which knows nothing of any run; in block d
 its blocks took, as with the lengths of its answers), `blis calibrate --autopsy` compares the two and names
 the causes of the difference, and `blis parity` replays the measured step times.
 
-`--profile` measures the profiles too, into DIR. A shared machine is faster at one time than at another, so
-the rounds of a profile are spread between the runs: both then see the same machine. No run is fitted to.
+`--profile` measures the profiles first, into DIR. A shared machine is faster at one time than at another:
+profiles and runs use the steady clock, with the same yardstick. No run is fitted to.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -102,7 +101,8 @@ def capacity(case: Case, profiles: Path, folder: Path) -> float:
     """
     spec = write_spec(case, 1e6, folder / "capacity.yaml")
     if MODELS[case.model].diffusion:
-        return float(engine_run(case, spec, folder / "capacity")["cluster"]["throughput"]["requests_per_s"])
+        run = engine_run(case, spec, profiles, folder / "capacity")
+        return float(run["cluster"]["throughput"]["requests_per_s"])
     summary = blis("run", "--workload-spec", spec, *simulated(case, profiles), "--format", "json")
     return float(summary["cluster"]["throughput"]["requests_per_s"])
 
@@ -116,11 +116,11 @@ def measure(case: Case, profiles: Path, folder: Path) -> Served:
     """The engine serves the case."""
     rate = case.load * capacity(case, profiles, folder)
     spec = write_spec(case, rate, folder / "workload.yaml")
-    return Served(case, folder, rate, engine_run(case, spec, folder / "real"))
+    return Served(case, folder, rate, engine_run(case, spec, profiles, folder / "real"))
 
 
-def engine_run(case: Case, spec: str, out: Path) -> dict[str, Any]:
-    flags = [*MODELS[case.model].flags, *spelled(case.scheduling)]
+def engine_run(case: Case, spec: str, profiles: Path, out: Path) -> dict[str, Any]:
+    flags = [*MODELS[case.model].flags, *spelled(case.scheduling), "--yardstick", str(profiles / case.model)]
     return blis("engine", "run", *flags, "--workload-spec", spec, "--out", str(out))
 
 
@@ -147,27 +147,9 @@ def predict(served: Served, profiles: Path) -> Row:
     )
 
 
-class Rounds:
-    """The rounds of each model's profile, spread evenly before, between and after its runs."""
-
-    def __init__(self, cases: list[Case], rounds: int, profiles: Path) -> None:
-        self._rounds, self._profiles = rounds, profiles
-        self._parts = {name: 1 + sum(case.model == name for case in cases) for name in MODELS}
-        self._done = dict.fromkeys((case.model for case in cases), 0)
-
-    def before(self, case: Case) -> None:
-        self._next(case.model)
-
-    def rest(self) -> None:
-        for name in self._done:
-            self._next(name)
-
-    def _next(self, name: str) -> None:
-        self._done[name] += 1
-        if self._rounds:
-            rounds = math.ceil(self._rounds * self._done[name] / self._parts[name])
-            out = ["--out", str(self._profiles / name), "--rounds", str(rounds)]
-            blis("engine", "profile", *MODELS[name].flags, *out)
+def measure_profile(name: str, rounds: int, profiles: Path) -> None:
+    """Step times of a model; what is there already is kept."""
+    blis("engine", "profile", *MODELS[name].flags, "--out", str(profiles / name), "--rounds", str(rounds))
 
 
 def errors(compared: dict[str, Any]) -> dict[str, float]:
@@ -219,7 +201,7 @@ def show(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profiles", type=Path, required=True, help="folder with a profile of each model")
-    parser.add_argument("--profile", action="store_true", help="measure the profiles between the runs")
+    parser.add_argument("--profile", action="store_true", help="measure the profiles first")
     parser.add_argument("--rounds", type=int, default=20, help="repetitions of every shape, with --profile")
     parser.add_argument("--case", nargs="+", default=[""], help="only cases with one of these in their name")
     parser.add_argument("--keep", type=Path, help="keep the runs here")
@@ -227,16 +209,17 @@ def main() -> None:
     options = parser.parse_args()
     options.profiles = options.profiles.resolve()
     cases = [case for case in CASES if any(text in f"{case.model} {case.name}" for text in options.case)]
-    rounds = Rounds(cases, options.rounds if options.profile else 0, options.profiles)
+    if options.profile:
+        for name in dict.fromkeys(case.model for case in cases):
+            print(f"profile of {name}", file=sys.stderr, flush=True)
+            measure_profile(name, options.rounds, options.profiles)
     with tempfile.TemporaryDirectory() as scratch:
         runs = []
         for number, case in enumerate(cases):
             print(f"{number + 1}/{len(cases)} {case.model} {case.name}", file=sys.stderr, flush=True)
             folder = (options.keep or Path(scratch)).resolve() / f"{number:02}"
             folder.mkdir(parents=True)
-            rounds.before(case)
             runs.append(measure(case, options.profiles, folder))
-        rounds.rest()
         rows = [predict(served, options.profiles) for served in runs]
     show(rows)
     if options.out:

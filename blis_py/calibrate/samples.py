@@ -145,9 +145,8 @@ def total_ns(log: StepLog) -> NDArray[np.int64]:
 
 
 def _meta_of(log: StepLog) -> dict[str, Any]:
-    meta: dict[str, Any] = {
-        name: log.meta[name] for name in ("device", "model", "dtype", "clock", "torch") if name in log.meta
-    }
+    told = ("device", "model", "dtype", "clock", "yardstick_us", "torch")
+    meta: dict[str, Any] = {name: log.meta[name] for name in told if name in log.meta}
     if "device" in meta:
         meta["device_kind"] = "cpu" if meta["device"] == "cpu" else "cuda"
     scheduler = log.meta.get("scheduler", {})

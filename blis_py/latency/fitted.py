@@ -63,7 +63,7 @@ class _Regime:
         self.fixed = [(TERMS[name], price) for name, price in rest.items() if name not in inside]
         self.host = [(TERMS[name], price) for name, price in host.items() if price]
         self.gpu_line, self.host_line = _line(rest), _line(host)
-        self.host_step = host.get("step", 0.0)
+        self.host_step, self.host_prefill = host.get("step", 0.0), host.get("any_prefill", 0.0)
         self.per_expert = rest.get("active_experts", 0.0)
         self.per_context = rest.get("max_context", 0.0)
         self.per_padded = rest.get("padded_kv_tokens", 0.0)
@@ -189,6 +189,8 @@ class Fitted:
             gpu += sum([price * term(x) for term, price in regime.rare])
         a = regime.host_line
         host = regime.host_step + a[0] * prompts + a[1] * new + a[4] * seqs + a[5] * rows
+        if prompts:
+            host += regime.host_prefill
         outside = self.outside
         outside.priced += 1
         for name, high in regime.limits:

@@ -140,7 +140,7 @@ class FittedProfile:
 # -- the file ------------------------------------------------------------------------------------------
 
 
-def profile_path(name: str | Path) -> Path:
+def profile_path(name: str | Path, flag: str = "--profile") -> Path:
     """The `profile.yaml` of a folder, of a file, or of a bundled fit such as `cpu/tiny-ar`.
 
     Raises:
@@ -156,14 +156,14 @@ def profile_path(name: str | Path) -> Path:
         for found in (data.root("profiles") / "fits").glob(f"*/*/{FILE}")
     )
     fix = "give a folder with a profile.yaml" + (f", or one of {', '.join(bundled)}" if bundled else "")
-    raise InputError("no profile here", key="--profile", value=str(name), fix=fix)
+    raise InputError("no profile here", key=flag, value=str(name), fix=fix)
 
 
-def read_meta(name: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The file of a profile and all it says."""
+def read_meta(name: str | Path, flag: str = "--profile") -> tuple[Path, dict[str, Any]]:
+    """The file of a profile and all it says. `flag` is what an error calls the name."""
     import yaml
 
-    path = profile_path(name)
+    path = profile_path(name, flag)
     try:
         with open(path, encoding="utf-8") as text:
             values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -64,6 +64,7 @@ TERMS: dict[str, Callable[[Point], Any]] = {
     "padded_kv_tokens": lambda x: x.attended * x.max_context,  # batched attention padded to the longest
     "first_tokens": lambda x: x.tokens - (x.tokens > FEW_TOKENS) * (x.tokens - FEW_TOKENS),
     "any_decode": lambda x: (x.attended > 0) * 1.0,  # the attention call of all decodes together
+    "any_prefill": lambda x: (x.prefill_seqs > 0) * 1.0,  # the host makes a batch of another kind
     "seqs": lambda x: x.seqs,
     "prefill_seqs": lambda x: x.prefill_seqs,
     "prefill_tokens": lambda x: x.prefill_tokens,
@@ -102,4 +103,4 @@ GPU_TERMS: dict[str, tuple[str, ...]] = {
 }
 """Kind of device -> terms of the forward. On the CPU, decodes are attended in one call, padded to the
 longest, and each prefill in another."""
-HOST_TERMS = ("step", "seqs", "prefill_seqs", "prefill_tokens", "emitted_rows")
+HOST_TERMS = ("step", "any_prefill", "seqs", "prefill_seqs", "prefill_tokens", "emitted_rows")

@@ -15,7 +15,10 @@ MODEL = (
     Flag("--device", str, "device", "cuda, cpu or auto. Default auto."),
     Flag("--dtype", str, "dtype", "bfloat16, float16, float32 or auto. Default auto."),
     Flag("--seed", int, "seed", "Of dummy weights, prompts and samples. Default 0."),
-    Flag("--clock", str, "clock", "wall, or cpu: CPU time of the engine's thread. Default wall."),
+    Flag(
+        "--clock", str, "clock", "wall, cpu (time of the engine's thread), or steady: that, at an even pace."
+    ),
+    Flag("--yardstick", str, "yardstick_us", "With --clock steady: its pace, in µs or that of a profile."),
 )
 MEMORY = (
     Flag("--max-model-len", int, "max_model_len", "Longest sequence. Default what fits."),
@@ -70,10 +73,31 @@ def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
     for flag in _FLAGS:
         for name in (flag.name, *flag.aliases):
             if name in flags:
-                settings[flag.key] = flags[name] if flag.name != "--no-enable-prefix-caching" else False
+                settings[flag.key] = _value(flag.name, flags[name])
     if "model" not in settings:
         raise InputError("no model given", key="--model", fix="name a checkpoint folder or a bundled model")
     return EngineConfig(**settings)
+
+
+def _value(flag: str, given: Any) -> Any:
+    if flag == "--yardstick":
+        return _yardstick_us(given)
+    return given if flag != "--no-enable-prefix-caching" else False
+
+
+def _yardstick_us(given: str) -> float:
+    """What a step of the yardstick takes: the number itself, or what it took for a profile."""
+    from blis_py.errors import InputError
+    from blis_py.latency.fitted_profile import read_meta
+
+    try:
+        return float(given)
+    except ValueError:
+        path, meta = read_meta(given, flag="--yardstick")
+    if not isinstance(meta.get("yardstick_us"), float):
+        fix = "give a profile measured with --clock steady, or a number of microseconds"
+        raise InputError("not measured by the steady clock", file=path, key="yardstick_us", fix=fix)
+    return float(meta["yardstick_us"])
 
 
 def say(line: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.errors import InputError
 from engine.build import pick_device, run_meta
-from engine.clock import Clock, make_clock
+from engine.clock import Clock
 from engine.config import EngineConfig
 from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.executor import DiffusionExecutor
@@ -17,12 +17,14 @@ from engine.diffusion.graphs import BlockGraphs
 from engine.diffusion.settings import DllmSettings, mask_token
 from engine.diffusion.slots import BlockSlots
 from engine.diffusion.steplog import RoundRecorder
+from engine.diffusion.top_k_per_step import TopKPerStep
 from engine.executor import Model
 from engine.graphs import CudaCapture, default_buckets
 from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import allocate, capacity
 from engine.models import build_model, load_model_config, load_tokenizer
 from engine.models.tokenizer import Tokenizer
+from engine.yardstick import clock_for
 
 
 def build_diffusion_engine(
@@ -85,12 +87,20 @@ def build_diffusion_engine(
                 device=device,
                 capture=CudaCapture(),
             )
+    if clock is None:
+        clock = clock_for(
+            config,
+            model,
+            lambda small, model: build_diffusion_engine(
+                small, DllmSettings(TopKPerStep(), reloop=False), model=model, mask_id=mask_id
+            ),
+        )
     return DiffusionEngine(
         scheduler=scheduler,
         executor=DiffusionExecutor(model, kv, slots, config.block_size, graphs),
-        clock=make_clock(config.clock) if clock is None else clock,
+        clock=clock,
         recorder=RoundRecorder(
-            run_meta(config, scheduler.config, room, device, dtype)
+            run_meta(config, scheduler.config, room, device, dtype, clock)
             | {"diffusion": asdict(core), "algorithm": repr(settings.algorithm)}
         ),
         vocab_size=sizes.vocab_size,

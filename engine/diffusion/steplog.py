@@ -176,6 +176,7 @@ class TimedRounds:
         if last.events is not None:
             last.events[1].record()
         last.stepped_ns = self._clock.now_ns()
+        self._clock.between_steps()
         self.goes_on(last.stepped_ns)
         return done
 

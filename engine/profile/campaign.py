@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from blis_py.calibrate.samples import StepSamples
+from engine.driver import Engine
 from engine.profile.shapes import Limits
 from engine.profile.store import Store
 
@@ -22,6 +23,9 @@ SENTINEL_EVERY = 16
 
 class Bench(Protocol[ShapeT]):
     """Measures one shape; see `engine.profile.measure`."""
+
+    @property
+    def engine(self) -> Engine: ...
 
     limits: Limits
     stride: int

@@ -58,7 +58,7 @@ def _grid(limits: Limits, block: int, grid: Grid) -> Iterator[RoundShape]:
     for count in counts:
         for context in contexts:
             for masked in sorted({block - 1, max(block // 2, ROUNDS), max(block // 8, ROUNDS), ROUNDS - 1}):
-                yield RoundShape(blocks=(context,) * count, masked=masked)
+                yield RoundShape(blocks=_around(context, count, block, longest), masked=masked)
     middle = contexts[-1] // 2 // block * block
     past = middle // limits.block_size * limits.block_size
     for tokens in spaced(block, limits.max_num_batched_tokens // block * block, grid.prefill_tokens):
@@ -68,11 +68,26 @@ def _grid(limits: Limits, block: int, grid: Grid) -> Iterator[RoundShape]:
                 prompts = tuple((count, before) for count in new)
                 yield RoundShape(prefills=prompts, rounds=1)
                 for count in (1, limits.max_num_seqs // 2):
-                    blocks = (middle,) * count
+                    blocks = _around(middle, count, block, longest)
                     yield RoundShape(blocks=blocks, masked=block // 2, prefills=prompts, rounds=1)
     if limits.experts:
         for active in spaced(limits.top_k, limits.experts, grid.experts):
             yield RoundShape("experts", (middle,), block // 2, experts=active)
+
+
+def _around(middle: int, count: int, block: int, longest: int) -> tuple[int, ...]:
+    """Contexts of so many blocks, from half the middle one to one and a half of it: in service they differ.
+
+    Attention that is padded to the longest costs more then than for equal ones.
+
+    >>> _around(128, 3, 32, 512), _around(128, 1, 32, 512)
+    ((64, 128, 192), (128,))
+    """
+    if count == 1:
+        return (middle,)
+    shares = [0.5 + place / (count - 1) for place in range(count)]
+    most = max(middle, longest)
+    return tuple(min(round(middle * share / block) * block, most) for share in shares)
 
 
 def _fits(shape: RoundShape, limits: Limits, block: int) -> bool:

@@ -15,6 +15,7 @@ from blis_py.calibrate.samples import SCHEMA, StepSamples
 from blis_py.data import root
 from blis_py.errors import InputError
 from engine.build import build_engine, pick_device
+from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.diffusion.blocks import Algorithm
 from engine.diffusion.build import build_diffusion_engine
@@ -124,12 +125,12 @@ def profile(
     settings = _settings(config, effort, known)
     loaded = _Loaded.of(_as_before(config, found_meta(folder, settings)), device)
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
-    bench, shapes, steady = _bench(loaded, GRIDS[effort.grid])
-    store = Store(folder, _planned(meta, bench.limits, shapes))
+    bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
+    store = Store(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
     complete = measure(
         bench,
         shapes,
-        steady,
+        unchanging,
         store,
         rounds=effort.rounds,
         seed=config.seed,
@@ -222,11 +223,16 @@ class _Loaded:
         """What the samples tell of it."""
         dtype = str(self.model.embedding.dtype).removeprefix("torch.")
         forced = {"routing": "forced"} if self.experts is not None else {}
-        return {"dtype": dtype, "tp": 1, "clock": self.config.clock, **forced}
+        return {"dtype": dtype, "tp": 1, **forced}
 
 
 def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
-    """With the KV cache of a measurement that is to be continued: the memory left may have changed a bit."""
+    """With what a measurement that is to be continued found out.
+
+    That is the pace of its clock, and its KV cache: the memory left may have changed a bit.
+    """
+    if config.yardstick_us is None:
+        config = replace(config, yardstick_us=before.get("yardstick_us"))
     if config.num_kv_blocks or config.kv_cache_memory_bytes:
         return config
     return replace(config, num_kv_blocks=before.get("num_kv_blocks"))

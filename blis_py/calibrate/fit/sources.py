@@ -67,7 +67,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     did, so of CPUs only the kind counts, and of models the shape.
     """
     on_cpu = one.get("device_kind") == other.get("device_kind") == "cpu"
-    always = ("device_kind", "model_config", "dtype", "tp", "clock")
+    always = ("device_kind", "model_config", "dtype", "tp", "clock", "yardstick_us")
     keys: tuple[str, ...] = always if on_cpu else ("device", *always)
     for key in keys:
         values = [meta.get(key) for meta in (one, other)]

@@ -57,6 +57,59 @@ def test_the_same_command_goes_on_and_another_one_is_refused(
     assert "seed" in capsys.readouterr().err
 
 
+def test_a_profile_and_runs_by_the_steady_clock_have_one_pace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile, run = str(tmp_path / "profile"), str(tmp_path / "run")
+    common = [*QUICK, "--model", AR, "--clock", "steady", "--out", profile]
+    assert main([*common, "--rounds", "1"]) == 0
+    first = read_samples(tmp_path / "profile" / "samples.csv.gz").meta
+    assert (first["clock"], first["yardstick_us"] > 0) == ("steady", True)
+    assert main([word for word in common if word != "--no-fit"]) == 0  # goes on
+    assert read_samples(tmp_path / "profile" / "samples.csv.gz").meta["yardstick_us"] == first["yardstick_us"]
+
+    served = [
+        "engine",
+        "run",
+        "--model",
+        AR,
+        "--device",
+        "cpu",
+        "--num-kv-blocks",
+        "120",
+        "--clock",
+        "steady",
+    ]
+    served += ["--rate", "50", "--num-requests", "4", "--prompt-tokens", "20", "--output-tokens", "5"]
+    assert main([*served, "--yardstick", profile, "--out", run]) == 0
+    assert (
+        yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["yardstick_us"] == first["yardstick_us"]
+    )
+    assert main(["profile", "validate", profile, "--step-log", run]) == 0
+    other = str(tmp_path / "other")
+    assert main([*served, "--yardstick", str(2 * first["yardstick_us"]), "--out", other]) == 0
+    capsys.readouterr()
+    assert main(["profile", "validate", profile, "--step-log", other]) == 2
+    assert "yardstick_us" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("profile", "told"), [({"clock": "cpu"}, "--clock steady"), (None, "no profile here")]
+)
+def test_only_a_steady_profile_has_a_pace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: dict[str, str] | None, told: str
+) -> None:
+    if profile is not None:
+        (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
+    flags = ["--clock", "steady", "--yardstick", str(tmp_path), "--num-requests", "1", "--rate", "1"]
+    assert (
+        main(["engine", "run", "--model", AR, "--device", "cpu", *flags, "--out", str(tmp_path / "run")]) == 2
+    )
+    error = capsys.readouterr().err
+    assert told in error
+    assert str(tmp_path) in error
+
+
 def test_rounds_that_are_missing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [*QUICK, "--model", AR, "--out", str(tmp_path), "--budget", "0.001"]
     assert main(common) == 0

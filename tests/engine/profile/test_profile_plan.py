@@ -157,6 +157,11 @@ def test_rounds_vary_blocks_context_and_masked_share() -> None:
     assert {shape.masked for shape in alone} == {31, 16, 4, 2}
     assert {shape.blocks[0] for shape in alone} >= {0, 32}
     assert max(shape.blocks[0] for shape in alone) >= 400
+    for shape in alone:
+        if len(shape.blocks) > 1 and max(shape.blocks) > 64:
+            assert len(set(shape.blocks)) > 1, (
+                "contexts differ in service, and attention is padded to the longest"
+            )
 
 
 def test_prompts_are_measured_alone_and_beside_blocks() -> None:

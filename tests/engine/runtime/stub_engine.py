@@ -111,6 +111,9 @@ class StepClock:
     def elsewhere(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def between_steps(self) -> None:
+        pass
+
     def wait_until(self, time_ns: int) -> None:
         self.time_ns = max(self.time_ns, time_ns)
 

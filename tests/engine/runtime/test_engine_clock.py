@@ -1,0 +1,199 @@
+"""The clocks of the engine, on a CPU whose time the test makes up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from stub_engine import stub_engine
+
+from blis_py.errors import InputError
+from engine import clock as clocks
+from engine import yardstick as yardsticks
+from engine.clock import CpuClock, SteadyClock, clock_facts
+from engine.config import EngineConfig
+from engine.diffusion.build import build_diffusion_engine
+from engine.diffusion.low_confidence import LowConfidence
+from engine.diffusion.settings import DllmSettings
+from engine.sampling_params import SamplingParams
+from engine.tiny import checkpoint
+from engine.yardstick import Yardstick
+
+MS = 1_000_000
+
+
+class Cpu:
+    """Work takes longer while the machine is slow."""
+
+    def __init__(self) -> None:
+        self.spent_ns, self.slowness = 1234, 1.0
+
+    def work(self, ns: float) -> float:
+        self.spent_ns += int(ns * self.slowness)
+        return ns * self.slowness
+
+    def thread_time_ns(self) -> int:
+        return self.spent_ns
+
+
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
+    cpu = Cpu()
+    monkeypatch.setattr(clocks, "time", cpu)
+    monkeypatch.setattr(yardsticks, "time", cpu)
+    return cpu
+
+
+def steady(cpu: Cpu, reference_ns: float = MS) -> SteadyClock:
+    return SteadyClock(lambda: cpu.work(MS), reference_ns)
+
+
+def test_cpu_time_counts_work_and_waiting_but_nothing_done_elsewhere(cpu: Cpu) -> None:
+    clock = CpuClock()
+    cpu.work(5)
+    with clock.elsewhere():
+        cpu.work(100)
+    assert clock.now_ns() == 5
+    clock.wait_until(40)
+    clock.wait_until(20)
+    assert clock.now_ns() == 40
+    clock.restart()
+    assert clock.now_ns() == 0
+
+
+def test_a_steady_clock_is_the_cpu_time_of_an_even_machine(cpu: Cpu) -> None:
+    clock = steady(cpu)
+    for _ in range(20):
+        cpu.work(2 * MS)
+        clock.between_steps()
+        with clock.elsewhere():
+            cpu.work(MS)
+    assert clock.now_ns() == 40 * MS
+    clock.wait_until(50 * MS)
+    cpu.work(MS)
+    assert clock.now_ns() == 51 * MS
+    clock.restart()
+    assert clock.now_ns() == 0
+
+
+def test_a_slow_machine_makes_a_steady_clock_slow_by_as_much(cpu: Cpu) -> None:
+    even, uneven = steady(cpu), steady(cpu)
+    for slowness in (1.0, 1.25, 0.8):
+        cpu.slowness = slowness
+        for _ in range(20):  # it takes some steps to notice
+            cpu.work(3 * MS)
+            uneven.between_steps()
+        began_ns = uneven.now_ns()
+        for _ in range(100):
+            cpu.work(3 * MS)
+            uneven.between_steps()
+        assert uneven.now_ns() - began_ns == pytest.approx(300 * MS, rel=1e-6)
+        assert uneven.pace == pytest.approx(slowness)
+    assert even.now_ns() > uneven.now_ns()
+
+
+def test_one_disturbed_measurement_of_the_yardstick_does_not_count(cpu: Cpu) -> None:
+    clock = steady(cpu)
+    for number in range(30):
+        cpu.slowness = 7.0 if number == 20 else 1.0
+        clock.between_steps()
+        cpu.slowness = 1.0
+        cpu.work(3 * MS)
+    assert clock.pace == 1.0
+
+
+def test_times_are_told_for_the_reference(cpu: Cpu) -> None:
+    clock = steady(cpu, reference_ns=2 * MS)
+    cpu.work(10 * MS)
+    assert clock.now_ns() == 20 * MS
+    assert clock_facts(clock) == {"clock": "steady", "yardstick_us": 2000.0}
+    assert clock_facts(CpuClock()) == {"clock": "cpu"}
+
+
+def test_a_steady_clock_never_goes_back(cpu: Cpu) -> None:
+    clock, last_ns = steady(cpu), -1
+    for number in range(200):
+        cpu.slowness = 1 + (number % 7) / 5
+        cpu.work(MS * (number % 5) / 3)
+        if number % 2:
+            clock.between_steps()
+        assert clock.now_ns() >= last_ns
+        last_ns = clock.now_ns()
+
+
+def test_the_yardstick_tells_every_step_as_the_mean_one(cpu: Cpu) -> None:
+    """Prefilling four prompts takes twenty times what decoding does, and comes round once in 32 steps."""
+    engine = stub_engine(max_num_seqs=4, max_num_batched_tokens=384)
+    step = engine.step
+
+    def timed(now_ns: int | None = None) -> Any:
+        output = step(now_ns)
+        cpu.work(20 * MS if len(engine.recorder.log()) == 1 else MS)
+        return output
+
+    engine.step = timed  # type: ignore[method-assign]
+    yardstick = Yardstick(engine)
+    assert yardstick.mean_ns == pytest.approx((20 + 31) / 32 * MS)
+    cpu.slowness = 1.5
+    told = [yardstick() for _ in range(70)]
+    assert told == pytest.approx([1.5 * yardstick.mean_ns] * 70)
+
+
+def test_engines_with_a_steady_clock_have_one_pace_if_told_to() -> None:
+    settings = {"clock": "steady", "num_kv_blocks": 64, "max_num_seqs": 2}
+    autoregressive = {"model": str(checkpoint("ar")), "device": "cpu", **settings}
+    first = engine_of(autoregressive)
+    assert first.clock.name == "steady"
+    told = first.recorder.meta["yardstick_us"]
+    assert told > 0
+    second = engine_of({**autoregressive, "yardstick_us": told})
+    assert second.recorder.meta["yardstick_us"] == told
+    second.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
+    while second.has_unfinished:
+        second.step()
+    assert second.clock.now_ns() > 0
+
+
+def engine_of(settings: dict[str, Any]) -> Any:
+    from engine.build import build_engine
+
+    return build_engine(EngineConfig(**settings))
+
+
+def test_block_diffusion_has_a_yardstick_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(yardsticks, "_CYCLES", 2)
+    config = EngineConfig(
+        model=str(checkpoint("diffusion")),
+        device="cpu",
+        clock="steady",
+        block_size=32,
+        num_kv_blocks=16,
+        max_num_seqs=4,
+    )
+    engine = build_diffusion_engine(config, DllmSettings(LowConfidence()))
+    assert isinstance(engine.clock, SteadyClock)
+    measured: list[float] = []
+    stick = engine.clock._yardstick
+    engine.clock._yardstick = lambda: measured.append(stick()) or measured[-1]  # type: ignore[func-returns-value]
+    engine.add_request([1] * 20, SamplingParams(temperature=0, max_tokens=64, ignore_eos=True))
+    while engine.has_unfinished:
+        engine.step()
+    assert measured, "it has to be looked at between the rounds of a batch"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"clock": "steady", "device": "cuda"}, "clock"),
+        ({"clock": "cpu", "yardstick_us": 5.0}, "yardstick_us"),
+        ({"clock": "steady", "yardstick_us": 0.0}, "yardstick_us"),
+        ({"clock": "steady", "yardstick_us": float("nan")}, "yardstick_us"),
+        ({"clock": "sun"}, "clock"),
+    ],
+)
+def test_clocks_that_cannot_be(settings: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        EngineConfig(model="tiny", **settings)
+    assert refusal.value.key == key
