@@ -178,24 +178,44 @@ def first_cause(compared: dict[str, Any]) -> str:
     return next(c["title"] for c in autopsy["causes"] if c["cause"] == autopsy["first_cause"])
 
 
-def show(rows: list[Row]) -> None:
+def table(rows: list[Row]) -> str:
+    """Every run with its errors, and what is wanted of their medians; in markdown."""
     names = list(TARGETS)
-    print(
-        f"{'run':56}" + "".join(f"{name:>11}" for name in names) + "   hits  preempt  worst      first cause"
-    )
+    lines = [
+        f"| run | {' | '.join(names)} | hits, points | preemptions | worst | first cause |",
+        "| --- |" + " ---: |" * (len(names) + 2) + " --- | --- |",
+    ]
     for row in rows:
-        cells = "".join(f"{row.errors[name]:+11.1%}" for name in names)
-        hits = f"{100 * (row.hit_rate[1] - row.hit_rate[0]):+6.1f}"
-        preempted = f"{row.preemptions[0]}>{row.preemptions[1]}"
-        print(f"{row.model + ' ' + row.case:56}{cells}{hits}{preempted:>9}  {row.worst:11}{row.first_cause}")
-    medians = [statistics.median(abs(row.errors[name]) for row in rows) for name in names]
-    print(f"{'median of the absolute errors':56}" + "".join(f"{value:11.1%}" for value in medians))
-    print(f"{'target':56}" + "".join(f"{TARGETS[name]:11.0%}" for name in names))
+        errors = " | ".join(f"{row.errors[name]:+.1%}" for name in names)
+        hits = f"{100 * (row.hit_rate[1] - row.hit_rate[0]):+.1f}"
+        preempted = f"{row.preemptions[0]} → {row.preemptions[1]}"
+        lines.append(
+            f"| {row.model}: {row.case} | {errors} | {hits} | {preempted} | {row.worst} | {row.first_cause} |"
+        )
+    medians = " | ".join(f"{statistics.median(abs(row.errors[n]) for row in rows):.1%}" for n in names)
+    hits = f"{100 * statistics.median(abs(row.hit_rate[1] - row.hit_rate[0]) for row in rows):.1f}"
+    off = statistics.median(abs(ours / theirs - 1) if theirs else 0.0 for theirs, ours in preemptions(rows))
+    lines.append(f"| **median of the absolute errors** | {medians} | {hits} | {off:.1%} | | |")
+    wanted = " | ".join(f"{TARGETS[name]:.0%}" for name in names)
+    lines.append(
+        f"| wanted | {wanted} | {100 * HIT_RATE_TARGET:.0f} | {PREEMPTIONS_TARGET:.0%} | | |",
+    )
     mape = statistics.median(row.step_mape for row in rows)
     bias = statistics.median(row.step_bias for row in rows)
     identical = min(row.identical_steps for row in rows)
-    print(f"\nstep times: MAPE {mape:.1%}, bias {bias:+.1%} (medians over the runs)")
-    print(f"batches with injected step times: {identical:.2%} of steps identical in the worst run")
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Step times: mean absolute error {mape:.1%}, bias {bias:+.1%} (medians over the runs).",
+            f"Batches with injected step times: {identical:.2%} of the steps identical in the worst run.",
+        ]
+    )
+
+
+def preemptions(rows: list[Row]) -> list[tuple[int, int]]:
+    """Measured and predicted, of the runs that have any."""
+    return [row.preemptions for row in rows if max(row.preemptions)] or [(0, 0)]
 
 
 def main() -> None:
@@ -205,7 +225,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="repetitions of every shape, with --profile")
     parser.add_argument("--case", nargs="+", default=[""], help="only cases with one of these in their name")
     parser.add_argument("--keep", type=Path, help="keep the runs here")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--out", type=Path, help="JSON file to write, and the table beside it (.md)")
     options = parser.parse_args()
     options.profiles = options.profiles.resolve()
     cases = [case for case in CASES if any(text in f"{case.model} {case.name}" for text in options.case)]
@@ -221,10 +241,12 @@ def main() -> None:
             folder.mkdir(parents=True)
             runs.append(measure(case, options.profiles, folder))
         rows = [predict(served, options.profiles) for served in runs]
-    show(rows)
+    text = table(rows)
+    print(text)
     if options.out:
         data = {"provenance": provenance(None), "targets": TARGETS, "runs": [vars(row) for row in rows]}
         options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        options.out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ Point = Any
 """A step, or columns of steps: the attributes of `StepPoint`, as numbers or as arrays of one length."""
 
 
-FEW_TOKENS = 16
+FEW_TOKENS = 8
 """Up to about here a further row of a CPU's matrix product costs more than one of a large product."""
 
 
