@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,7 @@ TARGETS = {
     "E2E p99": 0.12,
 }
 """Largest median over the runs of the absolute error."""
+SUMMARY = "summary.json"
 HIT_RATE_TARGET, PREEMPTIONS_TARGET = 0.01, 0.02
 
 
@@ -116,7 +118,15 @@ def measure(case: Case, profiles: Path, folder: Path) -> Served:
     """The engine serves the case."""
     rate = case.load * capacity(case, profiles, folder)
     spec = write_spec(case, rate, folder / "workload.yaml")
-    return Served(case, folder, rate, engine_run(case, spec, profiles, folder / "real"))
+    summary = engine_run(case, spec, profiles, folder / "real")
+    (folder / SUMMARY).write_text(json.dumps({"rate": rate, "summary": summary}), encoding="utf-8")
+    return Served(case, folder, rate, summary)
+
+
+def kept(case: Case, folder: Path) -> Served:
+    """A run of before."""
+    shutil.rmtree(folder / "sim", ignore_errors=True)
+    return Served(case, folder, **json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
 
 
 def engine_run(case: Case, spec: str, profiles: Path, out: Path) -> dict[str, Any]:
@@ -224,7 +234,9 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="measure the profiles first")
     parser.add_argument("--rounds", type=int, default=20, help="repetitions of every shape, with --profile")
     parser.add_argument("--case", nargs="+", default=[""], help="only cases with one of these in their name")
-    parser.add_argument("--keep", type=Path, help="keep the runs here")
+    parser.add_argument(
+        "--keep", type=Path, help="keep the runs here; those that are there are not served again"
+    )
     parser.add_argument("--out", type=Path, help="JSON file to write, and the table beside it (.md)")
     options = parser.parse_args()
     options.profiles = options.profiles.resolve()
@@ -238,6 +250,9 @@ def main() -> None:
         for number, case in enumerate(cases):
             print(f"{number + 1}/{len(cases)} {case.model} {case.name}", file=sys.stderr, flush=True)
             folder = (options.keep or Path(scratch)).resolve() / f"{number:02}"
+            if (folder / SUMMARY).exists():
+                runs.append(kept(case, folder))
+                continue
             folder.mkdir(parents=True)
             runs.append(measure(case, options.profiles, folder))
         rows = [predict(served, options.profiles) for served in runs]

@@ -13,8 +13,8 @@ Point = Any
 """A step, or columns of steps: the attributes of `StepPoint`, as numbers or as arrays of one length."""
 
 
-FEW_TOKENS = 8
-"""Up to about here a further row of a CPU's matrix product costs more than one of a large product."""
+FIRST_TOKENS, FEW_TOKENS = 4, 16
+"""Up to about these a further row of a CPU's matrix product costs more than one of a larger product."""
 
 
 class StepPoint:
@@ -62,7 +62,8 @@ TERMS: dict[str, Callable[[Point], Any]] = {
     "decode_kv_tokens": lambda x: x.decode_kv_tokens,
     "max_context": lambda x: x.max_context,  # the longest sequence of a split-KV kernel is its tail
     "padded_kv_tokens": lambda x: x.attended * x.max_context,  # batched attention padded to the longest
-    "first_tokens": lambda x: x.tokens - (x.tokens > FEW_TOKENS) * (x.tokens - FEW_TOKENS),
+    "first_tokens": lambda x: x.tokens - (x.tokens > FIRST_TOKENS) * (x.tokens - FIRST_TOKENS),
+    "few_tokens": lambda x: x.tokens - (x.tokens > FEW_TOKENS) * (x.tokens - FEW_TOKENS),
     "any_decode": lambda x: (x.attended > 0) * 1.0,  # the attention call of all decodes together
     "any_prefill": lambda x: (x.prefill_seqs > 0) * 1.0,  # the host makes a batch of another kind
     "seqs": lambda x: x.seqs,
@@ -80,7 +81,7 @@ SURFACE = ("step", "tokens", "tokens_beyond_knee", "decode_kv_tokens")
 """The terms that depend on tokens and decode KV alone: the part that a tabulated correction bends."""
 GROWING = ("decode_kv_tokens", "max_context", "padded_kv_tokens")
 """The terms that change from one decode step to the next."""
-RARE = ("first_tokens", "any_decode", "max_context", "padded_kv_tokens")
+RARE = ("first_tokens", "few_tokens", "any_decode", "max_context", "padded_kv_tokens")
 """The terms that some devices have and others do not."""
 TRACKED = ("max_context", "padded_kv_tokens")
 """The terms that need `StepFeatures.max_context`."""
@@ -99,7 +100,7 @@ _COMMON = (
 )
 GPU_TERMS: dict[str, tuple[str, ...]] = {
     "cuda": (*_COMMON, "max_context"),
-    "cpu": (*_COMMON, "first_tokens", "any_decode", "padded_kv_tokens"),
+    "cpu": (*_COMMON, "first_tokens", "few_tokens", "any_decode", "padded_kv_tokens"),
 }
 """Kind of device -> terms of the forward. On the CPU, decodes are attended in one call, padded to the
 longest, and each prefill in another."""
