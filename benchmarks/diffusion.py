@@ -109,7 +109,13 @@ def published(blocks_per_slot: int) -> list[dict[str, Any]]:
     return rows
 
 
-def engine_with(options: argparse.Namespace, slots: int, **modes: bool) -> DiffusionEngine:
+def engine_with(
+    options: argparse.Namespace,
+    slots: int,
+    clock: str = "wall",
+    yardstick_us: float | None = None,
+    **modes: bool,
+) -> DiffusionEngine:
     """A fresh engine; `modes` as for `DllmSettings`."""
     from engine.config import EngineConfig
     from engine.diffusion.build import build_diffusion_engine
@@ -128,6 +134,8 @@ def engine_with(options: argparse.Namespace, slots: int, **modes: bool) -> Diffu
         num_kv_blocks=slots * 512 // BLOCK,
         max_num_batched_tokens=max(2048, slots * BLOCK),
         enable_prefix_caching=False,
+        clock=clock,
+        yardstick_us=yardstick_us,
     )
     return build_diffusion_engine(config, DllmSettings(algorithm, **modes))
 
@@ -157,18 +165,30 @@ def add_all(
 
 
 def engine_run(
-    options: argparse.Namespace, slots: int, prompts: list[Any], most: int, **modes: bool
+    options: argparse.Namespace,
+    slots: int,
+    prompts: list[Any],
+    most: int,
+    yardstick_us: float | None = None,
+    **modes: bool,
 ) -> dict[str, Any]:
     """One run to the end: rounds, busy time, and what the blocks took."""
-    engine = engine_with(options, slots, **modes)
+    import torch
+
+    cuda = torch.cuda.is_available()
+    engine = engine_with(options, slots, "wall" if cuda else "steady", yardstick_us, **modes)
     sequences = add_all(engine, options, prompts, most)
-    began_s = busy_s()
+    engine.clock.restart()
     while engine.has_unfinished:
         engine.step()
+    if cuda:
+        torch.cuda.synchronize()
+    seconds = engine.clock.now_ns() / 1e9
     counters = engine.scheduler.counters
     return {
         "rounds": counters.rounds,
-        "busy_s": busy_s() - began_s,
+        "busy_s": seconds,
+        "yardstick_us": engine.recorder.meta.get("yardstick_us"),
         "scheduler_calls": counters.batches,
         "allocator_calls": counters.allocator_calls,
         "unfinished_allocator_calls": counters.unfinished_allocator_calls,
@@ -200,12 +220,12 @@ MODES: dict[str, dict[str, bool]] = {
 def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
     """The engine in both modes and with the switches off, beside the simulator's prediction."""
     prompts, most = make_prompts(options, slots * options.requests_per_slot)
-    engine_run(options, slots, prompts[:slots], most)  # warm-up
+    pace = engine_run(options, slots, prompts[:slots], most)["yardstick_us"]  # and warm-up
     runs: dict[str, dict[str, Any]] = {}
     busy: dict[str, list[float]] = {name: [] for name in MODES}
     for _ in range(options.repeats):  # interleaved: what disturbs the machine disturbs all of them
         for name, modes in MODES.items():
-            runs[name] = engine_run(options, slots, prompts, most, **modes)
+            runs[name] = engine_run(options, slots, prompts, most, pace, **modes)
             busy[name].append(runs[name]["busy_s"])
     fdfo, sync = runs["fdfo"], runs["sync"]
     denoise = [[rounds - 1 for rounds in request] for request in fdfo["block_rounds"]]

@@ -13,7 +13,7 @@ Point = Any
 """A step, or columns of steps: the attributes of `StepPoint`, as numbers or as arrays of one length."""
 
 
-FIRST_TOKENS, FEW_TOKENS = 4, 16
+FEW_TOKENS, FIRST_TOKENS = 4, 16
 """Up to about these a further row of a CPU's matrix product costs more than one of a larger product."""
 
 
