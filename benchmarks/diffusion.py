@@ -6,8 +6,8 @@
 
 Prints JSON, or writes it to a file. `published` compares simulated speed-ups, in rounds, with those measured
 for LLaDA2.0-mini with LowConfidence on GSM8K on one H200 (1.30 x at 4 and about 1.45 x at 16 slots).
-`engine` runs a model in both modes. Rounds are exact, the same on every machine; `busy_s` is the CPU time of
-the thread on a CPU and the wall time on CUDA, in runs that follow one another. A run of some hundred
+`engine` runs a model in both modes. Rounds are exact, the same on every machine; `busy_s` is CPU time by the
+steady clock on a CPU and the wall time on CUDA, in runs that follow one another. A run of some hundred
 requests scatters by a few per cent by itself: `speed_up_queued` has each of them eight times, in random
 order, with the rounds that the engine took. `predicted_by_sequences` and `_by_histogram` are what the
 simulator makes of the measured step counts alone, drawn as whole requests or from one histogram for all
@@ -56,6 +56,8 @@ FLAT = Linear(LinearCoefficients(LinearCosts(step=1_000_000)))
 BLOCK = 32
 SEEDS = 6
 """Simulations averaged in a prediction."""
+ENOUGH = 480
+"""Requests: slots that stand empty at the end hardly count."""
 SWITCHED_PER_SLOT = 4
 """Requests per slot where the switches are measured."""
 QUEUED = 8
@@ -219,7 +221,8 @@ MODES: dict[str, dict[str, bool]] = {
 
 def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
     """The engine in both modes and with the switches off, beside the simulator's prediction."""
-    prompts, most = make_prompts(options, slots * options.requests_per_slot)
+    per_slot = options.requests_per_slot or max(ENOUGH // slots, 40)
+    prompts, most = make_prompts(options, slots * per_slot)
     pace = engine_run(options, slots, prompts[:slots], most)["yardstick_us"]  # and warm-up
     runs: dict[str, dict[str, Any]] = {}
     busy: dict[str, list[float]] = {name: [] for name in MODES}
@@ -285,7 +288,7 @@ def main() -> int:
     parser.add_argument("--model", help="folder or bundled model; default: the tiny diffusion checkpoint")
     parser.add_argument("--load-format", default="safetensors", help="`dummy`: random weights")
     parser.add_argument("--slots", type=int, nargs="+", default=[4, 16])
-    parser.add_argument("--requests-per-slot", type=int, default=40)
+    parser.add_argument("--requests-per-slot", type=int, help="default: 480 in all, at least 40")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--switch-repeats", type=int, default=9)
     parser.add_argument("--out", type=Path, help="such as benchmarks/results/diffusion.json")
