@@ -204,7 +204,7 @@ def table(rows: list[Row]) -> str:
         )
     medians = " | ".join(f"{statistics.median(abs(row.errors[n]) for row in rows):.1%}" for n in names)
     hits = f"{100 * statistics.median(abs(row.hit_rate[1] - row.hit_rate[0]) for row in rows):.1f}"
-    off = statistics.median(abs(ours / theirs - 1) if theirs else 0.0 for theirs, ours in preemptions(rows))
+    off = statistics.median(abs(ours - theirs) / max(theirs, 1) for theirs, ours in preemptions(rows))
     lines.append(f"| **median of the absolute errors** | {medians} | {hits} | {off:.1%} | | |")
     wanted = " | ".join(f"{TARGETS[name]:.0%}" for name in names)
     lines.append(
