@@ -115,7 +115,7 @@ def engine_with(
     options: argparse.Namespace,
     slots: int,
     clock: str = "wall",
-    yardstick_us: float | None = None,
+    yardstick_us: tuple[float, float] | None = None,
     **modes: bool,
 ) -> DiffusionEngine:
     """A fresh engine; `modes` as for `DllmSettings`."""
@@ -171,7 +171,7 @@ def engine_run(
     slots: int,
     prompts: list[Any],
     most: int,
-    yardstick_us: float | None = None,
+    yardstick_us: tuple[float, float] | None = None,
     **modes: bool,
 ) -> dict[str, Any]:
     """One run to the end: rounds, busy time, and what the blocks took."""
@@ -223,7 +223,8 @@ def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
     """The engine in both modes and with the switches off, beside the simulator's prediction."""
     per_slot = options.requests_per_slot or max(ENOUGH // slots, 40)
     prompts, most = make_prompts(options, slots * per_slot)
-    pace = engine_run(options, slots, prompts[:slots], most)["yardstick_us"]  # and warm-up
+    told = engine_run(options, slots, prompts[:slots], most)["yardstick_us"]  # and warm-up
+    pace = (told[0], told[1]) if told else None
     runs: dict[str, dict[str, Any]] = {}
     busy: dict[str, list[float]] = {name: [] for name in MODES}
     for _ in range(options.repeats):  # interleaved: what disturbs the machine disturbs all of them

@@ -35,6 +35,10 @@ class Clock(Protocol):
         """For work that a client does on a computer of its own: it takes no CPU time of the engine."""
         ...
 
+    def computing(self, tokens: int) -> None:
+        """A forward over so many tokens begins; what the clock does about it takes no time by it."""
+        ...
+
     def between_steps(self) -> None:
         """No step is under way: the clock may look after itself, which takes no time by it."""
         ...
@@ -68,6 +72,9 @@ class WallClock:
     def elsewhere(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def computing(self, tokens: int) -> None:
+        pass
+
     def between_steps(self) -> None:
         pass
 
@@ -99,6 +106,9 @@ class CpuClock:
         yield
         self._offset_ns -= time.thread_time_ns() - began_ns
 
+    def computing(self, tokens: int) -> None:
+        pass
+
     def between_steps(self) -> None:
         pass
 
@@ -107,25 +117,37 @@ class SteadyClock:
     """CPU time of the calling thread, as if the machine kept an even pace.
 
     A CPU shared with others takes 10 to 20 % more time for the same work at one moment than at another, in
-    CPU time too: caches, memory and hyper-threads are shared. So work that is always the same is done again
-    and again beside that of the engine, and the clock goes slower by as much as that took longer. The time
-    it takes itself does not count.
+    CPU time too: caches, memory, hyper-threads and the clock rates of vector units are shared. So work that
+    is always the same is done again and again beside that of the engine, and the clock goes slower by as
+    much as that took longer. The time it takes itself does not count.
+
+    What slows arithmetic down may leave reading memory alone, so there are two such works, steps over few
+    tokens and over many; the pace of a step lies between theirs, as its number of tokens does.
 
     Args:
-        yardstick: does the work once and returns the CPU time that took, in ns.
-        reference_ns: what it takes at the pace that times are told for.
+        yardstick: does one of the two works; returns which one (0, 1), and the CPU time that took, in ns.
+        tokens: computed by either, rising.
+        reference_ns: what either takes at the pace that times are told for.
     """
 
     name = "steady"
 
-    def __init__(self, yardstick: Callable[[], float], reference_ns: float) -> None:
-        self._yardstick, self.reference_ns = yardstick, reference_ns
-        self._recent: deque[float] = deque(maxlen=_MEASURES)
-        self._measure()
+    def __init__(
+        self,
+        yardstick: Callable[[], tuple[int, float]],
+        tokens: tuple[int, int],
+        reference_ns: tuple[float, float],
+    ) -> None:
+        self._yardstick, self._tokens, self.reference_ns = yardstick, tokens, reference_ns
+        self._recent: tuple[deque[float], ...] = (deque(maxlen=_MEASURES), deque(maxlen=_MEASURES))
+        self._typical_ns = [0.0, 0.0]
+        while not all(self._recent):
+            self._measure()
+        self._go_on(0)
         self.restart()
 
     def restart(self) -> None:
-        self._told_ns, self._since_ns = 0.0, time.thread_time_ns()
+        self._told_ns, self._worked_ns, self._since_ns = 0.0, 0, time.thread_time_ns()
 
     def now_ns(self) -> int:
         return int(self._told_ns + (time.thread_time_ns() - self._since_ns) / self.pace)
@@ -139,17 +161,35 @@ class SteadyClock:
         yield
         self._since_ns += time.thread_time_ns() - began_ns
 
+    def computing(self, tokens: int) -> None:
+        self._tell()
+        self._go_on(tokens)
+
     def between_steps(self) -> None:
-        spent_ns = time.thread_time_ns() - self._since_ns
-        if spent_ns >= _YARDSTICK_EVERY * self._recent[-1]:
-            self._told_ns += spent_ns / self.pace
+        self._tell()
+        if self._worked_ns >= _YARDSTICK_EVERY * self._last_ns:
             self._measure()
-            self._since_ns = time.thread_time_ns()
+            self._worked_ns = 0
+        self._go_on(0)
+
+    def _tell(self) -> None:
+        spent_ns = time.thread_time_ns() - self._since_ns
+        self._told_ns += spent_ns / self.pace
+        self._worked_ns += spent_ns
+
+    def _go_on(self, tokens: int) -> None:
+        """At the pace of a step over so many tokens."""
+        few, many = self._tokens
+        share = min(max((tokens - few) / (many - few), 0.0), 1.0)
+        (now_few, now_many), (few_ns, many_ns) = self._typical_ns, self.reference_ns
+        self.pace = (now_few + share * (now_many - now_few)) / (few_ns + share * (many_ns - few_ns))
+        """CPU time that work takes just now, over what it takes at the reference."""
+        self._since_ns = time.thread_time_ns()
 
     def _measure(self) -> None:
-        self._recent.append(self._yardstick())
-        self.pace = median(self._recent) / self.reference_ns
-        """CPU time that work takes just now, over what it takes at the reference."""
+        which, self._last_ns = self._yardstick()
+        self._recent[which].append(self._last_ns)
+        self._typical_ns[which] = median(self._recent[which])
 
 
 CLOCKS: dict[str, type[WallClock] | type[CpuClock]] = {"wall": WallClock, "cpu": CpuClock}
@@ -167,5 +207,5 @@ def clock_facts(clock: Clock) -> dict[str, Any]:
     """What measurements say of the clock they were made by."""
     facts: dict[str, Any] = {"clock": clock.name}
     if isinstance(clock, SteadyClock):
-        facts["yardstick_us"] = clock.reference_ns / 1000
+        facts["yardstick_us"] = [spent_ns / 1000 for spent_ns in clock.reference_ns]
     return facts

@@ -71,9 +71,10 @@ class EngineConfig:
     """Log how many experts each step of an MoE model used: one small copy from the device per step."""
     clock: str = "wall"
     """`wall`; `cpu`: the CPU time of the engine's thread; `steady`: that, at an even pace of the machine."""
-    yardstick_us: float | None = None
-    """What a step of the yardstick takes at the pace that the steady clock tells times for; `None` = what it
-    takes as the engine is built. Times of different engines compare where it is the same."""
+    yardstick_us: tuple[float, float] | None = None
+    """What steps of the yardstick take, without prompts and with them, at the pace that the steady clock
+    tells times for; `None` = what they take as the engine is built. Times of different engines compare where
+    it is the same."""
 
     def __post_init__(self) -> None:
         for key, allowed in _CHOICES.items():
@@ -102,7 +103,7 @@ class EngineConfig:
                 raise InputError(
                     "needs the steady clock", key="yardstick_us", fix="drop it, or use --clock steady"
                 )
-            if not 0 < self.yardstick_us < inf:
+            if not all(0 < step_us < inf for step_us in self.yardstick_us):
                 raise InputError("must be above 0", key="yardstick_us", value=self.yardstick_us)
         if any(size < 1 for size in self.cudagraph_capture_sizes or ()):
             raise InputError("must be at least 1", key="cudagraph_capture_sizes")

@@ -261,6 +261,7 @@ class LLMEngine:
         Returns:
             Logits and positions of the emitting rows; no logits where nobody emits.
         """
+        self.clock.computing(len(batch.layout.device.input_ids))
         self.timer.gpu_begin()
         logits, positions = self.executor.launch(batch)
         self.timer.lap()

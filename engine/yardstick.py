@@ -23,31 +23,39 @@ if TYPE_CHECKING:
     from engine.engine import LLMEngine
     from engine.executor import Model
 
-_SEQS, _PROMPT_TOKENS, _OUTPUT_TOKENS = 4, 64, 32
-_CYCLES = 12
-"""To find out what its steps take, after one that warms up."""
+_SEQS, _OUTPUT_TOKENS = 4, 4
+_CYCLES = 40
+"""To find out what its steps take, after two that warm up."""
 
 
 class Yardstick:
-    """Calling it makes the next step of the engine and returns its CPU time, in ns.
+    """Calling it makes the next step of the engine: one with all prompts, some without any, and so on.
 
-    Steps differ a bit; each is told as what the mean step would have taken.
+    Those without differ a bit; each is told as what their mean would have taken.
+
+    Args:
+        block_tokens: computed for a sequence in a step without prompts.
     """
 
-    def __init__(self, engine: LLMEngine | DiffusionEngine) -> None:
+    def __init__(self, engine: LLMEngine | DiffusionEngine, block_tokens: int = 1) -> None:
         self._engine, self._at = engine, 0
         rng = Random(0)
         self._prompts = [
-            [rng.randrange(engine.vocab_size) for _ in range(_PROMPT_TOKENS)] for _ in range(_SEQS)
+            [rng.randrange(engine.vocab_size) for _ in range(_prompt_tokens(block_tokens))]
+            for _ in range(_SEQS)
         ]
-        cycles = np.array([self._cycle() for _ in range(1 + _CYCLES)][1:], dtype=float)
-        means = cycles.mean(axis=1)
-        self.mean_ns = float(np.median(means))
-        self._shares = np.median(cycles / means[:, None], axis=0).tolist()
+        cycles = [self._cycle() for _ in range(2 + _CYCLES)][2:]
+        with_prompts, *without = np.median(cycles, axis=0).tolist()
+        self.mean_ns = (float(np.mean(without)), float(with_prompts))
+        """What a step takes without prompts, and with them."""
+        self.tokens = (_SEQS * block_tokens, _SEQS * _prompt_tokens(block_tokens))
+        """Computed by either."""
+        self._shares = [1.0, *(spent_ns / self.mean_ns[0] for spent_ns in without)]
 
-    def __call__(self) -> float:
+    def __call__(self) -> tuple[int, float]:
+        """Which of the two it was, and its CPU time in ns."""
         at, spent_ns = self._at, self._step()
-        return spent_ns / float(self._shares[at])
+        return int(at == 0), spent_ns / self._shares[at]
 
     def _cycle(self) -> list[int]:
         steps = [self._step()]
@@ -73,23 +81,32 @@ def clock_for(
     config: EngineConfig,
     model: Model,
     twin: Callable[[EngineConfig, Model | None], LLMEngine | DiffusionEngine],
+    block_tokens: int = 1,
 ) -> Clock:
     """The clock of an engine of this configuration.
 
     Args:
         model: the engine's. A mixture of experts is not shared: forwards count their experts in it.
         twin: builds another engine, around a model or around one of its own.
+        block_tokens: computed for a sequence in a step without prompts.
     """
     if config.clock != SteadyClock.name:
         return make_clock(config.clock)
-    yardstick = Yardstick(twin(_small(config), None if model.config.experts else model))
-    reference_us = config.yardstick_us
-    return SteadyClock(yardstick, yardstick.mean_ns if reference_us is None else reference_us * 1000)
+    small = _small(config, block_tokens)
+    yardstick = Yardstick(twin(small, None if model.config.experts else model), block_tokens)
+    reference_ns = yardstick.mean_ns
+    if config.yardstick_us is not None:
+        reference_ns = (config.yardstick_us[0] * 1000, config.yardstick_us[1] * 1000)
+    return SteadyClock(yardstick, yardstick.tokens, reference_ns)
 
 
-def _small(config: EngineConfig) -> EngineConfig:
+def _prompt_tokens(block_tokens: int) -> int:
+    return max(64, 2 * block_tokens)
+
+
+def _small(config: EngineConfig, block_tokens: int) -> EngineConfig:
     """As much as the yardstick needs, and none of the settings that one might want to compare."""
-    tokens = _PROMPT_TOKENS + _OUTPUT_TOKENS
+    tokens = _prompt_tokens(block_tokens) + max(_OUTPUT_TOKENS, block_tokens)
     return EngineConfig(
         model=config.model,
         tokenizer=config.tokenizer,

@@ -165,7 +165,7 @@ simulation = blis.build(
     **WORKLOAD,
 )
 pace = measured_profile.samples.meta["yardstick_us"]  # times are told for the machine as it was then
-engine = build_engine(replace(settings, num_kv_blocks=NUM_KV_BLOCKS, yardstick_us=pace))
+engine = build_engine(replace(settings, num_kv_blocks=NUM_KV_BLOCKS, yardstick_us=tuple(pace)))
 table = as_prompted(simulation.table)
 prompts = synthetic_prompts(table, engine.vocab_size, seed=0)
 serve(engine, table.limited(4), prompts, at_once=True)  # warms up

@@ -112,6 +112,7 @@ def gaussian(mean: int, deviation: int, least: int, most: int) -> dict[str, Any]
 
 SHORT: dict[str, Any] = {"prompt": (60, 30, 4, 160), "output": (30, 15, 2, 80), "requests": 240}
 BLOCKS: dict[str, Any] = {"prompt": (60, 30, 4, 160), "output": (80, 30, 8, 160), "requests": 120}
+LONG: dict[str, Any] = {"prompt": (60, 30, 8, 160), "output": (120, 60, 8, 300), "requests": 300}
 CLASSES = tuple({"slo_class": name} for name in ("critical", "standard", "batch"))
 DOCUMENTS = tuple({"prefix_group": f"document-{i}", "prefix_length": 240} for i in range(4))
 
@@ -158,6 +159,19 @@ CASES = (
         **SHORT,
         scheduling={"--scheduler": "lpm", "--prefix-cache": "radix", "--num-kv-blocks": "110"},
         clients=tuple({"prefix_group": f"prompt-{i}", "prefix_length": 128} for i in range(6)),
+    ),
+    Case("fcfs 110 %, long answers, scarce memory", "tiny", 1.1, **LONG, scheduling={"--num-kv-blocks": "60"}),
+    Case(
+        "priority-fcfs 110 %, long answers, preemption by priority",
+        "tiny",
+        1.1,
+        **LONG,
+        scheduling={
+            "--scheduler": "priority-fcfs",
+            "--preemption-policy": "priority",
+            "--num-kv-blocks": "60",
+        },
+        clients=CLASSES,
     ),
     Case("synchronous 70 %", "tiny-diffusion", 0.7, **BLOCKS, scheduling={"--no-dllm-fdfo": ""}),
     Case("first done first out 70 %", "tiny-diffusion", 0.7, **BLOCKS),

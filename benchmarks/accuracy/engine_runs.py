@@ -253,6 +253,7 @@ def main() -> None:
             if (folder / SUMMARY).exists():
                 runs.append(kept(case, folder))
                 continue
+            shutil.rmtree(folder, ignore_errors=True)  # a run that was cut short
             folder.mkdir(parents=True)
             runs.append(measure(case, options.profiles, folder))
         rows = [predict(served, options.profiles) for served in runs]

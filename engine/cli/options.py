@@ -18,7 +18,7 @@ MODEL = (
     Flag(
         "--clock", str, "clock", "wall, cpu (time of the engine's thread), or steady: that, at an even pace."
     ),
-    Flag("--yardstick", str, "yardstick_us", "With --clock steady: its pace, in µs or that of a profile."),
+    Flag("--yardstick", str, "yardstick_us", "With --clock steady: its pace, two times in µs or a profile."),
 )
 MEMORY = (
     Flag("--max-model-len", int, "max_model_len", "Longest sequence. Default what fits."),
@@ -85,19 +85,24 @@ def _value(flag: str, given: Any) -> Any:
     return given if flag != "--no-enable-prefix-caching" else False
 
 
-def _yardstick_us(given: str) -> float:
-    """What a step of the yardstick takes: the number itself, or what it took for a profile."""
+def _yardstick_us(given: str) -> tuple[float, float]:
+    """What steps of the yardstick take: two numbers with a comma between, or what they took for a profile."""
     from blis_py.errors import InputError
     from blis_py.latency.fitted_profile import read_meta
 
+    path = None
     try:
-        return float(given)
+        told: Any = [float(number) for number in given.split(",")]
     except ValueError:
         path, meta = read_meta(given, flag="--yardstick")
-    if not isinstance(meta.get("yardstick_us"), float):
-        fix = "give a profile measured with --clock steady, or a number of microseconds"
-        raise InputError("not measured by the steady clock", file=path, key="yardstick_us", fix=fix)
-    return float(meta["yardstick_us"])
+        told = meta.get("yardstick_us")
+    match told:
+        case [float() as without_prompts, float() as with_prompts]:
+            return without_prompts, with_prompts
+    if path is None:
+        raise InputError("needs two times", key="--yardstick", value=given, fix="write 5000,20000 for µs")
+    fix = "give a profile measured with --clock steady, or two times in microseconds"
+    raise InputError("not measured by the steady clock", file=path, key="yardstick_us", fix=fix)
 
 
 def say(line: str) -> None:

@@ -94,6 +94,7 @@ def build_diffusion_engine(
             lambda small, model: build_diffusion_engine(
                 small, DllmSettings(TopKPerStep(), reloop=False), model=model, mask_id=mask_id
             ),
+            model.config.mask_block,
         )
     return DiffusionEngine(
         scheduler=scheduler,

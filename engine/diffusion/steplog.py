@@ -166,6 +166,7 @@ class TimedRounds:
             events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             events[0].record()
             self._past[-1].events = events
+        self._clock.computing(self._batch.features.tokens)
         self._running.forward()
         self._past[-1].launched_ns = self._clock.now_ns()
 

@@ -231,8 +231,8 @@ def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
 
     That is the pace of its clock, and its KV cache: the memory left may have changed a bit.
     """
-    if config.yardstick_us is None:
-        config = replace(config, yardstick_us=before.get("yardstick_us"))
+    if config.yardstick_us is None and (told := before.get("yardstick_us")):
+        config = replace(config, yardstick_us=(told[0], told[1]))
     if config.num_kv_blocks or config.kv_cache_memory_bytes:
         return config
     return replace(config, num_kv_blocks=before.get("num_kv_blocks"))

@@ -111,6 +111,9 @@ class StepClock:
     def elsewhere(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def computing(self, tokens: int) -> None:
+        pass
+
     def between_steps(self) -> None:
         pass
 

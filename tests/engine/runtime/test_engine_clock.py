@@ -28,10 +28,15 @@ class Cpu:
 
     def __init__(self) -> None:
         self.spent_ns, self.slowness = 1234, 1.0
+        self.arithmetic_slowness = 1.0
+        """Of what a step over `tokens` takes more than one over few."""
 
-    def work(self, ns: float) -> float:
-        self.spent_ns += int(ns * self.slowness)
-        return ns * self.slowness
+    def work(self, ns: float, tokens: int = 0) -> float:
+        """A step over few tokens, or one of which 1 ms is that and the rest comes with the tokens."""
+        rest_ns = ns - MS if tokens else 0.0
+        ns = ((ns - rest_ns) + rest_ns * self.arithmetic_slowness) * self.slowness
+        self.spent_ns += int(ns)
+        return ns
 
     def thread_time_ns(self) -> int:
         return self.spent_ns
@@ -45,8 +50,24 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
     return cpu
 
 
-def steady(cpu: Cpu, reference_ns: float = MS) -> SteadyClock:
-    return SteadyClock(lambda: cpu.work(MS), reference_ns)
+FEW, MANY = 10, 110
+"""Tokens of the two works of the yardstick, which take 1 ms and 5 ms."""
+
+
+class Works:
+    """One, the other, and so on."""
+
+    def __init__(self, cpu: Cpu) -> None:
+        self._cpu, self._which = cpu, 0
+
+    def __call__(self) -> tuple[int, float]:
+        self._which = 1 - self._which
+        spent_ns = self._cpu.work(5 * MS, FEW + 100) if self._which else self._cpu.work(MS)
+        return self._which, spent_ns
+
+
+def steady(cpu: Cpu, times: float = 1) -> SteadyClock:
+    return SteadyClock(Works(cpu), (FEW, MANY), (times * MS, times * 5 * MS))
 
 
 def test_cpu_time_counts_work_and_waiting_but_nothing_done_elsewhere(cpu: Cpu) -> None:
@@ -81,7 +102,7 @@ def test_a_slow_machine_makes_a_steady_clock_slow_by_as_much(cpu: Cpu) -> None:
     even, uneven = steady(cpu), steady(cpu)
     for slowness in (1.0, 1.25, 0.8):
         cpu.slowness = slowness
-        for _ in range(20):  # it takes some steps to notice
+        for _ in range(60):  # it takes some steps to notice
             cpu.work(3 * MS)
             uneven.between_steps()
         began_ns = uneven.now_ns()
@@ -96,18 +117,36 @@ def test_a_slow_machine_makes_a_steady_clock_slow_by_as_much(cpu: Cpu) -> None:
 def test_one_disturbed_measurement_of_the_yardstick_does_not_count(cpu: Cpu) -> None:
     clock = steady(cpu)
     for number in range(30):
-        cpu.slowness = 7.0 if number == 20 else 1.0
+        cpu.slowness = 7.0 if number in (20, 21) else 1.0
         clock.between_steps()
         cpu.slowness = 1.0
-        cpu.work(3 * MS)
+        cpu.work(15 * MS)
     assert clock.pace == 1.0
 
 
+@pytest.mark.parametrize(("tokens", "works_ns"), [(FEW, MS), (60, 3 * MS), (MANY, 5 * MS)])
+def test_slow_arithmetic_slows_steps_by_their_share_of_it(cpu: Cpu, tokens: int, works_ns: int) -> None:
+    clock = steady(cpu)
+    cpu.arithmetic_slowness = 1.5
+    for _ in range(100):
+        cpu.work(15 * MS)
+        clock.between_steps()
+    began_ns = clock.now_ns()
+    clock.computing(tokens)
+    cpu.work(works_ns, tokens)
+    assert clock.now_ns() - began_ns == pytest.approx(works_ns, rel=1e-6)
+    clock.between_steps()
+    cpu.work(2 * MS)
+    assert clock.now_ns() - began_ns == pytest.approx(works_ns + 2 * MS, rel=1e-6)
+    clock.computing(10 * MANY)
+    assert clock.pace == pytest.approx((1 + 4 * 1.5) / 5), "no further than what was measured"
+
+
 def test_times_are_told_for_the_reference(cpu: Cpu) -> None:
-    clock = steady(cpu, reference_ns=2 * MS)
+    clock = steady(cpu, times=2)
     cpu.work(10 * MS)
     assert clock.now_ns() == 20 * MS
-    assert clock_facts(clock) == {"clock": "steady", "yardstick_us": 2000.0}
+    assert clock_facts(clock) == {"clock": "steady", "yardstick_us": [2000.0, 10000.0]}
     assert clock_facts(CpuClock()) == {"clock": "cpu"}
 
 
@@ -122,22 +161,24 @@ def test_a_steady_clock_never_goes_back(cpu: Cpu) -> None:
         last_ns = clock.now_ns()
 
 
-def test_the_yardstick_tells_every_step_as_the_mean_one(cpu: Cpu) -> None:
-    """Prefilling four prompts takes twenty times what decoding does, and comes round once in 32 steps."""
+def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
+    """Of those without, the later take longer; each is told as the mean of them."""
     engine = stub_engine(max_num_seqs=4, max_num_batched_tokens=384)
-    step = engine.step
+    step, lengths = engine.step, iter([20, 1, 2, 3] * 100)
 
     def timed(now_ns: int | None = None) -> Any:
         output = step(now_ns)
-        cpu.work(20 * MS if len(engine.recorder.log()) == 1 else MS)
+        cpu.work(next(lengths) * MS)
         return output
 
     engine.step = timed  # type: ignore[method-assign]
     yardstick = Yardstick(engine)
-    assert yardstick.mean_ns == pytest.approx((20 + 31) / 32 * MS)
+    assert yardstick.mean_ns == pytest.approx((2 * MS, 20 * MS))
+    assert yardstick.tokens == (4, 256)
     cpu.slowness = 1.5
-    told = [yardstick() for _ in range(70)]
-    assert told == pytest.approx([1.5 * yardstick.mean_ns] * 70)
+    told = [yardstick() for _ in range(16)]
+    assert [which for which, _ in told] == [1, 0, 0, 0] * 4
+    assert [spent_ns for _, spent_ns in told] == pytest.approx([30 * MS, 3 * MS, 3 * MS, 3 * MS] * 4)
 
 
 def test_engines_with_a_steady_clock_have_one_pace_if_told_to() -> None:
@@ -146,8 +187,8 @@ def test_engines_with_a_steady_clock_have_one_pace_if_told_to() -> None:
     first = engine_of(autoregressive)
     assert first.clock.name == "steady"
     told = first.recorder.meta["yardstick_us"]
-    assert told > 0
-    second = engine_of({**autoregressive, "yardstick_us": told})
+    assert 0 < told[0] < told[1]
+    second = engine_of({**autoregressive, "yardstick_us": tuple(told)})
     assert second.recorder.meta["yardstick_us"] == told
     second.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
     while second.has_unfinished:
@@ -174,7 +215,7 @@ def test_block_diffusion_has_a_yardstick_of_its_kind(monkeypatch: pytest.MonkeyP
     )
     engine = build_diffusion_engine(config, DllmSettings(LowConfidence()))
     assert isinstance(engine.clock, SteadyClock)
-    measured: list[float] = []
+    measured: list[tuple[int, float]] = []
     stick = engine.clock._yardstick
     engine.clock._yardstick = lambda: measured.append(stick()) or measured[-1]  # type: ignore[func-returns-value]
     engine.add_request([1] * 20, SamplingParams(temperature=0, max_tokens=64, ignore_eos=True))
@@ -187,9 +228,9 @@ def test_block_diffusion_has_a_yardstick_of_its_kind(monkeypatch: pytest.MonkeyP
     ("settings", "key"),
     [
         ({"clock": "steady", "device": "cuda"}, "clock"),
-        ({"clock": "cpu", "yardstick_us": 5.0}, "yardstick_us"),
-        ({"clock": "steady", "yardstick_us": 0.0}, "yardstick_us"),
-        ({"clock": "steady", "yardstick_us": float("nan")}, "yardstick_us"),
+        ({"clock": "cpu", "yardstick_us": (5.0, 9.0)}, "yardstick_us"),
+        ({"clock": "steady", "yardstick_us": (0.0, 9.0)}, "yardstick_us"),
+        ({"clock": "steady", "yardstick_us": (5.0, float("nan"))}, "yardstick_us"),
         ({"clock": "sun"}, "clock"),
     ],
 )
