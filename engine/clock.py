@@ -14,10 +14,10 @@ from blis_py.errors import InputError
 _SLEEP_IS_LATE_NS = 500_000
 """What a sleep may take longer than asked for; so much is waited for awake."""
 
-_MEASURES = 5
-"""Last ones of the yardstick whose median is the pace."""
-_YARDSTICK_EVERY = 3
-"""The engine works for so many times what the yardstick takes, then it is measured again."""
+_MEASURES = (5, 3)
+"""Last ones of either work of the yardstick whose median is its pace."""
+_YARDSTICK_EVERY = 2
+"""The engine works for so many times what the smaller work takes, then the yardstick is used again."""
 
 
 class Clock(Protocol):
@@ -139,7 +139,7 @@ class SteadyClock:
         reference_ns: tuple[float, float],
     ) -> None:
         self._yardstick, self._tokens, self.reference_ns = yardstick, tokens, reference_ns
-        self._recent: tuple[deque[float], ...] = (deque(maxlen=_MEASURES), deque(maxlen=_MEASURES))
+        self._recent = tuple(deque[float](maxlen=count) for count in _MEASURES)
         self._typical_ns = [0.0, 0.0]
         while not all(self._recent):
             self._measure()
@@ -167,7 +167,7 @@ class SteadyClock:
 
     def between_steps(self) -> None:
         self._tell()
-        if self._worked_ns >= _YARDSTICK_EVERY * self._last_ns:
+        if self._worked_ns >= _YARDSTICK_EVERY * self._typical_ns[0]:
             self._measure()
             self._worked_ns = 0
         self._go_on(0)
@@ -187,8 +187,8 @@ class SteadyClock:
         self._since_ns = time.thread_time_ns()
 
     def _measure(self) -> None:
-        which, self._last_ns = self._yardstick()
-        self._recent[which].append(self._last_ns)
+        which, spent_ns = self._yardstick()
+        self._recent[which].append(spent_ns)
         self._typical_ns[which] = median(self._recent[which])
 
 
