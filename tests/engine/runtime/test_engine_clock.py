@@ -164,7 +164,7 @@ def test_a_steady_clock_never_goes_back(cpu: Cpu) -> None:
 def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
     """Of those without, the later take longer; each is told as the mean of them."""
     engine = stub_engine(max_num_seqs=4, max_num_batched_tokens=384)
-    step, lengths = engine.step, iter([20, 1, 2, 3] * 100)
+    step, lengths = engine.step, iter([20, *[1, 2, 3] * 5] * 100)
 
     def timed(now_ns: int | None = None) -> Any:
         output = step(now_ns)
@@ -176,9 +176,9 @@ def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
     assert yardstick.mean_ns == pytest.approx((2 * MS, 20 * MS))
     assert yardstick.tokens == (4, 256)
     cpu.slowness = 1.5
-    told = [yardstick() for _ in range(16)]
-    assert [which for which, _ in told] == [1, 0, 0, 0] * 4
-    assert [spent_ns for _, spent_ns in told] == pytest.approx([30 * MS, 3 * MS, 3 * MS, 3 * MS] * 4)
+    told = [yardstick() for _ in range(32)]
+    assert [which for which, _ in told] == [1, *[0] * 15] * 2
+    assert [spent_ns for _, spent_ns in told] == pytest.approx([30 * MS, *[3 * MS] * 15] * 2)
 
 
 def test_engines_with_a_steady_clock_have_one_pace_if_told_to() -> None:
