@@ -160,7 +160,9 @@ CASES = (
         scheduling={"--scheduler": "lpm", "--prefix-cache": "radix", "--num-kv-blocks": "110"},
         clients=tuple({"prefix_group": f"prompt-{i}", "prefix_length": 128} for i in range(6)),
     ),
-    Case("fcfs 110 %, long answers, scarce memory", "tiny", 1.1, **LONG, scheduling={"--num-kv-blocks": "60"}),
+    Case(
+        "fcfs 110 %, long answers, scarce memory", "tiny", 1.1, **LONG, scheduling={"--num-kv-blocks": "60"}
+    ),
     Case(
         "priority-fcfs 110 %, long answers, preemption by priority",
         "tiny",
