@@ -112,6 +112,15 @@ def test_only_a_steady_profile_has_a_pace(
     assert str(tmp_path) in error
 
 
+def test_a_pace_is_two_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--clock", "steady", "--yardstick", "5000", "--num-requests", "1", "--rate", "1"]
+    command = ["engine", "run", "--model", AR, "--device", "cpu", *flags, "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "--yardstick" in error
+    assert "5000,20000" in error
+
+
 def test_rounds_that_are_missing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [*QUICK, "--model", AR, "--out", str(tmp_path), "--budget", "0.001"]
     assert main(common) == 0

@@ -154,6 +154,7 @@ def test_a_steady_clock_never_goes_back(cpu: Cpu) -> None:
     clock, last_ns = steady(cpu), -1
     for number in range(200):
         cpu.slowness = 1 + (number % 7) / 5
+        clock.computing(number % (2 * MANY))
         cpu.work(MS * (number % 5) / 3)
         if number % 2:
             clock.between_steps()
