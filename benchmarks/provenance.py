@@ -11,6 +11,8 @@ from typing import Any
 
 from measure import ROOT
 
+from blis_py import native
+
 _PACKAGES = ("simpy", "numpy", "pandas", "pydantic", "typer", "matplotlib")
 
 
@@ -24,6 +26,7 @@ def provenance(core: int | None) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "pinned_to_one_core": core is not None,
+        "native": bool(native.current()),
         "packages": {name: version(name) for name in _PACKAGES},
     }
 

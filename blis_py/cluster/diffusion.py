@@ -13,7 +13,8 @@ from typing import Protocol
 
 from simpy import Environment, Event
 
-from blis_py.cluster.instance import AFTER_ARRIVALS, Alarm
+from blis_py.cluster.alarm import Alarm
+from blis_py.cluster.instance import AFTER_ARRIVALS
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
 from blis_py.core.request import Request

@@ -60,7 +60,7 @@ class DiffusionInstanceLog(InstanceLog):
     def __init__(
         self, recorder: DiffusionRecorder, scheduler: DiffusionScheduler, record_steps: bool
     ) -> None:
-        super().__init__(recorder, scheduler, record_steps)  # type: ignore[arg-type]
+        super().__init__(recorder, scheduler, record_steps)
         self._recorder, self._core = recorder, scheduler
 
     def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from simpy import Environment, Event
 from simpy.events import EventPriority
 
+from blis_py.cluster.alarm import Alarm
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
@@ -17,16 +19,6 @@ from blis_py.metrics.record import Outcome
 
 AFTER_ARRIVALS = EventPriority(2)
 """SimPy priority of the end of a step: what arrives at the same instant is seen by the next one."""
-
-
-class Alarm(Event):
-    """Wakes a sleeping loop. Unlike a timeout's, its sleeper can be moved to another alarm."""
-
-    def __init__(self, env: Environment) -> None:
-        self.env = env
-        self.callbacks = []
-        self._ok = True
-        self._value = None
 
 
 class Instance:
@@ -61,8 +53,8 @@ class Instance:
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._step: Step | None = None
-        self._ends: Sequence[int] = ()
-        """End of each step of the current run."""
+        self._ends: Any = ()
+        """End of each step of the current run: a sequence of int, or an array."""
         self._end_ns = 0
         self._reach = 4
         """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
@@ -144,8 +136,8 @@ class Instance:
         if change_ns > self.undisturbed_until_ns and steps > self._reach:
             steps = self._reach
             self._reach *= 4
-        self._ends = ends = self.latency.decode_run_ns(features, steps, now_ns, change_ns)
-        self._end_ns = int(ends[-1])
+        self._ends = self.latency.decode_run_ns(features, steps, now_ns, change_ns)
+        self._end_ns = int(self._ends[-1])
         self._shorten(change_ns)
         return self._end_ns
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import FinishReason, Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.workload.table import Ints, RequestTable
@@ -116,9 +117,13 @@ class Recorder:
 
 
 class InstanceLog:
-    """What one instance did, and the fate of the requests dispatched to it."""
+    """What one instance did, and the fate of the requests dispatched to it.
 
-    def __init__(self, recorder: Recorder, scheduler: Scheduler, record_steps: bool) -> None:
+    Args:
+        scheduler: the instance's: a `Scheduler` or, of block diffusion, a `DiffusionScheduler`.
+    """
+
+    def __init__(self, recorder: Recorder, scheduler: Any, record_steps: bool) -> None:
         self._to = recorder
         self._scheduler = scheduler
         self._ends = array("q")

@@ -81,7 +81,7 @@ class RadixKV(KVCache):
     def __init__(self, num_blocks: int, block_size: int, eviction_policy: str = "lru") -> None:
         super().__init__(num_blocks, block_size, prefix_caching=True)
         self.tree = RadixTree(EVICTION_POLICIES[eviction_policy])
-        self.pool: RadixPool = RadixPool(num_blocks, self.tree)
+        self.pool = self._pool = RadixPool(num_blocks, self.tree)
 
     def matched_blocks(self, request: Request) -> int:
         keys = request.block_keys
@@ -100,7 +100,7 @@ class RadixKV(KVCache):
         return self.tree.blocks(request.match) if request.match is not None else []
 
     def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
-        pool = self.pool
+        pool = self._pool
         match: Match | None = request.match
         fresh = -(-new_tokens // self.block_size)
         unlocked = self.tree.unlocked(match) if match is not None else 0
@@ -137,7 +137,7 @@ class RadixKV(KVCache):
         request.node, present = tree.insert(node, new, table[first:end], request.priority)
         request.published = end
         if present:
-            self.pool.replace(table[first : first + len(present)], before - tree.evictable_size())
+            self._pool.replace(table[first : first + len(present)], before - tree.evictable_size())
             table[first : first + len(present)] = present
 
     def release(self, request: Request, keep: bool = False) -> None:
@@ -151,7 +151,7 @@ class RadixKV(KVCache):
         if request.node is not None:
             before = tree.evictable_size()
             tree.unlock(request.node)
-            self.pool.unlocked(tree.evictable_size() - before)
+            self._pool.unlocked(tree.evictable_size() - before)
             request.node = None
         if keep:
             request.kept_blocks = private

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCALAR_STEPS = 14
-"""Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
+SCALAR_STEPS = 14 if __file__.endswith(".py") else 60
+"""Runs up to this long are summed one by one, longer ones in numpy; about here the two cost the same, as
+Python and as native code."""
 
 _cell = lru_cache(maxsize=None, typed=True)(np.array)
 """A number as an array, which numpy adds or multiplies in half the time that a Python number takes."""
@@ -62,13 +63,13 @@ def run_ns(
         return [start_ns + first_ns]
     if steps > SCALAR_STEPS or base + x0 < 1:
         return _vector(line, kv_tokens, growth, steps, start_ns, unit_ns, fixed_ns)
-    contexts = range(kv_tokens + growth, kv_tokens + steps * growth, growth)
+    first, end = kv_tokens + growth, kv_tokens + steps * growth
     if x0 == y0 and x1 == y1:
-        ns = [int(base + (x0 + x1 * s)) * unit_ns + fixed_ns for s in contexts]
+        ns = [int(base + (x0 + x1 * s)) * unit_ns + fixed_ns for s in range(first, end, growth)]
     else:
         ns = [
             int(base + (x if (x := x0 + x1 * s) > (y := y0 + y1 * s) else y)) * unit_ns + fixed_ns
-            for s in contexts
+            for s in range(first, end, growth)
         ]
     return list(accumulate(ns, initial=start_ns + first_ns))
 

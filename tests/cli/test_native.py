@@ -1,0 +1,83 @@
+"""The simulator's inner loop as native code: used only while it is up to date, and the same to the byte."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blis_py import native
+
+ROOT = Path(__file__).resolve().parents[2]
+QWEN = "--model qwen3-14b --gpu h100 --format json"
+COMMANDS = {
+    "preemption by priority": f"run --workload mixed-slo --num-requests 600 {QWEN} --num-instances 2 "
+    "--scheduler priority-fcfs --preemption-policy priority --num-kv-blocks 3000",
+    "chunks, prefill first": f"run --workload chat --num-requests 300 {QWEN} --rate 30 --num-kv-blocks 3000 "
+    "--batch-former prefill-first --max-num-batched-tokens 300 --latency-model roofline",
+    "radix": f"run --workload rag --num-requests 200 {QWEN} --num-instances 2 --scheduler lpm "
+    "--prefix-cache radix",
+    "hashed prefixes": f"run --workload multi-turn-chat --num-requests 200 {QWEN} --num-kv-blocks 4000",
+    "measured": "run --profile profiles/fits/cpu/tiny-ar --rate 30 --num-requests 200 --prompt-tokens 60 "
+    "--output-tokens 40 --num-kv-blocks 200 --format json --routing-policy least-loaded --num-instances 3",
+    "block diffusion": "run --workload diffusion-tiny --num-requests 60 --format json "
+    "--profile profiles/fits/cpu/tiny-diffusion --max-num-seqs 8 --max-num-batched-tokens 512",
+}
+
+
+def output(words: list[str], environment: dict[str, str]) -> bytes:
+    """What a Python process prints."""
+    environment = {**os.environ, **environment}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def test_native_code_does_the_same(tmp_path: Path) -> None:
+    """All in one test, since compiling takes a minute or two."""
+    if not (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")):
+        pytest.skip("there is no C compiler")
+    if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):
+        pytest.skip("mypyc or setuptools is not installed")
+    compiled = {"BLIS_NATIVE": str(tmp_path / "code"), "BLIS_INTERPRETED": ""}
+    interpreted = {**compiled, "BLIS_INTERPRETED": "1"}
+    output(["-m", "blis_py.native"], compiled)
+
+    where = "from blis_py import native; native.activate(); from blis_py.core import kv; print(kv.__file__)"
+    assert output(["-c", where], compiled).decode().startswith(compiled["BLIS_NATIVE"])
+    assert output(["-c", where], interpreted).decode().strip() == str(ROOT / "blis_py" / "core" / "kv.py")
+
+    for name, words in COMMANDS.items():
+        command = ["-m", "blis_py", *words.split()]
+        told = output(command, compiled)
+        assert json.loads(told)["cluster"]["requests"]["completed"] > 0, name
+        assert told == output(command, interpreted), name
+
+
+def test_a_translation_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLIS_NATIVE", str(tmp_path))
+    monkeypatch.delenv("BLIS_INTERPRETED", raising=False)
+    before = list(sys.meta_path)
+    assert native.current() == {}
+    sources = native._digests()
+    manifest = {"sources": sources, "files": {"blis_py.core.kv": "kv.so"}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert native.current() == {"blis_py.core.kv": str(tmp_path / "kv.so")}
+    manifest["sources"] = {**sources, "core.kv": "of a former version"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert native.current() == {}
+    assert not native.activate()
+    (tmp_path / "manifest.json").write_text("{")
+    assert not native.activate()
+    assert sys.meta_path == before
+
+
+def test_every_module_is_there() -> None:
+    assert set(native._digests()) == set(native.MODULES)
