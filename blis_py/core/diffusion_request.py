@@ -21,8 +21,31 @@ class DiffusionRequest(Request):
 
     __slots__ = ("block_rounds", "dllm_algo_state", "dllm_incomplete_ids", "rounds_per_block", "slot")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        id: str,
+        arrival_ns: int,
+        prompt_tokens: int,
+        output_tokens: int | None = None,
+        max_tokens: int = 0,
+        priority: int = 1,
+        deadline_ns: int = -1,
+        block_keys: Sequence[Hashable] = (),
+        row: int = -1,
+        extra_key: Hashable = None,
+    ) -> None:
+        super().__init__(
+            id,
+            arrival_ns,
+            prompt_tokens,
+            output_tokens,
+            max_tokens,
+            priority,
+            deadline_ns,
+            block_keys,
+            row,
+            extra_key,
+        )
         self.slot = NO_SLOT
         """Request slot it holds."""
         self.dllm_incomplete_ids: Any = None
