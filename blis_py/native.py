@@ -2,10 +2,10 @@
 
     make native         # or, where a C compiler, mypy and setuptools are: python -m blis_py.native
 
-The commands that simulate (`blis run`, `blis replay`) then use it, and print the same bytes in 30 to 40 % less
-time. It is used only while it is a translation of the present sources: after a change, and without it, the
-modules are interpreted as ever. So they are where `BLIS_INTERPRETED` is set in the environment. `BLIS_NATIVE` names
-another folder for the translation.
+The commands that simulate (`blis run`, `blis replay`) then use it, and print the same bytes in 30 to 40 %
+less time. It is used only while it is a translation of the present sources: after a change, and without it,
+the modules are interpreted as ever. So they are where `BLIS_INTERPRETED` is set in the environment.
+`BLIS_NATIVE` names another folder for the translation.
 """
 
 from __future__ import annotations
