@@ -117,9 +117,9 @@ class SteadyClock:
     """CPU time of the calling thread, as if the machine kept an even pace.
 
     A CPU shared with others takes 10 to 20 % more time for the same work at one moment than at another, in
-    CPU time too: caches, memory, hyper-threads and the clock rates of vector units are shared. So work that
-    is always the same is done again and again beside that of the engine, and the clock goes slower by as
-    much as that took longer. The time it takes itself does not count.
+    CPU time too: caches, memory and hyper-threads are shared, and vector units may be clocked down. So work
+    that is always the same is done again and again beside that of the engine, and the clock goes slower by
+    as much as that took longer. The time it takes itself does not count.
 
     What slows arithmetic down may leave reading memory alone, so there are two such works, steps over few
     tokens and over many; the pace of a step lies between theirs, as its number of tokens does.
