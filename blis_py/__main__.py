@@ -11,9 +11,9 @@ def main() -> int:
     if sys.argv[1:2] in (["run"], ["replay"]):
         native.activate()
         gc.disable()  # what such a process leaves behind in cycles is little, and soon it is over
-    from blis_py.cli import main
+    from blis_py import cli
 
-    return main()
+    return cli.main()
 
 
 if __name__ == "__main__":

@@ -85,14 +85,19 @@ def build() -> None:
         subprocess.CalledProcessError: that did not work.
     """
     folder, digests = _folder().absolute(), _digests()
-    shutil.rmtree(folder, ignore_errors=True)
     sources = ",".join(str(Path(_PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in MODULES)
     with tempfile.TemporaryDirectory() as scratch:
+        library = Path(scratch, "library")
         setup = [sys.executable, "-c", _SETUP, sources, scratch, "--quiet", "build_ext"]
-        places = ["--build-lib", str(folder), "--build-temp", scratch]
+        places = ["--build-lib", str(library), "--build-temp", scratch]
         subprocess.run([*setup, *places], cwd=_PACKAGE.parent, check=True)
-    built = sorted(path for path in folder.rglob("*") if path.suffix in (".so", ".pyd"))
-    files = {_module_of(path.relative_to(folder)): str(path.relative_to(folder)) for path in built}
+        files = {}
+        for path in sorted(path for path in library.rglob("*") if path.suffix in (".so", ".pyd")):
+            file = path.relative_to(library)
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).unlink(missing_ok=True)  # somebody may be running the former one
+            shutil.copy2(path, folder / file)
+            files[_module_of(file)] = str(file)
     manifest = json.dumps({"sources": digests, "files": files}, indent=1)
     (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
 

@@ -34,6 +34,7 @@ class DiffusionRequest(Request):
         row: int = -1,
         extra_key: Hashable = None,
     ) -> None:
+        # Argument by argument, since mypyc does not hand `*args` on to a native base.
         super().__init__(
             id,
             arrival_ns,

@@ -81,7 +81,7 @@ class RadixKV(KVCache):
     def __init__(self, num_blocks: int, block_size: int, eviction_policy: str = "lru") -> None:
         super().__init__(num_blocks, block_size, prefix_caching=True)
         self.tree = RadixTree(EVICTION_POLICIES[eviction_policy])
-        self.pool = self._pool = RadixPool(num_blocks, self.tree)
+        self.pool = self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
 
     def matched_blocks(self, request: Request) -> int:
         keys = request.block_keys
