@@ -8,12 +8,16 @@ from blis_py import native
 
 def main() -> int:
     """Runs the command line of this process and returns the exit code."""
-    if sys.argv[1:2] in (["run"], ["replay"]):
+    simulates = sys.argv[1:2] in (["run"], ["replay"])
+    if simulates:
         native.activate()
         gc.disable()  # what such a process leaves behind in cycles is little, and soon it is over
     from blis_py import cli
 
-    return cli.main()
+    code = cli.main()
+    if simulates:
+        gc.freeze()  # so that the interpreter does not look through all of it before it ends
+    return code
 
 
 if __name__ == "__main__":

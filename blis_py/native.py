@@ -50,10 +50,19 @@ import sys
 from mypyc.build import mypycify
 from setuptools import setup
 
-sources, target = sys.argv[1].split(","), sys.argv[2]
-modules = mypycify(sources, opt_level="2", debug_level="0", target_dir=target)
-setup(name="native", packages=[], ext_modules=modules, script_args=sys.argv[3:])
+scratch, *sources = sys.argv[1].split(",")
+options = ["--config-file", f"{scratch}/mypy.ini"]
+modules = mypycify([*options, *sources], opt_level="2", debug_level="0", target_dir=scratch, separate=[([s for s in sources if "core" in s], "core"), ([s for s in sources if "core" not in s], "rest")])
+setup(name="native", packages=[], ext_modules=modules, script_args=sys.argv[2:])
 """
+_TYPES = """
+[mypy]
+follow_imports = silent
+[mypy-pandas.*,scipy.*,matplotlib.*,simpy.*,pydantic.*,yaml.*]
+follow_imports = skip
+follow_imports_for_stubs = true
+"""
+"""Other libraries' types are of no use to the translator, and reading them takes it a minute."""
 
 
 def activate() -> bool:
@@ -85,11 +94,12 @@ def build() -> None:
         subprocess.CalledProcessError: that did not work.
     """
     folder, digests = _folder().absolute(), _digests()
-    sources = ",".join(str(Path(_PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in MODULES)
+    sources = [str(Path(_PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in MODULES]
     with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "mypy.ini").write_text(_TYPES, encoding="utf-8")
         library = Path(scratch, "library")
-        setup = [sys.executable, "-c", _SETUP, sources, scratch, "--quiet", "build_ext"]
-        places = ["--build-lib", str(library), "--build-temp", scratch]
+        setup = [sys.executable, "-c", _SETUP, ",".join((scratch, *sources)), "--quiet", "build_ext"]
+        places = ["--build-lib", str(library), "--build-temp", scratch, "--parallel", "4"]
         subprocess.run([*setup, *places], cwd=_PACKAGE.parent, check=True)
         files = {}
         for path in sorted(path for path in library.rglob("*") if path.suffix in (".so", ".pyd")):
