@@ -64,7 +64,7 @@ class DiffusionRequest(Request):
         return self.num_tokens - self.computed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class DiffusionFeatures(StepFeatures):
     """A round as a latency model sees it.
 
@@ -73,12 +73,43 @@ class DiffusionFeatures(StepFeatures):
     `emitted_rows` counts the rows through the LM head: positions still masked (or open to edits).
     """
 
-    denoise_blocks: int = 0
+    denoise_blocks: int
     """Blocks being denoised, commits included."""
-    commit_blocks: int = 0
+    commit_blocks: int
     """Those among them whose input is final: the round only writes keys and values."""
-    prefill_blocks: int = 0
+    prefill_blocks: int
     """Blocks of prompt."""
+
+    def __init__(
+        self,
+        prefill_seqs: int = 0,
+        prefill_tokens: int = 0,
+        prefill_pairs: int = 0,
+        prefill_kv_tokens: int = 0,
+        prefill_prompt_pairs: float = 0.0,
+        decode_seqs: int = 0,
+        decode_kv_tokens: int = 0,
+        max_context: int = 0,
+        emitted_rows: int = 0,
+        denoise_blocks: int = 0,
+        commit_blocks: int = 0,
+        prefill_blocks: int = 0,
+    ) -> None:
+        StepFeatures.__init__(
+            self,
+            prefill_seqs,
+            prefill_tokens,
+            prefill_pairs,
+            prefill_kv_tokens,
+            prefill_prompt_pairs,
+            decode_seqs,
+            decode_kv_tokens,
+            max_context,
+            emitted_rows,
+        )
+        self.denoise_blocks = denoise_blocks
+        self.commit_blocks = commit_blocks
+        self.prefill_blocks = prefill_blocks
 
 
 @dataclass(slots=True)

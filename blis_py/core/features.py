@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class StepFeatures:
     """The only thing a latency model sees, and the row an engine logs.
 
@@ -14,25 +14,48 @@ class StepFeatures:
     compute something in the step, on one model replica (not divided by the TP degree).
     """
 
-    prefill_seqs: int = 0
+    prefill_seqs: int
     """Sequences computing a prompt (or recomputing one after a preemption)."""
-    prefill_tokens: int = 0
+    prefill_tokens: int
     """Sum of T."""
-    prefill_pairs: int = 0
+    prefill_pairs: int
     """Causal query-key pairs of the prefills: sum of T*P + T*(T+1)/2."""
-    prefill_kv_tokens: int = 0
+    prefill_kv_tokens: int
     """KV entries the prefills read back: sum of P."""
-    prefill_prompt_pairs: float = 0.0
+    prefill_prompt_pairs: float
     """Sum of T*(length + T/2), length being what the prefill has to compute in the end (the prompt, and
     after a preemption what had been emitted too): the attention measure `trained-physics` was fitted with."""
-    decode_seqs: int = 0
+    decode_seqs: int
     """Sequences computing one token."""
-    decode_kv_tokens: int = 0
+    decode_kv_tokens: int
     """KV entries the decodes read: sum of their contexts, the new token not counted."""
-    max_context: int = 0
+    max_context: int
     """Longest context among all sequences, the new tokens not counted; -1 where nobody keeps track."""
-    emitted_rows: int = 0
+    emitted_rows: int
     """Sequences that emit a token when the step ends (rows through the LM head)."""
+
+    def __init__(
+        self,
+        prefill_seqs: int = 0,
+        prefill_tokens: int = 0,
+        prefill_pairs: int = 0,
+        prefill_kv_tokens: int = 0,
+        prefill_prompt_pairs: float = 0.0,
+        decode_seqs: int = 0,
+        decode_kv_tokens: int = 0,
+        max_context: int = 0,
+        emitted_rows: int = 0,
+    ) -> None:
+        """Spelled out, since native code would run a generated one as Python, at every step."""
+        self.prefill_seqs = prefill_seqs
+        self.prefill_tokens = prefill_tokens
+        self.prefill_pairs = prefill_pairs
+        self.prefill_kv_tokens = prefill_kv_tokens
+        self.prefill_prompt_pairs = prefill_prompt_pairs
+        self.decode_seqs = decode_seqs
+        self.decode_kv_tokens = decode_kv_tokens
+        self.max_context = max_context
+        self.emitted_rows = emitted_rows
 
     @property
     def tokens(self) -> int:

@@ -36,15 +36,23 @@ _NO_FEATURES = StepFeatures()
 Prefills = list[tuple[Request, int]]
 
 
-@dataclass(slots=True)
 class Step:
     """A planned step. `Scheduler.decoding` lists the requests that compute one token in it."""
 
-    features: StepFeatures
-    prefills: Sequence[tuple[Request, int]] = ()
-    """Requests computing (part of) a prompt, with the number of tokens."""
-    admitted: Sequence[Request] = ()
-    preempted: Sequence[Request] = ()
+    __slots__ = ("admitted", "features", "preempted", "prefills")
+
+    def __init__(
+        self,
+        features: StepFeatures,
+        prefills: Sequence[tuple[Request, int]] = (),
+        admitted: Sequence[Request] = (),
+        preempted: Sequence[Request] = (),
+    ) -> None:
+        self.features = features
+        self.prefills = prefills
+        """Requests computing (part of) a prompt, with the number of tokens."""
+        self.admitted = admitted
+        self.preempted = preempted
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class TokenGaps:
         self._front_end_ns = record.frontend.per_token_ns * record.tokens_per_output
         self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns)) + self._front_end_ns
         self._values: tuple[Ints, Rows] | None = None
-        """The different gaps, sorted, and which of them each gap is."""
+        """All gaps there may be, sorted, and which of them each gap is."""
 
     def distribution(self, rows: Rows) -> Distribution:
         """All gaps, in ns, pooled over the requests in `rows`, each of which has emitted a token."""
@@ -55,10 +55,11 @@ class TokenGaps:
         if gaps < self._num_steps // 8:
             return Distribution.of(self.of_each(rows)[0])
         if self._values is None:
-            self._values = np.unique(self._gap_ns, return_inverse=True)
+            self._values = _places(self._gap_ns)
         gap_ns, place = self._values
         weights = np.bincount(place, self._weights(rows), len(gap_ns))  # float64 is exact for these counts
-        return Distribution.weighted(gap_ns, weights.astype(np.int64))
+        seen = np.flatnonzero(weights)
+        return Distribution.weighted(gap_ns[seen], weights[seen].astype(np.int64))
 
     def of_each(self, rows: Rows) -> tuple[Ints, Ints]:
         """The gaps, in ns, of one request after another, and how many each has: one number per token."""
@@ -121,6 +122,19 @@ def _ranges(start: Ints, length: Ints) -> Ints:
     starts: Ints = np.repeat(start - total + length, length)
     ranges: Ints = starts + np.arange(len(starts))
     return ranges
+
+
+def _places(values: Ints) -> tuple[Ints, Rows]:
+    """Sorted numbers among which all `values` are, none negative, and where in them each is.
+
+    As `np.unique(values, return_inverse=True)`, which sorts. Whole microseconds need no sorting: their
+    multiples are few enough to list them all.
+    """
+    unit = max(int(np.gcd.reduce(values)), 1)
+    count = int(values.max(initial=0)) // unit + 1
+    if count > len(values):
+        return np.unique(values, return_inverse=True)
+    return unit * np.arange(count, dtype=np.int64), values // unit
 
 
 def _gaps(step_end_ns: Ints) -> Ints:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -29,9 +31,11 @@ def some_rows(run: RunRecord, seed: int) -> list[int]:
     return with_tokens[np.random.default_rng(seed).random(len(with_tokens)) < 0.7].tolist()
 
 
-@given(seeds, st.sampled_from([2, 12, 60]))
-def test_pooled_gaps_are_those_of_the_tokens_one_by_one(seed: int, requests: int) -> None:
+@given(seeds, st.sampled_from([2, 12, 60]), st.booleans())
+def test_pooled_gaps_are_those_of_the_tokens_one_by_one(seed: int, requests: int, coarse: bool) -> None:
     run = random_record(seed, requests=requests, instances=3)
+    if coarse:  # whole milliseconds, as the steps of this record are
+        run = replace(run, frontend=FrontendDelays(0, 0, 0))
     rows = some_rows(run, seed)
     found = TokenGaps(run).distribution(np.array(rows, dtype=np.intp))
     assert expanded(found) == sorted(naive_gaps(run, rows))

@@ -1,0 +1,90 @@
+"""The simulator's inner loop as native code: the very same modules, translated by mypyc.
+
+The commands that simulate (`blis run`, `blis replay`) use it, and print the same bytes in half the time.
+It is made by `make run` or, where a C compiler, mypy and setuptools are, by `python -m blis_py.native`. It is
+used only while it is a translation of the present sources: after a change, and without it, the modules are
+interpreted as ever. So they are where `BLIS_INTERPRETED` is set in the environment; `BLIS_NATIVE` names
+another folder for the translation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+MODULES = (
+    "core.features",
+    "core.request",
+    "core.diffusion_request",
+    "core.blocks",
+    "core.decoding",
+    "core.kv",
+    "core.radix",
+    "core.radix_kv",
+    "core.scheduler",
+    "cluster.recorder",
+    "cluster.diffusion_recorder",
+    "cluster.router",
+    "cluster.instance",
+    "latency.decode_line",
+    "latency.trained_physics",
+)
+"""What a simulated step passes through. Queues derive from built-in types, and stay interpreted."""
+
+MANIFEST = "manifest.json"
+"""In the folder of the translation: the digests of the sources, and the file of each module."""
+PACKAGE = Path(__file__).parents[1]
+
+
+def activate() -> bool:
+    """Has modules not imported yet come from native code; returns whether there is any that is up to date."""
+    files = current()
+    if files:
+        sys.meta_path.insert(0, _Finder(files))
+    return bool(files)
+
+
+def current() -> dict[str, str]:
+    """Modules and their files, if they are a translation of the present sources and wanted; or nothing."""
+    if os.environ.get("BLIS_INTERPRETED"):
+        return {}
+    home = folder()
+    try:
+        manifest = json.loads((home / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if manifest["sources"] != digests():
+        return {}
+    return {name: str(home / file) for name, file in manifest["files"].items()}
+
+
+def folder() -> Path:
+    """Where the translation for this interpreter stands."""
+    return Path(os.environ.get("BLIS_NATIVE") or Path(__file__).with_name(str(sys.implementation.cache_tag)))
+
+
+def digests() -> dict[str, str]:
+    """What the modules are now."""
+    paths = {name: PACKAGE.joinpath(*name.split(".")).with_suffix(".py") for name in MODULES}
+    return {name: sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules in files that stand elsewhere."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self._files.get(fullname)
+        return None if file is None else spec_from_file_location(fullname, file)

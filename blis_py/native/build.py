@@ -1,0 +1,74 @@
+"""Makes the native code: mypyc translates the modules to C, and the C compiler does the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from blis_py.errors import InputError
+from blis_py.native import MANIFEST, MODULES, PACKAGE, digests, folder
+
+_TYPES = """
+[mypy]
+follow_imports = silent
+[mypy-pandas.*,scipy.*,matplotlib.*,simpy.*,pydantic.*,yaml.*]
+follow_imports = skip
+follow_imports_for_stubs = true
+"""
+"""What mypy has to know. Reading the types of these libraries would take it as long as all the rest."""
+
+
+def build() -> None:
+    """Translates and compiles `MODULES`, in half a minute or a little more.
+
+    Raises:
+        InputError: something that it takes is missing, or it did not work.
+    """
+    _check_tools()
+    home, sources = folder().absolute(), digests()
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "mypy.ini").write_text(_TYPES, encoding="utf-8")
+        modules = [str(Path(PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in MODULES]
+        command = [sys.executable, "-m", "blis_py.native.setup", scratch, *modules]
+        done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True)
+        if done.returncode:
+            raise InputError(f"compiling failed\n{done.stdout}{done.stderr}")
+        files = _install(Path(scratch, "library"), home)
+    manifest = json.dumps({"sources": sources, "files": files}, indent=1)
+    (home / MANIFEST).write_text(manifest, encoding="utf-8")
+
+
+def _check_tools() -> None:
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        raise InputError("there is no C compiler", key="CC", value=compiler, fix="install it")
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if not headers.exists():
+        raise InputError("Python's headers are missing", file=headers, fix="install them (python3-dev)")
+    for package in ("mypyc", "setuptools"):
+        if find_spec(package) is None:
+            raise InputError("a package is missing", key=package, fix="pip install 'blis-py[native]'")
+
+
+def _install(library: Path, home: Path) -> dict[str, str]:
+    """Moves what was compiled to its place; returns the file of each module."""
+    files = {}
+    for path in sorted(path for path in library.rglob("*") if path.suffix in (".so", ".pyd")):
+        file = path.relative_to(library)
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).unlink(missing_ok=True)  # somebody may be running the former one
+        shutil.copy2(path, home / file)
+        files[_module_of(file)] = str(file)
+    return files
+
+
+def _module_of(library: Path) -> str:
+    """`blis_py/core/kv.cpython-311-x86_64-linux-gnu.so` is `blis_py.core.kv`."""
+    return ".".join([*library.parent.parts, library.name.partition(".")[0]])
