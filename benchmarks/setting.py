@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from measure import calibrate
 
-from blis_py import api
-from blis_py.cluster.simulation import simulate
-from blis_py.metrics.record import RunRecord
+from blis_py import native
+
+native.activate()  # as the commands do, before anything of it is imported
+
+from blis_py import api  # noqa: E402
+from blis_py.cluster.simulation import simulate  # noqa: E402
+from blis_py.metrics.record import RunRecord  # noqa: E402
 
 MODEL = "llama-3.1-8b"
 GPU = "h100"
