@@ -45,7 +45,13 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def activate() -> bool:
-    """Has modules not imported yet come from native code; returns whether there is any that is up to date."""
+    """Has the modules come from native code; returns whether they will.
+
+    They will not where there is none that is up to date, and where one of them has been imported already:
+    native and interpreted ones do not work together.
+    """
+    if any(f"{PACKAGE.name}.{name}" in sys.modules for name in MODULES):
+        return False
     files = current()
     if files:
         sys.meta_path.insert(0, _Finder(files))
