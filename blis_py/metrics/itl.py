@@ -127,8 +127,8 @@ def _ranges(start: Ints, length: Ints) -> Ints:
 def _places(values: Ints) -> tuple[Ints, Rows]:
     """`np.unique(values, return_inverse=True)` of numbers that are not negative, in a fifth of the time.
 
-    numpy sorts. Whole microseconds need no sorting: up to a limit that few of them exceed (gaps with a pause in
-    them), all multiples can be counted.
+    numpy sorts. Whole microseconds need no sorting: up to a limit that few of them exceed (gaps with a pause
+    in them), all multiples can be counted.
     """
     unit = max(int(np.gcd.reduce(values)), 1)
     multiple = values // unit
