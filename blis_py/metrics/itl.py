@@ -10,7 +10,7 @@ In block diffusion the gaps are those between blocks, counting the front end's c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,16 @@ Rows = NDArray[np.intp]
 
 
 class TokenGaps:
-    """The gaps between the output tokens of a run, or of some of its instances.
+    """The gaps between the output tokens of a run."""
 
-    Args:
-        record: the run.
-        instances: those to look at; all when `None`. Rows asked for must lie on these.
-    """
-
-    def __init__(self, record: RunRecord, instances: Sequence[int] | None = None) -> None:
-        chosen = range(len(record.instances)) if instances is None else instances
-        ends = [record.instances[index].step_end_ns for index in chosen]
-        self._offset = np.zeros(len(record.instances) + 1, dtype=np.int64)
-        self._offset[list(chosen)] = np.cumsum([0, *map(len, ends)])[:-1]
+    def __init__(self, record: RunRecord) -> None:
+        ends = [instance.step_end_ns for instance in record.instances]
         self._record = record
-        self._num_steps = sum(map(len, ends))
-        self._step_gap_ns = np.concatenate([_gaps(end) for end in ends] or [np.zeros(0, np.int64)])
-        self._breaks = self._breaks_on(np.asarray(chosen))
+        self._offset: Ints = np.cumsum([0, *map(len, ends)])
+        """Where the steps of each instance begin."""
+        self._num_steps = int(self._offset[-1])
+        self._step_gap_ns = np.concatenate([*map(_gaps, ends), np.zeros(0, np.int64)])
+        self._breaks = record.breaks
         request, before, after = self._breaks.T
         offset = self._offset[record.instance[request]]
         self._before, self._after = before + offset, after + offset
@@ -47,16 +41,35 @@ class TokenGaps:
         self._front_end_ns = record.frontend.per_token_ns * record.tokens_per_output
         self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns)) + self._front_end_ns
         self._values: tuple[Ints, Rows] | None = None
-        """All gaps there may be, sorted, and which of them each gap is."""
+        """The different gaps, sorted, and which of them each gap is."""
+
+    def of_instance(self, index: int) -> TokenGaps:
+        """Those of one instance. Rows asked for must lie on it."""
+        first, end = self._offset[index : index + 2]
+        own = np.flatnonzero(self._record.instance[self._breaks[:, 0]] == index)
+        gaps = np.concatenate((np.arange(first, end), self._num_steps + own))
+        values, place = self._distinct()
+        part = copy(self)
+        part._offset = self._offset - first
+        part._num_steps = int(end - first)
+        part._step_gap_ns = self._step_gap_ns[first:end]
+        part._breaks = self._breaks[own]
+        part._before, part._after = self._before[own] - first, self._after[own] - first
+        part._gap_ns = self._gap_ns[gaps]
+        part._values = values, place[gaps]
+        return part
+
+    def _distinct(self) -> tuple[Ints, Rows]:
+        if self._values is None:
+            self._values = _places(self._gap_ns)
+        return self._values
 
     def distribution(self, rows: Rows) -> Distribution:
         """All gaps, in ns, pooled over the requests in `rows`, each of which has emitted a token."""
         gaps = int((self._record.outputs[rows] - 1).sum())
         if gaps < self._num_steps // 8:
             return Distribution.of(self.of_each(rows)[0])
-        if self._values is None:
-            self._values = _places(self._gap_ns)
-        gap_ns, place = self._values
+        gap_ns, place = self._distinct()
         weights = np.bincount(place, self._weights(rows), len(gap_ns))  # float64 is exact for these counts
         seen = np.flatnonzero(weights)
         return Distribution.weighted(gap_ns[seen], weights[seen].astype(np.int64))
@@ -110,10 +123,6 @@ class TokenGaps:
         record = self._record
         offset = self._offset[record.instance[rows]]
         return record.first_step[rows] + offset, record.last_step[rows] + offset
-
-    def _breaks_on(self, instances: Ints) -> Ints:
-        breaks = self._record.breaks
-        return breaks[np.isin(self._record.instance[breaks[:, 0]], instances)]
 
 
 def _ranges(start: Ints, length: Ints) -> Ints:

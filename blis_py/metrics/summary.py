@@ -101,7 +101,7 @@ class _Summary:
 
     def _instance(self, index: int, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
         alone = len(rows) == len(self.everyone)
-        group = cluster if alone else self._group(rows, TokenGaps(self.record, [index]))
+        group = cluster if alone else self._group(rows, self.gaps.of_instance(index))
         own = [self.record.instances[index]]
         return {
             "instance": index,
