@@ -31,15 +31,16 @@ class TokenGaps:
         self._offset: Ints = np.cumsum([0, *map(len, ends)])
         """Where the steps of each instance begin."""
         self._num_steps = int(self._offset[-1])
-        self._step_gap_ns = np.concatenate([*map(_gaps, ends), np.zeros(0, np.int64)])
+        end_ns = np.concatenate([*ends, np.zeros(0, np.int64)])
+        self._step_gap_ns = _gaps(end_ns, self._offset[:-1])
         self._breaks = record.breaks
         request, before, after = self._breaks.T
         offset = self._offset[record.instance[request]]
         self._before, self._after = before + offset, after + offset
-        end = np.concatenate([*ends, np.zeros(0, np.int64)])
-        break_gap_ns = end[self._after] - end[self._before]
+        break_gap_ns = end_ns[self._after] - end_ns[self._before]
         self._front_end_ns = record.frontend.per_token_ns * record.tokens_per_output
-        self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns)) + self._front_end_ns
+        self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns))
+        self._gap_ns += self._front_end_ns
         self._values: tuple[Ints, Rows] | None = None
         """The different gaps, sorted, and which of them each gap is."""
 
@@ -103,15 +104,19 @@ class TokenGaps:
         since_ns = np.cumsum(since_ns)
         return since_ns + np.repeat(self._record.first_token_ns[rows] - since_ns[firsts], counts), counts
 
-    def _weights(self, rows: Rows) -> Ints:
+    def _weights(self, rows: Rows) -> NDArray[np.float64]:
         """How many of `rows` saw each step's gap, then each break's."""
         first, last = self._span(rows)
         stalled = self._stalled(rows)
         opened = np.concatenate((first, self._after[stalled])) + 1
         closed = np.concatenate((last, self._before[stalled])) + 1
-        size = self._num_steps + 1
-        change = np.bincount(opened, minlength=size) - np.bincount(closed, minlength=size)
-        return np.concatenate((np.cumsum(change)[:-1], stalled))
+        # The number changes only where a request begins or ends: few places among the steps.
+        places, change = np.unique(np.concatenate((opened, closed)), return_inverse=True)
+        level = np.cumsum(np.bincount(change[: len(opened)], minlength=len(places)))
+        level -= np.cumsum(np.bincount(change[len(opened) :], minlength=len(places)))
+        lengths = np.diff(places, prepend=0, append=self._num_steps)
+        seen = np.repeat(np.concatenate((np.zeros(1), level)), lengths)
+        return np.concatenate((seen, stalled))
 
     def _stalled(self, rows: Rows) -> NDArray[np.bool_]:
         """Which breaks are of requests in `rows`."""
@@ -139,21 +144,22 @@ def _places(values: Ints) -> tuple[Ints, Rows]:
     numpy sorts. Whole microseconds need no sorting: up to a limit that few of them exceed (gaps with a pause
     in them), all multiples can be counted.
     """
-    unit = max(int(np.gcd.reduce(values)), 1)
-    multiple = values // unit
+    multiple = values // 1000
     beyond = np.flatnonzero(multiple > len(values))
-    if len(beyond) > len(values) // 8:
+    if len(beyond) >= len(values) // 8 or not np.array_equal(multiple * 1000, values):
         return np.unique(values, return_inverse=True)
-    listed = np.bincount(np.delete(multiple, beyond)) > 0
-    multiple[beyond] = 0
+    multiple[beyond] = multiple.min()
+    listed = np.bincount(multiple) > 0
     place = (np.cumsum(listed) - 1)[multiple]
-    found = np.flatnonzero(listed) * unit
+    found = np.flatnonzero(listed) * 1000
     others, place_there = np.unique(values[beyond], return_inverse=True)
     place[beyond] = len(found) + place_there
     return np.concatenate((found, others)), place
 
 
-def _gaps(step_end_ns: Ints) -> Ints:
-    """Time from the previous step's end; the first step has none and nobody asks for it."""
-    gaps: Ints = np.diff(step_end_ns, prepend=step_end_ns[:1])
+def _gaps(end_ns: Ints, firsts: Ints) -> Ints:
+    """Time from the previous step's end; first steps of an instance have none, and nobody asks for it."""
+    gaps = np.empty_like(end_ns)
+    np.subtract(end_ns[1:], end_ns[:-1], out=gaps[1:])
+    gaps[firsts[firsts < len(gaps)]] = 0
     return gaps
