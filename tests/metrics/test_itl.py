@@ -10,7 +10,7 @@ from record_builders import emission_times, instance, random_record, record, tab
 
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.distribution import Distribution
-from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.itl import TokenGaps, _places
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
 
@@ -79,6 +79,17 @@ def test_weighting_and_expanding_agree(seed: int) -> None:
     weighted = gaps.distribution(rows)
     assert weighted.count >= 10
     assert expanded(weighted) == expanded(Distribution.of(gaps.of_each(rows)[0]))
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=80, max_size=120), st.lists(st.integers(10**6, 10**7), max_size=9)
+)
+def test_counting_finds_what_sorting_finds(microseconds: list[int], with_pauses: list[int]) -> None:
+    values = 1000 * np.array(microseconds + with_pauses, dtype=np.int64)
+    found, place = _places(values)
+    wanted, wanted_place = np.unique(values, return_inverse=True)
+    assert found.tolist() == wanted.tolist()
+    assert place.tolist() == wanted_place.tolist()
 
 
 def test_a_preemption_shows_as_one_long_gap() -> None:
