@@ -5,19 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 from simpy import Environment, Event
 
-from blis_py.cluster.diffusion import DiffusionInstance
-from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
-from blis_py.cluster.diffusion_run import BlockDiffusion
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.router import ROUTING_POLICIES, Signals
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.scheduler import Scheduler
@@ -26,6 +22,10 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.cluster.diffusion import DiffusionInstance
+    from blis_py.cluster.diffusion_run import BlockDiffusion
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
@@ -86,7 +86,14 @@ def simulate(
     recorder: Recorder
     instances: Sequence[Instance | DiffusionInstance]
     logs: Sequence[InstanceLog]
+    kind: type[Request] = Request
     if diffusion is not None:
+        from blis_py.cluster.diffusion import DiffusionInstance
+        from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+        from blis_py.core.diffusion import DiffusionScheduler
+        from blis_py.core.diffusion_request import DiffusionRequest
+
+        kind = DiffusionRequest
         block = diffusion.config.block_tokens
         recorder = own = DiffusionRecorder(table, latency.frontend, block, on_the_way_ns)
         blocks = [DiffusionScheduler(scheduler, diffusion.config) for _ in range(num_instances)]
@@ -113,7 +120,6 @@ def simulate(
     def arrivals() -> Generator[Event, None, None]:
         """Each request passes admission and routing, and goes to an instance."""
         dispatch = dispatch_each if route.looks_at_load or single_step else dispatch_ahead
-        kind = Request if diffusion is None else DiffusionRequest
         for batch in requests(table, dispatched, scheduler.block_size, slo_priorities, kind):
             yield from dispatch(batch)
             if progress is not None and len(batch) == _CHUNK:

@@ -10,26 +10,38 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import check_tp
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.linear import Linear, LinearCoefficients
 from blis_py.latency.model_shape import ModelShape
-from blis_py.latency.roofline import Roofline
-from blis_py.latency.trained import Trained
 from blis_py.latency.trained_physics import TrainedPhysics
 
 if TYPE_CHECKING:
     from blis_py.latency.fitted_profile import FittedProfile
+    from blis_py.latency.linear import LinearCoefficients
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
 
 def _linear(
     shape: ModelShape, gpu: GpuSpec, tp: int, linear: LinearCoefficients | Mapping[str, Any] | None = None
-) -> Linear:
+) -> LatencyModel:
+    from blis_py.latency.linear import Linear, LinearCoefficients
+
     if linear is None:
         raise InputError("needs its coefficients", key="latency.linear", fix="give gpu and host costs in ns")
     if isinstance(linear, LinearCoefficients):
         return Linear(linear)
     return Linear(LinearCoefficients.from_mapping(linear))
+
+
+def _roofline(shape: ModelShape, gpu: GpuSpec, tp: int) -> LatencyModel:
+    from blis_py.latency.roofline import Roofline
+
+    return Roofline(shape, gpu, tp)
+
+
+def _trained(shape: ModelShape, gpu: GpuSpec, tp: int) -> LatencyModel:
+    from blis_py.latency.trained import Trained
+
+    return Trained(shape, gpu, tp)
 
 
 def _kernel_tables(
@@ -63,8 +75,8 @@ def _fitted(
 
 LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
     "trained-physics": TrainedPhysics,
-    "trained": Trained,
-    "roofline": Roofline,
+    "trained": _trained,
+    "roofline": _roofline,
     "kernel-tables": _kernel_tables,
     "linear": _linear,
     "fitted": _fitted,
