@@ -18,8 +18,8 @@ run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
 
-# The simulator's inner loop as native code: the same results in half the time. `make run` does it, too, but goes
-# on where it does not work.
+# The simulator's inner loop as native code: the same results, sooner. `make run` does it, too, but goes on where it
+# does not work.
 native: $(VENV)/.installed
 	$(native)
 
@@ -70,7 +70,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
-	@$(native) || echo 'note: the simulator runs interpreted: the same results in twice the time' >&2
+	@$(native) || echo 'note: the simulator runs interpreted: the same results, later' >&2
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

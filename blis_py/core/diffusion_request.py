@@ -95,6 +95,7 @@ class DiffusionFeatures(StepFeatures):
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
     ) -> None:
+        """Spelled out, as that of `StepFeatures` is."""
         StepFeatures.__init__(
             self,
             prefill_seqs,

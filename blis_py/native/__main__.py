@@ -11,7 +11,7 @@ def main() -> int:
     """Returns the exit code."""
     if current():
         return 0
-    print("compiling the simulator's inner loop (about half a minute) …", file=sys.stderr, flush=True)
+    print("compiling the simulator's inner loop (once; up to a minute) …", file=sys.stderr, flush=True)
     try:
         build()
     except InputError as error:

@@ -26,7 +26,7 @@ follow_imports_for_stubs = true
 
 
 def build() -> None:
-    """Translates and compiles `MODULES`, in half a minute or a little more.
+    """Translates and compiles `MODULES`, which takes up to a minute.
 
     Raises:
         InputError: something that it takes is missing, or it did not work.
