@@ -23,6 +23,8 @@ def main(scratch: str, *sources: str) -> None:
         target_dir=scratch,
         separate=[(core, "core"), (others, "others")],  # two libraries, compiled side by side
     )
+    for extension in extensions:
+        extension.extra_compile_args.append("-ffp-contract=off")  # Python rounds after every operation
     places = ["--build-lib", f"{scratch}/library", "--build-temp", scratch]
     setup(
         name="native",
