@@ -14,7 +14,7 @@ def main() -> int:
     print("compiling the simulator's inner loop (once; up to a minute) …", file=sys.stderr, flush=True)
     try:
         build()
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(f"no native code, the simulator stays interpreted: {error}", file=sys.stderr)
         return 1
     return 0
