@@ -9,7 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-native = $(PIP) --editable '.[native]' && $(BIN)/python -m blis_py.native
+# What compiling takes stands apart: the environment holds the simulator and nothing else.
+COMPILER := $(CURDIR)/$(VENV)/compiler
+native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) && \
+	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency)))
 
 .PHONY: run native test lint bench docs gpu clean
