@@ -95,7 +95,7 @@ class DiffusionFeatures(StepFeatures):
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
     ) -> None:
-        """Spelled out, as that of `StepFeatures` is."""
+        """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`."""
         StepFeatures.__init__(
             self,
             prefill_seqs,

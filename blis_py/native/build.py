@@ -39,7 +39,10 @@ def build() -> None:
         command = [sys.executable, "-m", "blis_py.native.setup", scratch, *modules]
         done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True)
         if done.returncode:
-            raise InputError(f"compiling failed\n{done.stdout}{done.stderr}")
+            home.mkdir(parents=True, exist_ok=True)
+            log = home / "failed.log"
+            log.write_text(done.stdout + done.stderr, encoding="utf-8")
+            raise InputError("compiling failed", file=log, fix="see what it says")
         files = _install(Path(scratch, "library"), home)
     manifest = json.dumps({"sources": sources, "files": files}, indent=1)
     (home / MANIFEST).write_text(manifest, encoding="utf-8")

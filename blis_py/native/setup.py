@@ -24,7 +24,8 @@ def main(scratch: str, *sources: str) -> None:
         separate=[(core, "core"), (others, "others")],  # two libraries, compiled side by side
     )
     for extension in extensions:
-        extension.extra_compile_args.append("-ffp-contract=off")  # Python rounds after every operation
+        # Python rounds after every operation. (The extensions share one list.)
+        extension.extra_compile_args = [*extension.extra_compile_args, "-ffp-contract=off"]
     places = ["--build-lib", f"{scratch}/library", "--build-temp", scratch]
     setup(
         name="native",

@@ -93,5 +93,19 @@ def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
     assert "stays interpreted: CC: there is no C compiler (found 'no-such-compiler')" in done.stderr
 
 
+def test_a_compiler_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
+    if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):
+        pytest.skip("mypyc or setuptools is not installed")
+    if not shutil.which("false"):
+        pytest.skip("there is no `false` to stand for a compiler")
+    environment = {**os.environ, "BLIS_NATIVE": str(tmp_path), "CC": "false"}
+    command = [sys.executable, "-m", "blis_py.native"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    told = done.stderr.splitlines()[-1]
+    assert told.endswith(f"stays interpreted: {tmp_path / 'failed.log'}: compiling failed; see what it says")
+    assert "error" in (tmp_path / "failed.log").read_text()
+
+
 def test_every_module_is_there() -> None:
     assert set(native.digests()) == set(native.MODULES)
