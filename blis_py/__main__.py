@@ -1,6 +1,7 @@
 """`blis`, which is `python -m blis_py`."""
 
 import gc
+import os
 import sys
 
 from blis_py import native
@@ -11,6 +12,7 @@ def main() -> int:
     simulates = sys.argv[1:2] in (["run"], ["replay"])
     if simulates:
         native.activate()
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes long
         gc.disable()  # what such a process leaves behind in cycles is little, and soon it is over
     from blis_py import cli
 

@@ -19,6 +19,7 @@ from blis_py.config_models import RunConfig
 from blis_py.config_paths import from_folder, with_full_paths, workload_source
 from blis_py.errors import InputError
 from blis_py.workload.yamlfile import load_mapping
+from blis_py.yaml_text import safe_load
 
 
 def load_config(
@@ -101,7 +102,7 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
 
 def _yaml_value(key: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return safe_load(text)
     except yaml.YAMLError:
         raise InputError("not valid YAML", key=f"--set {key}", value=text, fix="quote the value") from None
 

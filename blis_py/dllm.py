@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.config_models import DllmSection
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
 from blis_py.errors import InputError
 from blis_py.sources import Demand
-from blis_py.workload.diffusion import DiffusionClient, table_rounds
 from blis_py.workload.yamlfile import load_mapping
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion_run import BlockDiffusion
+    from blis_py.workload.diffusion import DiffusionClient
 
 
 def block_diffusion(
@@ -37,6 +36,8 @@ def block_diffusion(
         return None
     from blis_py.cluster.diffusion import DiffusionCosts
     from blis_py.cluster.diffusion_run import BlockDiffusion
+    from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
+    from blis_py.workload.diffusion import table_rounds
 
     block_tokens = _block_tokens(demand)
     config = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.config_check import duration_ns
 from blis_py.config_models import RunConfig, WorkloadSection
 from blis_py.config_paths import spec_path
 from blis_py.errors import InputError
-from blis_py.workload.diffusion import DiffusionClient
 from blis_py.workload.table import RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.workload.diffusion import DiffusionClient
 
 DEFAULT_SEED = 42
 
@@ -68,8 +70,6 @@ def _described(
     diffusion: Mapping[str, DiffusionClient] | None = None,
 ) -> Demand:
     """With `dllm.workload`, every request is one of block diffusion, as described there."""
-    from blis_py.traces import of_diffusion
-
     if config.dllm.workload is not None:
         from blis_py.workload.diffusion import diffusion_client
         from blis_py.workload.yamlfile import load_mapping
@@ -77,9 +77,15 @@ def _described(
         file = Path(config.dllm.workload)
         client = diffusion_client(load_mapping(file), file=file)
         diffusion = dict.fromkeys(table.client.names, client)
-    load = config.workload
-    of_blocks = load.trace is not None and of_diffusion(load.trace, load.trace_header)
-    return Demand(table, seed, diffusion or {}, load.trace if of_blocks else None)
+    return Demand(table, seed, diffusion or {}, _trace_of_diffusion(config.workload))
+
+
+def _trace_of_diffusion(load: WorkloadSection) -> str | None:
+    if load.trace is None:
+        return None
+    from blis_py.traces import of_diffusion
+
+    return load.trace if of_diffusion(load.trace, load.trace_header) else None
 
 
 def _from_trace(load: WorkloadSection, seed: int) -> RequestTable:

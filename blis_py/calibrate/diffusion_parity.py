@@ -18,6 +18,7 @@ from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, Out
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
+from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import Outcome as Fate
 from blis_py.traces.steplog import Numbers, StepLog
 
@@ -140,9 +141,9 @@ class MeasuredRounds:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(self.step_ns(features), 0)
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         raise NotImplementedError("block diffusion has no decode steps")
 
 

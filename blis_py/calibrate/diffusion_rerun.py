@@ -70,7 +70,7 @@ class _Log(DiffusionInstanceLog):
         self.recorder = recorder
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self._ends.steps
 
 
 def _log(

@@ -25,6 +25,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import Outcome
 from blis_py.traces.steplog import Numbers, StepLog
 
@@ -185,7 +186,7 @@ class _Tap(InstanceLog):
         self._numbers = numbers
         self._published = published
 
-    def steps(self, step: Step, start_ns: int, ends: Sequence[int]) -> None:
+    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         scheduler = self._scheduler
         self.compositions.append(
             Composition(
@@ -197,7 +198,7 @@ class _Tap(InstanceLog):
                 features=step.features,
             )
         )
-        publish_answers(scheduler, step, len(ends), self._published)
+        publish_answers(scheduler, step, run.steps, self._published)
 
     def _of(self, requests: Iterable[Request]) -> Numbers:
         return tuple(self._numbers[request.row] for request in requests)

@@ -16,6 +16,7 @@ from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
+from blis_py.latency.step_run import StepRun
 from blis_py.traces.steplog import Numbers, StepLog
 from blis_py.workload.table import Ints, RequestTable
 
@@ -229,7 +230,7 @@ class MeasuredSteps:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(self.step_ns(features), 0)
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         raise NotImplementedError("steps are replayed one by one")

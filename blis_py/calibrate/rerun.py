@@ -26,6 +26,7 @@ from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord
 from blis_py.traces.itl import Ragged
 from blis_py.traces.steplog import Numbers, StepLog
@@ -122,9 +123,9 @@ class _Log(InstanceLog):
         self._core = scheduler
         self._published = published
 
-    def steps(self, step: Step, start_ns: int, ends: Sequence[int]) -> None:
-        super().steps(step, start_ns, ends)
-        publish_answers(self._core, step, len(ends), self._published)
+    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
+        super().steps(step, start_ns, run)
+        publish_answers(self._core, step, run.steps, self._published)
 
 
 def recorded_times(log: StepLog, record: RunRecord, source: str) -> TokenTimes:

@@ -14,6 +14,7 @@ from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
+from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.traces.steplog import DIFFUSION_FEATURES, StepLog
 
 REGIMES = ("decode", "prefill", "mixed", "padded")
@@ -157,12 +158,12 @@ class Corrected:
     def step_ns(self, features: StepFeatures) -> int:
         return self.step(features).synchronous_ns
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         correction = self._gpu.get(regime_of(features, self._buckets), NONE)
         if correction == self._host == NONE:
-            return self._base.decode_run_ns(features, steps, start_ns, until_ns)
+            return self._base.decode_run(features, steps, start_ns, until_ns)
         ends, end_ns = [], start_ns
         for done in range(steps):
             price = self._base.step(features.after(done))
@@ -170,4 +171,4 @@ class Corrected:
             ends.append(end_ns)
             if end_ns >= until_ns:
                 break
-        return ends
+        return PricedRun(ends)

@@ -13,6 +13,7 @@ from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, Dif
 from blis_py.core.diffusion_request import Outcome as BatchOutcome
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
+from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.workload.table import Ints, RequestTable
 
@@ -64,7 +65,7 @@ class DiffusionInstanceLog(InstanceLog):
         self._recorder, self._core = recorder, scheduler
 
     def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
-        self._ends.append(end_ns)
+        self._ends.append(StepRun(1, end_ns))
         if self._runs is not None:
             core, features = self._core, batch.features
             self._runs.extend((start_ns, end_ns, 1, len(core.waiting), len(core.running)))
@@ -89,10 +90,10 @@ class DiffusionInstanceLog(InstanceLog):
             return
         first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
         block, per_token_ns = self._recorder.block_tokens, self._recorder.frontend.per_token_ns
-        emitting, tokens = list(_emitting(request)), 0
+        ends_ns, emitting, tokens = self._ends.ns(), list(_emitting(request)), 0
         for index, step in enumerate(emitting):
             tokens = first + index * block
-            if self._ends[step] + tokens * per_token_ns > finish_ns:
+            if ends_ns[step] + tokens * per_token_ns > finish_ns:
                 self._keep(request, emitting[:index], tokens - (block if index else first))
                 return
 
@@ -123,7 +124,7 @@ class DiffusionInstanceLog(InstanceLog):
             }
         return InstanceRecord(
             num_kv_blocks=core.config.num_kv_blocks,
-            step_end_ns=np.array(self._ends, dtype=np.int64),
+            step_end_ns=self._ends.ns(),
             busy_ns=self._busy_ns(),
             peak_kv_blocks=pool.total - pool.least_free,
             kv_block_steps=pool.in_use_ticks,

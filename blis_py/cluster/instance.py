@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any
 
 from simpy import Environment, Event
 from simpy.events import EventPriority
@@ -15,6 +14,7 @@ from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler, Step
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.metrics.record import Outcome
 
 AFTER_ARRIVALS = EventPriority(2)
@@ -53,9 +53,8 @@ class Instance:
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._step: Step | None = None
-        self._ends: Any = ()
-        """End of each step of the current run: a sequence of int, or an array."""
-        self._end_ns = 0
+        self._run = StepRun(0, 0)
+        """It, and those like it that follow."""
         self._reach = 4
         """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
         self._alarm = Alarm(env)
@@ -127,8 +126,8 @@ class Instance:
         now_ns, features = self.now_ns, step.features
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps == 1:
-            self._end_ns = end_ns = now_ns + self.latency.step_ns(features)
-            self._ends = (end_ns,)
+            end_ns = now_ns + self.latency.step_ns(features)
+            self._run = StepRun(1, end_ns)
             return end_ns
         change_ns = self.scheduler.next_change_ns(now_ns)
         if self._inbox and self._inbox[0][0] < change_ns:
@@ -136,31 +135,26 @@ class Instance:
         if change_ns > self.undisturbed_until_ns and steps > self._reach:
             steps = self._reach
             self._reach *= 4
-        self._ends = self.latency.decode_run_ns(features, steps, now_ns, change_ns)
-        self._end_ns = int(self._ends[-1])
-        self._shorten(change_ns)
-        return self._end_ns
+        self._run = self.latency.decode_run(features, steps, now_ns, change_ns)
+        return self._run.end_ns
 
     def _finish(self) -> None:
         """The steps are over: tell the scheduler, note what came of it."""
-        step, ends = self._step, self._ends
+        step, run = self._step, self._run
         assert step is not None
         self._step = None
-        self.log.steps(step, self.now_ns, ends)
-        self.now_ns = self._end_ns
-        finished = self.scheduler.finish(step, len(ends))
+        self.log.steps(step, self.now_ns, run)
+        self.now_ns = run.end_ns
+        finished = self.scheduler.finish(step, run.steps)
         if finished:
             self.log.finished(finished)
             self.in_flight -= len(finished)
 
     def _shorten(self, time_ns: int) -> bool:
         """Ends the run with the step in progress at `time_ns`; returns whether that is earlier."""
-        ends = self._ends
-        if len(ends) == 1 or ends[-2] < time_ns:
-            return False
-        self._ends = ends = ends[: bisect_left(ends, time_ns) + 1]
-        self._end_ns = int(ends[-1])
-        return True
+        before = self._run
+        self._run = before.until(time_ns)
+        return self._run.steps < before.steps
 
     def _resume(self, time_ns: int) -> None:
         """There was nothing to do until now."""
@@ -172,10 +166,10 @@ class Instance:
         if self._step is None:
             self._schedule(self._alarm, time_ns)  # the loop is idle; its alarm had no time yet
         elif self._shorten(time_ns):
-            self._reach = 2 * len(self._ends)
+            self._reach = 2 * self._run.steps
             sleeper = self._alarm.callbacks
             self._alarm.callbacks = []
-            self._ring_at(self._end_ns).callbacks = sleeper
+            self._ring_at(self._run.end_ns).callbacks = sleeper
 
     def _until_work(self) -> Event:
         if self._inbox:
@@ -195,9 +189,10 @@ class Instance:
     def stop(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
         if self._step is not None:
-            self._ends = self._ends[: bisect_right(self._ends, now_ns)]
-            if len(self._ends):
-                self._end_ns = int(self._ends[-1])
+            ends_ns = self._run.ends_ns()
+            over = ends_ns[: bisect_right(ends_ns, now_ns)]
+            if len(over):
+                self._run = PricedRun(over)
                 self._finish()
                 self.scheduler.schedule(self.now_ns)  # the step in progress
         for request in self.scheduler.running:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.cluster.step_ends import StepEnds
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import FinishReason, Request
 from blis_py.core.scheduler import Step
 from blis_py.latency.base import FrontendDelays
+from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.workload.table import Ints, RequestTable
 
@@ -126,34 +128,30 @@ class InstanceLog:
     def __init__(self, recorder: Recorder, scheduler: Any, record_steps: bool) -> None:
         self._to = recorder
         self._scheduler = scheduler
-        self._ends = array("q")
-        """End of every step."""
+        self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
         """The index of a step, and the time without work before it."""
         self._finished: list[Request] = []
         """Not yet noted."""
         self._runs = array("d") if record_steps else None
 
-    def steps(self, step: Step, start_ns: int, ends: Sequence[int]) -> None:
-        """A run of alike steps is over."""
-        if isinstance(ends, np.ndarray):
-            self._ends.frombytes(ends.tobytes())
-        else:
-            self._ends.extend(ends)
+    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
+        """Alike steps are over."""
+        self._ends.append(run)
         if self._runs is not None:
-            self._note_run(step, start_ns, len(ends))
+            self._note_run(step, start_ns, run)
 
-    def _note_run(self, step: Step, start_ns: int, steps: int) -> None:
+    def _note_run(self, step: Step, start_ns: int, run: StepRun) -> None:
         assert self._runs is not None
         scheduler, features = self._scheduler, step.features
-        self._runs.extend((start_ns, self._ends[-1], steps))
+        self._runs.extend((start_ns, run.end_ns, run.steps))
         self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
-        self._runs.append(scheduler.blocks_in_use(steps))
+        self._runs.append(scheduler.blocks_in_use(run.steps))
         self._runs.extend([getattr(features, name) for name in FEATURE_NAMES])
 
     def idle(self, duration_ns: int) -> None:
         """There was nothing to do before the next step."""
-        self._pauses.append((len(self._ends), duration_ns))
+        self._pauses.append((self._ends.steps, duration_ns))
 
     def unservable(self, request: Request, now_ns: int) -> None:
         self._to.outcome[request.row] = Outcome.UNSERVABLE
@@ -205,7 +203,7 @@ class InstanceLog:
             }
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
-            step_end_ns=np.frombuffer(self._ends, dtype=np.int64) if self._ends else _unset(0),
+            step_end_ns=self._ends.ns(),
             busy_ns=self._busy_ns(),
             peak_kv_blocks=max(pool.total - pool.least_free, self._scheduler.blocks_in_use()),
             kv_block_steps=pool.in_use_ticks,
@@ -220,9 +218,9 @@ class InstanceLog:
         )
 
     def _busy_ns(self) -> int:
-        steps = len(self._ends)
+        steps = self._ends.steps
         idle_ns = sum(duration_ns for step, duration_ns in self._pauses if step < steps)
-        return self._ends[-1] - idle_ns if steps else 0
+        return self._ends.last_ns - idle_ns if steps else 0
 
 
 def _unset(rows: int) -> Ints:

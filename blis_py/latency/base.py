@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.latency.step_run import StepRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StepTime:
 class LatencyModel(Protocol):
     """Prices steps. Implementations are immutable and free of randomness.
 
-    `decode_run_ns(f, k)` must equal, to the nanosecond, the running sums of
+    The ends of `decode_run(f, k)` must equal, to the nanosecond, the running sums of
     `step(f.after(j)).synchronous_ns` for j in 0..k-1: the simulator jumps over k decode steps and
     must land where single steps would have.
     """
@@ -58,12 +58,11 @@ class LatencyModel(Protocol):
         """`step(features).synchronous_ns`, without building the pair."""
         ...
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
-        """End of each of `steps` consecutive pure decode steps, the first of which begins at `start_ns`.
+    ) -> StepRun:
+        """`steps` consecutive pure decode steps, the first of which begins at `start_ns`.
 
-        Strictly increasing; a list or an int64 array. Nobody asks for what follows the first end at or
-        after `until_ns`: as a model likes, it is there or not.
+        Fewer where one ends at `until_ns` or later: that is the last.
         """
         ...

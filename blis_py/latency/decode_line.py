@@ -1,17 +1,23 @@
-"""The shape every model's pure decode step has: a constant plus the larger of two lines in Σ context."""
+"""The shape most models' pure decode step has: a constant plus the larger of two lines in Σ context."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
-from typing import NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-SCALAR_STEPS = 14 if __file__.endswith(".py") else 32
-"""Runs up to this long are summed one by one, longer ones in numpy; about here the two cost the same, as
-Python and as native code."""
+from blis_py.latency.step_run import Ints, PricedRun, StepRun
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+SCALAR_STEPS = 10 if __file__.endswith(".py") else 1 << 60
+"""Runs up to this long are summed step by step, longer ones in numpy. About here the two cost the same in
+Python; as native code a step costs less than numpy's share of it, however many there are."""
+
 
 _cell = lru_cache(maxsize=None, typed=True)(np.array)
 """A number as an array, which numpy adds or multiplies in half the time that a Python number takes."""
@@ -28,56 +34,111 @@ class DecodeLine(NamedTuple):
     x1: float
     y0: float
     y1: float
+    unit_ns: int = 1
+    fixed_ns: int = 0
 
     def at(self, kv_tokens: int) -> float:
         """Untruncated price at S = `kv_tokens`, in units."""
-        base, x0, x1, y0, y1 = self
-        x = x0 + x1 * kv_tokens
-        y = y0 + y1 * kv_tokens
-        return base + (x if x > y else y)
+        x = self.x0 + self.x1 * kv_tokens
+        y = self.y0 + self.y1 * kv_tokens
+        return self.base + (x if x > y else y)
 
 
-def run_ns(
-    line: DecodeLine,
-    kv_tokens: int,
-    growth: int,
-    steps: int,
-    start_ns: int,
-    until_ns: int,
-    unit_ns: int,
-    fixed_ns: int = 0,
-) -> Sequence[int]:
-    """End times of up to `steps` decode steps, S growing by `growth` tokens from step to step.
+class LineRun(StepRun):
+    """A run along a line. Only its end has been worked out; see `ends_of`."""
 
-    See `LatencyModel.decode_run_ns`. Both paths do the same IEEE operations in the same order and truncate
+    def __init__(
+        self, line: DecodeLine, kv_tokens: int, growth: int, start_ns: int, steps: int, end_ns: int
+    ) -> None:
+        super().__init__(steps, end_ns)
+        self.line = line
+        self.kv_tokens = kv_tokens
+        self.growth = growth
+        self.start_ns = start_ns
+
+    def until(self, time_ns: int) -> StepRun:
+        if time_ns > self.end_ns:
+            return self
+        return run_along(self.line, self.kv_tokens, self.growth, self.steps, self.start_ns, time_ns)
+
+    def ends_ns(self) -> Ints:
+        return ends_of([self])
+
+
+def run_along(
+    line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int, until_ns: int
+) -> StepRun:
+    """Up to `steps` decode steps, S growing by `growth` tokens from step to step.
+
+    See `LatencyModel.decode_run`. All paths do the same IEEE operations in the same order and truncate
     every step on its own, so they agree to the bit with each other and with single steps.
     """
-    base, x0, x1, y0, y1 = line
-    x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens  # `DecodeLine.at`, without the call
-    first_ns = (int(base + (x if x > y else y)) or 1) * unit_ns + fixed_ns
-    # Coefficients are not negative: no later step is shorter, so this many are enough.
-    enough = (until_ns - start_ns - 1) // first_ns + 1
-    if enough < steps:
-        steps = enough
-    if steps <= 1:
-        return [start_ns + first_ns]
-    if steps > SCALAR_STEPS or base + x0 < 1:
-        return _vector(line, kv_tokens, growth, steps, start_ns, unit_ns, fixed_ns)
-    first, end = kv_tokens + growth, kv_tokens + steps * growth
-    if x0 == y0 and x1 == y1:
-        ns = [int(base + (x0 + x1 * s)) * unit_ns + fixed_ns for s in range(first, end, growth)]
-    else:
-        ns = [
-            int(base + (x if (x := x0 + x1 * s) > (y := y0 + y1 * s) else y)) * unit_ns + fixed_ns
-            for s in range(first, end, growth)
-        ]
-    return list(accumulate(ns, initial=start_ns + first_ns))
+    base, x0, x1, y0, y1, unit_ns, fixed_ns = line
+    if steps > SCALAR_STEPS:
+        x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens
+        first_ns = (int(base + (x if x > y else y)) or 1) * unit_ns + fixed_ns
+        # Coefficients are not negative: no later step is shorter, so this many are enough.
+        enough = (until_ns - start_ns - 1) // first_ns + 1
+        if enough > SCALAR_STEPS:
+            return _in_numpy(line, kv_tokens, growth, min(steps, enough), start_ns).until(until_ns)
+    s, further = float(kv_tokens), float(growth)
+    unit: i64 = unit_ns
+    fixed: i64 = fixed_ns
+    until: i64 = until_ns
+    end: i64 = start_ns
+    done: i64 = 0
+    for _ in range(steps):
+        x, y = x0 + x1 * s, y0 + y1 * s
+        units: i64 = int(base + (x if x > y else y))
+        if units == 0:
+            units = 1
+        end += units * unit + fixed
+        done += 1
+        if end >= until:
+            break
+        s += further
+    return LineRun(line, kv_tokens, growth, start_ns, done, end)
 
 
-def _vector(
-    line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int, unit_ns: int, fixed_ns: int
-) -> Sequence[int]:
-    base, x0, x1, y0, y1 = line
+def ends_of(runs: Sequence[LineRun]) -> Ints:
+    """End of each step of each of the runs, one run after the other: many of them at a time."""
+    steps, kv_tokens, growth, start_ns, end_ns = (
+        np.fromiter(map(attrgetter(name), runs), np.int64, len(runs))
+        for name in ("steps", "kv_tokens", "growth", "start_ns", "end_ns")
+    )
+    lines = {id(run.line): run.line for run in runs}
+    place = {line: index for index, line in enumerate(lines)}
+    which = [place[id(run.line)] for run in runs]
+    base, x0, x1, y0, y1, unit_ns, fixed_ns = np.array(list(lines.values())).T[:, which]
+    firsts = steps.cumsum() - steps
+
+    def each(values: Any) -> Any:
+        """Of each run -> of each step."""
+        return values[0] if (values == values[0]).all() else values.repeat(steps)
+
+    def summed(growth: Any, begin: Ints, end: Ints) -> Any:
+        """Running sums, which each run begins with its own value."""
+        growth[firsts] += begin
+        growth[firsts[1:]] -= end[:-1]
+        return growth.cumsum()
+
+    further = growth.astype(float).repeat(steps)
+    further[firsts] = 0
+    s = summed(further, kv_tokens, kv_tokens + growth * (steps - 1))
+    price = s * each(x1)
+    price += each(x0)
+    if (x0 != y0).any() or (x1 != y1).any():
+        np.maximum(price, s * each(y1) + each(y0), out=price)
+    price += each(base)
+    ns = np.maximum(price.astype(np.int64), 1)
+    ns *= each(unit_ns.astype(np.int64))
+    ns += each(fixed_ns.astype(np.int64))
+    ends: Ints = summed(ns, start_ns, end_ns)
+    return ends
+
+
+def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int) -> PricedRun:
+    base, x0, x1, y0, y1, unit_ns, fixed_ns = line
     s = np.arange(kv_tokens, kv_tokens + steps * growth, growth, float)
     price = s * _cell(x1)
     price += _cell(x0)
@@ -94,5 +155,4 @@ def _vector(
     if fixed_ns:
         ns += _cell(fixed_ns)
     ns[0] += start_ns
-    ends: Sequence[int] = np.add.accumulate(ns)  # type: ignore[assignment]
-    return ends
+    return PricedRun(ns.cumsum())

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from blis_py.latency.fitted_surface import Curve, Surface
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.notes import Outside
+from blis_py.latency.step_run import PricedRun, StepRun
 
 SCALAR_STEPS = 10
 """Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
@@ -243,26 +244,21 @@ class Fitted:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(*self._parts_ns(features))
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         seqs, kv, longest = features.decode_seqs, features.decode_kv_tokens, features.max_context
         if not seqs:
-            return list(accumulate([self.step_ns(features) for _ in range(steps)], initial=start_ns))[1:]
+            ends = list(accumulate([self.step_ns(features) for _ in range(steps)], initial=start_ns))[1:]
+            return PricedRun(ends).until(until_ns)
         decode = self._decode(seqs, features.emitted_rows)
         # No later step is shorter, so this many are enough.
         least_ns = _decode_ns(decode, kv, longest) + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
-        self._count(decode, features, steps)
-        if steps > SCALAR_STEPS:
-            return _vector(decode, features, steps, start_ns)
-        ends, end = [], start_ns
-        for _ in range(steps):
-            end += _decode_ns(decode, kv, longest) + decode.host_ns
-            ends.append(end)
-            kv += seqs
-            longest += longest >= 0
-        return ends
+        price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
+        run = price(decode, features, steps, start_ns).until(until_ns)
+        self._count(decode, features, run.steps)
+        return run
 
 
 def expected_experts(shape: ModelShape | None, tokens: int, in_use: float) -> float:
@@ -292,7 +288,17 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
     return int(gpu) or 1
 
 
-def _vector(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> Sequence[int]:
+def _one_by_one(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> PricedRun:
+    kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
+    for _ in range(steps):
+        end += _decode_ns(decode, kv, longest) + decode.host_ns
+        ends.append(end)
+        kv += f.decode_seqs
+        longest += longest >= 0
+    return PricedRun(ends)
+
+
+def _in_numpy(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
     kv = (f.decode_kv_tokens + f.decode_seqs * done).astype(np.float64)
@@ -307,5 +313,4 @@ def _vector(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> Sequ
         gpu += decode.per_context * (f.max_context + done)
     whole = np.maximum(gpu.astype(np.int64), 1) + decode.host_ns
     whole[0] += start_ns
-    ends: Any = whole.cumsum()
-    return ends  # type: ignore[no-any-return]
+    return PricedRun(whole.cumsum())

@@ -163,10 +163,11 @@ def read_meta(name: str | Path, flag: str = "--profile") -> tuple[Path, dict[str
     """The file of a profile and all it says. `flag` is what an error calls the name."""
     import yaml
 
+    from blis_py.yaml_text import safe_load
+
     path = profile_path(name, flag)
     try:
-        with open(path, encoding="utf-8") as text:
-            values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        values = safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise InputError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
     if not isinstance(values, dict):

@@ -124,8 +124,10 @@ def _read(path: Path) -> GpuSpec:
 def _parse(path: Path) -> Any:
     import yaml
 
+    from blis_py.yaml_text import safe_load
+
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError("cannot be read", file=path, value=error.strerror) from None
     except yaml.YAMLError as error:

@@ -17,7 +17,6 @@ to as many tokens. Every such step is counted (`KernelTables.outside`), and the 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from math import ceil, sqrt
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +39,7 @@ from blis_py.latency.kernel_profile import (
 )
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.notes import Outside
+from blis_py.latency.step_run import PricedRun, StepRun
 
 _NO_LIMIT = 1 << 62
 
@@ -192,9 +192,9 @@ class KernelTables:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(self.step_ns(features), 0)
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         seqs = features.decode_seqs
         grown = seqs * np.arange(steps, dtype=np.float64)
         ns, skew = self._decodes_ns(seqs, features.decode_kv_tokens + grown), self._profile.skew
@@ -202,11 +202,9 @@ class KernelTables:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
         whole = np.maximum(ns.astype(np.int64), 1)
         whole[0] += start_ns
-        ends = whole.cumsum()
-        if ends[-1] > until_ns:  # what nobody asks for must not be counted either
-            ends = ends[: int(ends.searchsorted(until_ns)) + 1]
-        self._count_decodes(features, len(ends))
-        return ends  # type: ignore[return-value]
+        run = PricedRun(whole.cumsum()).until(until_ns)
+        self._count_decodes(features, run.steps)  # not what nobody asks for
+        return run
 
     def _decode_ns(self, seqs: int, kv_tokens: int) -> float:
         line = self._decode(seqs)

@@ -85,8 +85,10 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
 def _meta(path: Path) -> Mapping[str, Any]:
     import yaml
 
+    from blis_py.yaml_text import safe_load
+
     try:
-        meta = yaml.safe_load(path.read_text(encoding="utf-8"))
+        meta = safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         fix = "give the folder that holds meta.yaml and the tables"
         raise InputError("cannot be read", file=path, value=error.strerror, fix=fix) from None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import StepTime
-from blis_py.latency.decode_line import DecodeLine, run_ns
+from blis_py.latency.decode_line import DecodeLine, run_along
+from blis_py.latency.step_run import StepRun
 
 
 class LineModel(ABC):
@@ -22,7 +22,7 @@ class LineModel(ABC):
     _kv_ns: float
 
     def __init__(self) -> None:
-        self._decodes: dict[tuple[int, int], tuple[DecodeLine, int]] = {}
+        self._decodes: dict[tuple[int, int], DecodeLine] = {}
 
     @abstractmethod
     def _tokens_ns(self, tokens: int) -> float:
@@ -39,15 +39,16 @@ class LineModel(ABC):
     def _mixed_ns(self, f: StepFeatures) -> float:
         """GPU time of a step with prefills."""
 
-    def _decode_line(self, base: float, seqs: int) -> DecodeLine:
-        return DecodeLine(base, self._pair_ns * seqs, self._pair_ns, self._kv_ns * 2 * seqs, self._kv_ns)
+    def _decode_line(self, base: float, seqs: int, host_ns: int = 0) -> DecodeLine:
+        pair, kv = self._pair_ns, self._kv_ns
+        return DecodeLine(base, pair * seqs, pair, kv * 2 * seqs, kv, fixed_ns=host_ns)
 
-    def _decode(self, seqs: int, rows: int) -> tuple[DecodeLine, int]:
-        """GPU and host part of a pure decode step."""
+    def _decode(self, seqs: int, rows: int) -> DecodeLine:
+        """A pure decode step; fixed is its host part."""
         found = self._decodes.get((seqs, rows))
         if found is None:
             base = self._tokens_ns(seqs) + self._rows_ns(rows)
-            found = self._decodes[seqs, rows] = self._decode_line(base, seqs), self._host_ns(seqs)
+            found = self._decodes[seqs, rows] = self._decode_line(base, seqs, self._host_ns(seqs))
         return found
 
     def _prefill_ns(self, f: StepFeatures) -> float:
@@ -58,8 +59,8 @@ class LineModel(ABC):
 
     def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
         if not f.prefill_seqs:
-            line, host_ns = self._decode(f.decode_seqs, f.emitted_rows)
-            return int(line.at(f.decode_kv_tokens)) or 1, host_ns
+            line = self._decode(f.decode_seqs, f.emitted_rows)
+            return int(line.at(f.decode_kv_tokens)) or 1, line.fixed_ns
         return int(self._mixed_ns(f)) or 1, self._host_ns(f.prefill_seqs + f.decode_seqs)
 
     # --- the interface -------------------------------------------------------------------------------
@@ -71,9 +72,9 @@ class LineModel(ABC):
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(*self._parts_ns(features))
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         seqs = features.decode_seqs
-        line, host_ns = self._decode(seqs, features.emitted_rows)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, 1, host_ns)
+        line = self._decode(seqs, features.emitted_rows)
+        return run_along(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,7 +13,10 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.decode_line import SCALAR_STEPS
+from blis_py.latency.step_run import PricedRun, StepRun
+
+SCALAR_STEPS = 14
+"""Runs up to this long are summed one by one, longer ones in numpy; about here the two cost the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,13 @@ class Linear:
     def step_ns(self, features: StepFeatures) -> int:
         return self.step(features).synchronous_ns
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         # Coefficients are not negative: no later step is shorter, so this many are enough.
         steps = min(steps, max(1, (until_ns - start_ns - 1) // self.step_ns(features) + 1))
         if steps > SCALAR_STEPS:
-            return self._vector(features, steps, start_ns)
+            return self._in_numpy(features, steps, start_ns).until(until_ns)
         parts = [
             (cost.fixed_ns(features) + 0.5, cost.decode_kv_tokens, cost.max_context)
             for cost in (self.coefficients.gpu, self.coefficients.host)
@@ -120,9 +123,9 @@ class Linear:
             ends.append(end)
             kv += features.decode_seqs
             longest += 1
-        return ends
+        return PricedRun(ends).until(until_ns)
 
-    def _vector(self, features: StepFeatures, steps: int, start_ns: int) -> Sequence[int]:
+    def _in_numpy(self, features: StepFeatures, steps: int, start_ns: int) -> PricedRun:
         """The same operations in the same order as `step`, on arrays."""
         done = np.arange(steps, dtype=np.float64)
         kv = done * features.decode_seqs + features.decode_kv_tokens
@@ -133,8 +136,7 @@ class Linear:
             total += ns.astype(np.int64)
         ns = np.maximum(total, 1)
         ns[0] += start_ns
-        ends: Sequence[int] = np.cumsum(ns)  # type: ignore[assignment]
-        return ends
+        return PricedRun(ns.cumsum())
 
 
 def _numbers(part: str, values: Any, keys: tuple[str, ...], file: str | None) -> dict[str, float]:

@@ -44,9 +44,9 @@ def _stems(kind: str) -> dict[str, str]:
 @cache
 def _further_names(kind: str) -> dict[str, str]:
     """Squeezed spelling, without the organisation -> file name."""
-    import yaml
+    from blis_py.yaml_text import safe_load
 
-    names: dict[str, list[str]] = yaml.safe_load((_folder(kind) / "names.yaml").read_text(encoding="utf-8"))
+    names: dict[str, list[str]] = safe_load((_folder(kind) / "names.yaml").read_text(encoding="utf-8"))
     return {squeeze(name.rsplit("/", 1)[-1]): stem for stem, all_of in names.items() for name in all_of}
 
 

@@ -210,8 +210,10 @@ def read_training(path: Path) -> Training:
     """
     import yaml
 
+    from blis_py.yaml_text import safe_load
+
     try:
-        top = yaml.safe_load(path.read_text(encoding="utf-8"))
+        top = safe_load(path.read_text(encoding="utf-8"))
         found, gpus = dict(top["coefficients"]), tuple(map(str, top["gpus"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         fix = "write it with benchmarks/accuracy/train.py"

@@ -30,9 +30,10 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.decode_line import DecodeLine, run_ns
+from blis_py.latency.decode_line import DecodeLine, run_along
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.step_run import StepRun
 
 PUBLISHED_ALPHA = (15563.199579, 777.3455, 45.907545)
 """us: before enqueue, at the end, per output token."""
@@ -114,13 +115,13 @@ class TrainedPhysics:
     def _line(self, decode_seqs: int) -> DecodeLine:
         compute_seq, compute_kv, kv_seq, kv_kv = self._decode
         base = self._base + (self._per_seq + self._per_token) * decode_seqs
-        line = DecodeLine(base, compute_seq * decode_seqs, compute_kv, kv_seq * decode_seqs, kv_kv)
+        line = DecodeLine(base, compute_seq * decode_seqs, compute_kv, kv_seq * decode_seqs, kv_kv, _US)
         self._lines[decode_seqs] = line
         return line
 
     def step_ns(self, features: StepFeatures) -> int:
         seqs, kv_tokens = features.decode_seqs, features.decode_kv_tokens
-        base, x0, x1, y0, y1 = self._lines.get(seqs) or self._line(seqs)
+        base, x0, x1, y0, y1, _, _ = self._lines.get(seqs) or self._line(seqs)
         x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens  # `DecodeLine.at`, without the call
         us = base + (x if x > y else y)
         if features.prefill_seqs:
@@ -135,12 +136,12 @@ class TrainedPhysics:
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(gpu_ns=self.step_ns(features), host_ns=0)
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
+    ) -> StepRun:
         seqs = features.decode_seqs
         line = self._lines.get(seqs) or self._line(seqs)
-        return run_ns(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns, _US)
+        return run_along(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns)
 
 
 class _Terms(NamedTuple):

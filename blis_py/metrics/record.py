@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import DiffusionCounters
 from blis_py.latency.base import FrontendDelays
 from blis_py.workload.table import Ints, RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.core.diffusion_request import DiffusionCounters
 
 
 class Outcome(IntEnum):

@@ -14,7 +14,6 @@ from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
-from blis_py.metrics.reuse import unlimited
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 from blis_py.workload.table import RequestTable
 
@@ -211,6 +210,8 @@ def _prefix_hit_ceiling(record: RunRecord) -> float | None:
     table, served = record.table, record.scheduled_ns >= 0
     if not cache_is_on or "block_size" not in settings or not np.any(table.content[served] >= 0):
         return None
+    from blis_py.metrics.reuse import unlimited
+
     requests = RequestTable.build(
         table.arrival_ns[served],
         table.prompt_tokens[served],

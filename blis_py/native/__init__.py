@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -30,10 +29,12 @@ MODULES = (
     "core.radix",
     "core.radix_kv",
     "core.scheduler",
+    "cluster.step_ends",
     "cluster.recorder",
     "cluster.diffusion_recorder",
     "cluster.router",
     "cluster.instance",
+    "latency.step_run",
     "latency.decode_line",
     "latency.trained_physics",
 )
@@ -83,7 +84,7 @@ def digests() -> dict[str, str]:
     return {name: sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds modules in files that stand elsewhere."""
 
     def __init__(self, files: Mapping[str, str]) -> None:

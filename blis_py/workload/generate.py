@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.workload.arrivals import LAST_NS, Arrivals, arrivals_until
-from blis_py.workload.diffusion import DiffusionClient
 from blis_py.workload.lengths import Lengths, sample
 from blis_py.workload.prefixes import PrefixLevel, beginnings
 from blis_py.workload.sessions import Sessions, Turns, turns_until
@@ -21,6 +20,7 @@ from blis_py.workload.streams import stream
 from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
+    from blis_py.workload.diffusion import DiffusionClient
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42

@@ -10,14 +10,13 @@ from __future__ import annotations
 import difflib
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, PrivateAttr, ValidationError
 
 from blis_py.errors import InputError
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
-from blis_py.workload.diffusion import KEYS, DiffusionClient, diffusion_client
 from blis_py.workload.generate import Client
 from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Text, Whole, as_text, lengths_of
 from blis_py.workload.spec_sharing import (
@@ -28,6 +27,9 @@ from blis_py.workload.spec_sharing import (
     sessions,
 )
 from blis_py.workload.yamlfile import load_mapping
+
+if TYPE_CHECKING:
+    from blis_py.workload.diffusion import DiffusionClient
 
 SLO_CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
 RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}
@@ -298,9 +300,12 @@ def _client(
 
 def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:
     """What the client says, over what the spec says for all."""
-    common, own = ({n: getattr(s, n) for n in KEYS if getattr(s, n) is not None} for s in (spec, client))
+    names = DiffusionSpec.model_fields
+    common, own = ({n: getattr(s, n) for n in names if getattr(s, n) is not None} for s in (spec, client))
     said = common | own
     if said.get("kind") == "diffusion":
+        from blis_py.workload.diffusion import diffusion_client
+
         place = key if own else ""
         return diffusion_client(said, key=place, file=spec.file)
     for name in own if common.get("kind") == "diffusion" else said:

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from blis_py.errors import InputError
+from blis_py.yaml_text import SafeLoader
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(SafeLoader):  # type: ignore[misc]
     pass
 
 

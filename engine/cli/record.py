@@ -12,6 +12,7 @@ from blis_py.core.request import Request
 from blis_py.core.scheduler import Step
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
+from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
 from engine.diffusion.engine import DiffusionEngine
@@ -36,7 +37,7 @@ def run_record(
         if isinstance(instance, DiffusionInstanceLog):
             instance.round(Batch(), start_ns, end_ns)
         else:
-            instance.steps(Step(StepFeatures()), start_ns, (end_ns,))
+            instance.steps(Step(StepFeatures()), start_ns, StepRun(1, end_ns))
         now_ns = end_ns
     enqueue_ns = dict(zip(log.requests["number"], log.requests["enqueue_ns"], strict=True))
     for row, outcome in enumerate(outcomes):

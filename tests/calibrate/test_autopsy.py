@@ -216,11 +216,11 @@ def test_the_corrected_model_jumps_as_it_steps() -> None:
     model = Corrected(RIGHT, {"padded": Correction(1.31)}, Correction(1.0, 777), (4, 8))
     for seqs in (3, 4, 5):
         features = StepFeatures(decode_seqs=seqs, decode_kv_tokens=1000, max_context=300, emitted_rows=seqs)
-        ends = model.decode_run_ns(features, 30, 10**6)
+        ends = model.decode_run(features, 30, 10**6).ends_ns()
         steps = [model.step_ns(features.after(j)) for j in range(30)]
-        assert list(ends) == (10**6 + np.cumsum(steps)).tolist()
-        short = model.decode_run_ns(features, 30, 10**6, int(ends[7]))
-        assert list(short[:8]) == list(ends[:8])
+        assert ends.tolist() == (10**6 + np.cumsum(steps)).tolist()
+        short = model.decode_run(features, 30, 10**6, int(ends[7]))
+        assert short.ends_ns().tolist() == ends[:8].tolist()
 
 
 def test_regimes() -> None:

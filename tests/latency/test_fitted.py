@@ -87,7 +87,7 @@ def test_runs_of_any_length_end_where_single_steps_end(
     for limit in (0, 10_000):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fitted, "SCALAR_STEPS", limit)
-            assert [int(end) for end in model.decode_run_ns(step, length)] == ends
+            assert model.decode_run(step, length).ends_ns().tolist() == ends
 
 
 @settings(max_examples=60)
@@ -96,7 +96,7 @@ def test_a_run_counts_the_steps_outside_as_single_steps_do(step: StepFeatures, l
     domain = {"decode_seqs": (1, 300), "decode_kv_tokens": (1, 2_000_000), "max_context": (1, 60_000)}
     regime = replace(PLAIN.regimes["eager"], domain=domain)
     at_once, singly = (Fitted(FittedProfile({}, {"eager": regime})) for _ in range(2))
-    at_once.decode_run_ns(step, length)
+    at_once.decode_run(step, length)
     for done in range(length):
         singly.step_ns(step.after(done))
     assert at_once.outside == singly.outside
@@ -227,8 +227,8 @@ def test_a_step_is_priced_by_the_terms_that_a_fit_sees(profile: FittedProfile, s
 def test_a_run_reaches_the_time_asked_for(step: StepFeatures, extra: int, length: int, share: float) -> None:
     model = Fitted(CPU)
     step = replace(step, max_context=step.max_context + extra)
-    whole = [int(end) for end in model.decode_run_ns(step, length)]
+    whole = model.decode_run(step, length).ends_ns().tolist()
     until_ns = int(share * whole[-1])
-    ends = [int(end) for end in model.decode_run_ns(step, length, 0, until_ns)]
+    ends = model.decode_run(step, length, 0, until_ns).ends_ns().tolist()
     assert ends == whole[: len(ends)]
     assert len(ends) == length or ends[-1] >= until_ns

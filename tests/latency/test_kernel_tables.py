@@ -116,7 +116,7 @@ def test_a_run_of_decode_steps_ends_where_single_steps_end(
         for done in range(steps):
             now += latency.step(step.after(done)).synchronous_ns
             ends.append(now)
-        assert list(latency.decode_run_ns(step, steps)) == ends
+        assert latency.decode_run(step, steps).ends_ns().tolist() == ends
 
 
 def test_sweeps_over_different_points_fill_one_grid(tmp_path: Path, model: LatencyModel) -> None:

@@ -234,9 +234,9 @@ def test_a_run_counts_the_steps_outside_as_single_steps_do(
             file.write(f"skew_fit: {{enabled: true, per_tp: {{1: {{alpha_default: {skew}}}}}}}\n")
     at_once, singly = tables(folder), tables(folder)
     first = decode(seqs, seqs * context, max_context=context + 40)
-    ends = at_once.decode_run_ns(first, steps, until_ns=until_ns)
-    assert len(ends) == steps or ends[-1] >= until_ns
-    for done in range(len(ends)):
+    run = at_once.decode_run(first, steps, until_ns=until_ns)
+    assert run.steps == steps or run.end_ns >= until_ns
+    for done in range(run.steps):
         singly.step_ns(first.after(done))
     assert at_once.outside == singly.outside
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
@@ -34,20 +35,27 @@ def test_a_run_of_decode_steps_ends_where_single_steps_end(
     for done in range(length):
         now += model.step(step.after(done)).synchronous_ns
         ends.append(now)
-    assert list(model.decode_run_ns(step, length)) == ends
+    run = model.decode_run(step, length)
+    assert (run.steps, run.end_ns) == (length, now)
+    assert run.ends_ns().tolist() == ends
 
 
 @every_model
 @settings(max_examples=25)
 @given(step=decode_steps, length=st.integers(1, 80), start_ns=st.integers(0, 10**15), share=st.floats(0, 1.2))
-def test_a_run_priced_until_a_time_is_the_same_run_and_reaches_that_time(
+def test_a_run_until_a_time_is_the_same_run_up_to_the_step_in_progress(
     model: LatencyModel, step: StepFeatures, length: int, start_ns: int, share: float
 ) -> None:
-    whole = [start_ns + int(end) for end in model.decode_run_ns(step, length)]
+    whole = model.decode_run(step, length, start_ns).ends_ns().tolist()
+    assert whole == [start_ns + end for end in model.decode_run(step, length).ends_ns().tolist()]
     until_ns = start_ns + int(share * (whole[-1] - start_ns))
-    ends = [int(end) for end in model.decode_run_ns(step, length, start_ns, until_ns)]
-    assert ends == whole[: len(ends)]
-    assert len(ends) == length or ends[-1] >= until_ns
+    count = min(bisect_left(whole, until_ns) + 1, length)
+    for run in (
+        model.decode_run(step, length, start_ns, until_ns),
+        model.decode_run(step, length, start_ns).until(until_ns),
+    ):
+        assert (run.steps, run.end_ns) == (count, whole[count - 1])
+        assert run.ends_ns().tolist() == whole[:count]
 
 
 @every_model
@@ -62,7 +70,7 @@ def test_scalar_and_vector_path_agree_to_the_nanosecond(
             patch.setattr(decode_line, "SCALAR_STEPS", limit)
             patch.setattr(linear, "SCALAR_STEPS", limit)
             patch.setattr(fitted, "SCALAR_STEPS", limit)
-            ends.append([int(end) for end in model.decode_run_ns(step, length)])
+            ends.append(model.decode_run(step, length).ends_ns().tolist())
     assert ends[0] == ends[1]
 
 
@@ -99,7 +107,7 @@ def test_an_empty_step_still_takes_time(model: LatencyModel) -> None:
 def test_pricing_leaves_no_trace(model: LatencyModel) -> None:
     first = model.step_ns(decode(7, 7000))
     model.step_ns(prefill(2000))
-    model.decode_run_ns(decode(9, 100), 50)
+    model.decode_run(decode(9, 100), 50)
     assert model.step_ns(decode(7, 7000)) == first
 
 

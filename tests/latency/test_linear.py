@@ -23,12 +23,17 @@ def test_gpu_and_host_part_are_priced_apart() -> None:
 
 def test_a_constant_step_time_is_constant() -> None:
     model = Linear(LinearCoefficients(gpu=LinearCosts(step=7_000_000)))
-    assert list(model.decode_run_ns(decode(1, 500), 4)) == [7_000_000, 14_000_000, 21_000_000, 28_000_000]
+    assert model.decode_run(decode(1, 500), 4).ends_ns().tolist() == [
+        7_000_000,
+        14_000_000,
+        21_000_000,
+        28_000_000,
+    ]
 
 
 def test_each_step_is_rounded_to_the_nearest_nanosecond() -> None:
     model = Linear(LinearCoefficients(gpu=LinearCosts(decode_kv_tokens=0.3)))
-    assert list(model.decode_run_ns(decode(1, 5), 4)) == [2, 4, 6, 8]  # 1.5 1.8 2.1 2.4
+    assert model.decode_run(decode(1, 5), 4).ends_ns().tolist() == [2, 4, 6, 8]  # 1.5 1.8 2.1 2.4
 
 
 def test_a_step_that_costs_nothing_takes_a_nanosecond() -> None:

@@ -103,7 +103,7 @@ def test_custom_betas_make_a_linear_model(tokens: int, seqs: int, context: int, 
 def test_seven_betas_make_a_constant_plus_a_price_per_sequence() -> None:
     simple = model(alpha=(0, 0, 0), beta=(0, 0, 0, 0, 0, 40, 6000))
     assert simple.step_ns(decode(10, 12345)) == 6_400_000
-    assert list(simple.decode_run_ns(decode(10, 12345), 3)) == [6_400_000, 12_800_000, 19_200_000]
+    assert simple.decode_run(decode(10, 12345), 3).ends_ns().tolist() == [6_400_000, 12_800_000, 19_200_000]
 
 
 def long_decode() -> tuple[StepFeatures, float, float]:

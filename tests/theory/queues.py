@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,6 +13,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import RequestTable
 
@@ -37,10 +37,11 @@ class ConstantSteps:
     def step_ns(self, features: StepFeatures) -> int:
         return self._ns
 
-    def decode_run_ns(
+    def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> Sequence[int]:
-        return range(start_ns + self._ns, start_ns + self._ns * steps + 1, self._ns)
+    ) -> StepRun:
+        ends_ns = range(start_ns + self._ns, start_ns + self._ns * steps + 1, self._ns)
+        return PricedRun(ends_ns).until(until_ns)
 
 
 def poisson(rng: np.random.Generator, count: int, mean_gap_ns: float) -> Ints:

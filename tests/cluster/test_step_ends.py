@@ -1,0 +1,83 @@
+"""The column of step ends: what is worked out later is what would have been worked out at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_py.cluster import step_ends
+from blis_py.cluster.step_ends import StepEnds
+from blis_py.core.request import NEVER_NS
+from blis_py.latency import decode_line
+from blis_py.latency.decode_line import DecodeLine, LineRun, run_along
+from blis_py.latency.step_run import PricedRun, StepRun
+
+small = st.floats(0, 40)
+lines = st.builds(
+    DecodeLine,
+    small,
+    small,
+    small,
+    small,
+    small,
+    unit_ns=st.sampled_from([1, 1000]),
+    fixed_ns=st.integers(0, 9),
+)
+along = st.tuples(
+    st.integers(0, 5),  # which line
+    st.integers(1, 10**6),
+    st.integers(1, 500),
+    st.integers(1, 90),
+    st.integers(0, 10**12),
+)
+singles = st.integers(1, 10**15)
+
+
+def line_run(lines_: list[DecodeLine], spec: tuple[int, int, int, int, int]) -> StepRun:
+    which, kv_tokens, growth, steps, start_ns = spec
+    return run_along(lines_[which % len(lines_)], kv_tokens, growth, steps, start_ns, NEVER_NS)
+
+
+@settings(max_examples=60)
+@given(
+    choice=st.lists(lines, min_size=1, max_size=4),
+    specs=st.lists(
+        st.one_of(along, singles, st.lists(singles, min_size=2, max_size=5, unique=True)), max_size=40
+    ),
+    at_once=st.sampled_from([0, 100, 1 << 15]),
+)
+def test_the_column_holds_the_ends_of_every_run_in_order(
+    choice: list[DecodeLine], specs: list[tuple[int, int, int, int, int] | int | list[int]], at_once: int
+) -> None:
+    column, expected = StepEnds(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_ends, "_AT_ONCE", at_once)
+        for spec in specs:
+            with pytest.MonkeyPatch.context() as scalar:
+                scalar.setattr(decode_line, "SCALAR_STEPS", 10_000)
+                if isinstance(spec, tuple):
+                    run = line_run(choice, spec)
+                    assert isinstance(run, LineRun)
+                else:
+                    run = StepRun(1, spec) if isinstance(spec, int) else PricedRun(sorted(spec))
+            column.append(run)
+            assert column.last_ns == run.end_ns
+            with pytest.MonkeyPatch.context() as vector:
+                vector.setattr(decode_line, "SCALAR_STEPS", 0)
+                again = line_run(choice, spec) if isinstance(spec, tuple) else run
+            expected += again.ends_ns().tolist()
+        assert column.steps == len(expected)
+        assert column.ns().tolist() == expected
+
+
+def test_it_grows_and_can_be_read_in_between() -> None:
+    column = StepEnds()
+    assert column.ns().tolist() == []
+    for end_ns in range(1, 5001):
+        column.append(StepRun(1, end_ns))
+        if end_ns == 3000:
+            early = column.ns()
+    assert early.tolist() == list(range(1, 3001))
+    column.append(PricedRun(range(6000, 20_000)))
+    assert column.ns().tolist() == [*range(1, 5001), *range(6000, 20_000)]
