@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -180,15 +179,22 @@ class InstanceLog:
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
         """Where requests stand, and how far they came. They are settled."""
-        to, rows = self._to, _column(requests, "row")
+        to = self._to
+        facts: list[int] = []
+        for r in requests:
+            facts += (r.row, r.scheduled_ns, r.cached_tokens, r.preemptions)
+            facts += (r.generated, r.first_tick, r.last_tick)
+            if r.gaps:
+                to.breaks += [(r.row, before, after) for before, after in r.gaps]
+        columns = np.array(array("q", facts)).reshape(-1, 7).T
+        rows, scheduled_ns, cached_tokens, preemptions, generated, first_tick, last_tick = columns
         to.outcome[rows] = outcome
-        to.scheduled_ns[rows] = _column(requests, "scheduled_ns")
-        to.cached_tokens[rows] = np.maximum(_column(requests, "cached_tokens"), 0)
-        to.preemptions[rows] = _column(requests, "preemptions")
-        to.emitted_tokens[rows] = _column(requests, "generated")
-        to.first_step[rows] = _column(requests, "first_tick")
-        to.last_step[rows] = _column(requests, "last_tick")
-        to.breaks += [(r.row, before, after) for r in requests if r.gaps for before, after in r.gaps]
+        to.scheduled_ns[rows] = scheduled_ns
+        to.cached_tokens[rows] = np.maximum(cached_tokens, 0)
+        to.preemptions[rows] = preemptions
+        to.emitted_tokens[rows] = generated
+        to.first_step[rows] = first_tick
+        to.last_step[rows] = last_tick
 
     def record(self) -> InstanceRecord:
         """The finished record."""
@@ -225,7 +231,3 @@ class InstanceLog:
 
 def _unset(rows: int) -> Ints:
     return np.full(rows, -1, dtype=np.int64)
-
-
-def _column(requests: list[Request], name: str) -> Ints:
-    return np.fromiter(map(attrgetter(name), requests), dtype=np.int64, count=len(requests))

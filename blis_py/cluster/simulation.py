@@ -206,7 +206,7 @@ def requests(
         yield list(
             map(
                 kind,
-                map(table.id_of, rows),
+                table.ids(part),
                 table.arrival_ns[part].tolist(),
                 table.prompt_tokens[part].tolist(),
                 table.output_tokens[part].tolist(),

@@ -18,8 +18,8 @@ class StepEnds:
         self.steps = 0
         self.last_ns = 0
         """End of the latest step."""
-        self._ns: Ints = np.empty(1024, np.int64)
-        self._capacity = 1024
+        self._capacity = 1 << 16
+        self._ns: Ints = np.empty(self._capacity, np.int64)
         self._owed: list[LineRun] = []
         self._places: list[int] = []
         """Where each of them begins."""
@@ -44,7 +44,7 @@ class StepEnds:
             self._ns[begin:end] = run.ends_ns()
 
     def _grow(self, least: int) -> None:
-        before, self._capacity = self._ns, max(least, self._capacity * 3 // 2)
+        before, self._capacity = self._ns, max(least, 2 * self._capacity)
         self._ns = np.empty(self._capacity, np.int64)
         self._ns[: len(before)] = before
 

@@ -91,18 +91,21 @@ class BlockPool:
         return blocks
 
     def _remove_across_chunks(self, count: int) -> list[int]:
-        blocks: list[int] = []
+        # A chunk is shortened as its blocks go: who kept it can see what is left.
+        blocks = self._head.copy()
+        self._head.clear()
         while len(blocks) < count:
-            if self._head:
-                missing = count - len(blocks)
-                blocks += self._head[-missing:]
-                del self._head[-missing:]
-                continue
             block, chunk = self._queue.popitem(last=False)
+            missing = count - len(blocks)
             if chunk is None:
                 self.forget(block)
                 blocks.append(block)
+            elif len(chunk) <= missing:
+                blocks += chunk
+                chunk.clear()
             else:
+                blocks += chunk[-missing:]
+                del chunk[-missing:]
                 self._head = chunk
         return blocks
 

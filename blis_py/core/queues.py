@@ -88,8 +88,8 @@ class SortedQueue(dict[Request, int]):
         return heap[0][2]
 
     def pop_head(self, now_ns: int) -> Request:
-        request = self.head(now_ns)
-        self.remove(request)
+        request = heappop(self._heap)[2]
+        del self[request]
         return request
 
     def next_change_ns(self, now_ns: int) -> int | None:
@@ -113,6 +113,11 @@ class AgingQueue(SortedQueue):
     def head(self, now_ns: int) -> Request:
         oldest = self._by_arrival.head(now_ns)
         return oldest if now_ns - oldest.arrival_ns >= self._aging_ns else super().head(now_ns)
+
+    def pop_head(self, now_ns: int) -> Request:
+        request = self.head(now_ns)
+        self.remove(request)
+        return request
 
     def remove(self, request: Request) -> None:
         del self[request]

@@ -509,7 +509,7 @@ class Scheduler:
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
         start = (len(shared) + own) * self._block_size
         wanted = request.prompt_tokens + request.generated - start
-        tokens = min(wanted, self._chunk, budget)
+        tokens = min(wanted, min(self._chunk, budget))
         if tokens < wanted and not self._running_first and budget < self._budget:
             return 0  # prefill-first takes whole prompts; one longer than any step begins a step
         if not kv.admit(request, shared, own, tokens):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -86,8 +86,9 @@ def run_along(
     fixed: i64 = fixed_ns
     until: i64 = until_ns
     end: i64 = start_ns
+    most: i64 = steps
     done: i64 = 0
-    for _ in range(steps):
+    while done < most:
         x, y = x0 + x1 * s, y0 + y1 * s
         units: i64 = int(base + (x if x > y else y))
         if units == 0:
@@ -102,14 +103,16 @@ def run_along(
 
 def ends_of(runs: Sequence[LineRun]) -> Ints:
     """End of each step of each of the runs, one run after the other: many of them at a time."""
-    steps, kv_tokens, growth, start_ns, end_ns = (
-        np.fromiter(map(attrgetter(name), runs), np.int64, len(runs))
-        for name in ("steps", "kv_tokens", "growth", "start_ns", "end_ns")
-    )
-    lines = {id(run.line): run.line for run in runs}
-    place = {line: index for index, line in enumerate(lines)}
-    which = [place[id(run.line)] for run in runs]
-    base, x0, x1, y0, y1, unit_ns, fixed_ns = np.array(list(lines.values())).T[:, which]
+    lines: dict[int, DecodeLine] = {}
+    place_of: dict[int, int] = {}
+    facts: list[int] = []
+    for run in runs:
+        line, name = run.line, id(run.line)
+        if name not in lines:
+            lines[name], place_of[name] = line, len(lines)
+        facts += (run.steps, run.kv_tokens, run.growth, run.start_ns, run.end_ns, place_of[name])
+    steps, kv_tokens, growth, start_ns, end_ns, places = np.array(array("q", facts)).reshape(-1, 6).T
+    base, x0, x1, y0, y1, unit_ns, fixed_ns = np.array(list(lines.values())).T[:, places]
     firsts = steps.cumsum() - steps
 
     def each(values: Any) -> Any:

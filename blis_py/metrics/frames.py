@@ -47,7 +47,7 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
     """The columns of the requests table, in order; `instance` is -1 for requests never dispatched."""
     table, times = record.table, latencies(record)
     return {
-        "request_id": table.request_id or [table.id_of(row) for row in range(len(table))],
+        "request_id": table.ids(),
         "client": table.client,
         "tenant": tenants(record),
         "slo_class": slo_classes(record),

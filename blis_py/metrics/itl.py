@@ -48,7 +48,6 @@ class TokenGaps:
         """Those of one instance. Rows asked for must lie on it."""
         first, end = self._offset[index : index + 2]
         own = np.flatnonzero(self._record.instance[self._breaks[:, 0]] == index)
-        gaps = np.concatenate((np.arange(first, end), self._num_steps + own))
         values, place = self._distinct()
         part = copy(self)
         part._offset = self._offset - first
@@ -56,8 +55,7 @@ class TokenGaps:
         part._step_gap_ns = self._step_gap_ns[first:end]
         part._breaks = self._breaks[own]
         part._before, part._after = self._before[own] - first, self._after[own] - first
-        part._gap_ns = self._gap_ns[gaps]
-        part._values = values, place[gaps]
+        part._values = values, np.concatenate((place[first:end], place[self._num_steps + own]))
         return part
 
     def _distinct(self) -> tuple[Ints, Rows]:

@@ -113,7 +113,7 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
     }
     fields = {
         "arrived_at": (table.arrival_ns / 1e9).tolist(),
-        "requestID": [table.id_of(row) for row in range(len(table))],
+        "requestID": table.ids(),
         "num_prefill_tokens": table.prompt_tokens.tolist(),
         "num_decode_tokens": np.where(columns.completed, record.emitted_tokens, _asked(record)).tolist(),
         **{name: (np.nan_to_num(column) / NS_PER_MS).tolist() for name, column in latency_ms.items()},

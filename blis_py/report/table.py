@@ -37,7 +37,7 @@ def print_summary(summary: Summary, file: TextIO | None = None, width: int | Non
     from rich.console import Console, Group
 
     out = sys.stdout if file is None else file
-    console = Console(file=out, width=width or (None if out.isatty() else 100), highlight=False)
+    console = Console(file=out, width=width or (None if out.isatty() else 100), highlight=False, emoji=False)
     for index, part in enumerate(parts(summary, console.width)):
         console.print(part if index == 0 else Group("", part))
 
@@ -69,7 +69,7 @@ def _flow(facts: Iterable[str], width: int) -> str:
     lines = [""]
     for fact in facts:
         longer = f"{lines[-1]} · {fact}" if lines[-1] else fact
-        if Text.from_markup(longer).cell_len <= width or not lines[-1]:
+        if Text.from_markup(longer, emoji=False).cell_len <= width or not lines[-1]:
             lines[-1] = longer
         else:
             lines.append(fact)
@@ -208,7 +208,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wi
     from rich.text import Text
 
     headings = [_heading(name) for name in columns]
-    cells = [[Text.from_markup(text) for text in row] for row in rows]
+    cells = [[Text.from_markup(text, emoji=False) for text in row] for row in rows]
     fitting, used = 0, max(len(title), *(row[0].cell_len for row in cells)) + 1
     for index, heading in enumerate(headings):
         used += max(*map(len, heading.split("\n")), *(row[index + 1].cell_len for row in cells)) + 2

@@ -82,6 +82,11 @@ class RequestTable:
     def id_of(self, row: int) -> str:
         return f"request_{row}" if self.request_id is None else self.request_id[row]
 
+    def ids(self, rows: slice = slice(None)) -> Sequence[str]:
+        if self.request_id is not None:
+            return self.request_id[rows]
+        return [f"request_{row}" for row in range(len(self))[rows]]
+
     @classmethod
     def build(
         cls,
