@@ -67,7 +67,8 @@ def simulate(
         progress: called with (requests ended, requests in all).
 
     Raises:
-        InputError: an unknown routing policy, no instances, or an SLO class without a priority.
+        InputError: an unknown routing policy, no instances, an SLO class without a priority, or times that
+            go beyond the clock.
     """
     if num_instances < 1:
         raise InputError("must be at least 1", key="num_instances", value=num_instances)
@@ -158,7 +159,7 @@ def simulate(
         return end_ns if row == dispatched else int(table.arrival_ns[row]) + on_the_way_ns - 1
 
     env.process(arrivals())
-    with _without_garbage_collector():
+    with _without_garbage_collector(), _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(int(env.now), *(i.now_ns for i in instances)) if horizon_ns is None else horizon_ns
     for instance in instances:
@@ -178,6 +179,16 @@ def _without_garbage_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _within_the_clock() -> Iterator[None]:
+    """Times are 64-bit nanoseconds."""
+    try:
+        yield
+    except OverflowError as error:
+        problem = "the run goes on for longer than a century, which is beyond the clock"
+        raise InputError(problem, fix="look for a step time or an arrival that is far too large") from error
 
 
 def requests(

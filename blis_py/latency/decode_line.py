@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_py.core.request import NEVER_NS
 from blis_py.latency.step_run import Ints, PricedRun, StepRun
 
 if TYPE_CHECKING:
@@ -72,8 +73,15 @@ def run_along(
 
     See `LatencyModel.decode_run`. All paths do the same IEEE operations in the same order and truncate
     every step on its own, so they agree to the bit with each other and with single steps.
+
+    Raises:
+        OverflowError: a step is longer than the clock can tell.
     """
     base, x0, x1, y0, y1, unit_ns, fixed_ns = line
+    most_kv = kv_tokens + growth * steps
+    x, y = x0 + x1 * most_kv, y0 + y1 * most_kv
+    if (base + (x if x > y else y)) * unit_ns + fixed_ns >= NEVER_NS:
+        raise OverflowError("a step takes more than a century")
     if steps > SCALAR_STEPS:
         x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens
         first_ns = (int(base + (x if x > y else y)) or 1) * unit_ns + fixed_ns

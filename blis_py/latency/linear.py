@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,6 +14,8 @@ from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
 
+_LARGEST_NS = 3.6e12
+"""An hour: for one step, one sequence or one token there is no such price."""
 SCALAR_STEPS = 14
 """Runs up to this long are summed one by one, longer ones in numpy; about here the two cost the same."""
 
@@ -156,6 +157,7 @@ def _check_keys(key: str, values: Any, known: tuple[str, ...], file: str | None)
 
 def _check(key: str, value: Any, file: str | None = None) -> float:
     number = not isinstance(value, bool) and isinstance(value, int | float)
-    if not (number and math.isfinite(value) and value >= 0):
-        raise InputError("must be a number of nanoseconds, not negative", file=file, key=key, value=value)
+    if not (number and 0 <= value <= _LARGEST_NS):
+        problem = f"must be a number of nanoseconds from 0 to {_LARGEST_NS:g}"
+        raise InputError(problem, file=file, key=key, value=value)
     return float(value)

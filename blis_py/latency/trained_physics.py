@@ -79,8 +79,8 @@ class TrainedPhysics:
         if (alpha is None) != (beta is None):
             missing = "--alpha-coeffs" if alpha is None else "--beta-coeffs"
             raise InputError("coefficients come as a pair", key=missing, fix="give alpha and beta together")
-        a = _coefficients("--alpha-coeffs", PUBLISHED_ALPHA if alpha is None else alpha, 3, 3)
-        b = _coefficients("--beta-coeffs", PUBLISHED_BETA if beta is None else beta, 7, 11)
+        a = _coefficients("--alpha-coeffs", PUBLISHED_ALPHA if alpha is None else alpha, (3, 3), 3.6e9)
+        b = _coefficients("--beta-coeffs", PUBLISHED_BETA if beta is None else beta, (7, 11), 1e12)
         whose = "its published" if alpha is None else "custom"
         self.provenance = (
             f"trained-physics formula of BLIS with {whose} coefficients, {shape.name} on {gpu.name} TP{tp}"
@@ -184,13 +184,16 @@ def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
     )
 
 
-def _coefficients(key: str, values: Sequence[float], fewest: int, most: int) -> list[float]:
+def _coefficients(key: str, values: Sequence[float], count: tuple[int, int], largest: float) -> list[float]:
+    fewest, most = count
     if not fewest <= len(values) <= most:
         wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
         raise InputError("wrong number of coefficients", key=key, value=len(values), fix=f"give {wanted}")
     for value in values:
         if not (math.isfinite(value) and value >= 0):
             raise InputError("must be finite and not negative", key=key, value=value)
+        if value > largest:
+            raise InputError("is far too large", key=key, value=value, fix=f"give at most {largest:g}")
     return [float(value) for value in values]
 
 

@@ -50,6 +50,11 @@ BAD_FLAGS = [
     ((*RUN, "--alpha-coeffs", "1,2,x", "--beta-coeffs", "1"), "--alpha-coeffs: must be numbers"),
     ((*RUN, "--alpha-coeffs", "1,2", "--beta-coeffs", "1,2,3,4,5,6,7"), "--alpha-coeffs"),
     (
+        (*RUN, "--alpha-coeffs", "1,2,3", "--beta-coeffs", "1e300,1,1,1,1,1,1"),
+        "is far too large (found 1e+300)",
+    ),
+    ((*RUN, "--alpha-coeffs", "1,2,3e10", "--beta-coeffs", "1,1,1,1,1,1,1"), "is far too large"),
+    (
         (*RUN, "--latency-model", "roofline", "--alpha-coeffs", "1,2,3", "--beta-coeffs", "1,2,3,4,5,6,7"),
         "belongs to trained-physics, not to roofline",
     ),
@@ -132,6 +137,14 @@ def test_bad_flags_give_one_line_and_exit_code_2(
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+def test_a_run_beyond_the_clock_prints_no_numbers(blis: Blis) -> None:
+    code, out, err = blis(
+        *RUN, "--timeout", "-1", "--alpha-coeffs", "1,2,3", "--beta-coeffs", "1,1,1e12,1,1,1,1"
+    )
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: the run goes on for longer than a century")
 
 
 NOT_YET = [

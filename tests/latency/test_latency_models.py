@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from latency_cases import decode, decode_steps, mixed_steps, models, prefill
 
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency import LATENCY_MODELS, build, decode_line, fitted, linear
 from blis_py.latency.base import LatencyModel
@@ -111,6 +112,15 @@ def test_pricing_leaves_no_trace(model: LatencyModel) -> None:
     assert model.step_ns(decode(7, 7000)) == first
 
 
+@pytest.mark.parametrize("limit", [0, 100])
+def test_a_step_beyond_the_clock_is_no_short_one(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_line, "SCALAR_STEPS", limit)
+    line = decode_line.DecodeLine(1e15, 0.0, 1e15, 0.0, 0.0, unit_ns=1000)
+    assert decode_line.run_along(line, 0, 1, 2, 0, NEVER_NS).steps == 2
+    with pytest.raises(OverflowError):
+        decode_line.run_along(line, 5, 1, 2, 0, NEVER_NS)
+
+
 def test_each_model_is_built_under_its_own_name() -> None:
     assert {model.name for model in MODELS} == set(LATENCY_MODELS)
 
@@ -128,11 +138,13 @@ def test_each_model_is_built_under_its_own_name() -> None:
         ("trained-physics", {"alpha": [1, 2, 3], "beta": [1] * 12}, "give 7 to 11"),
         ("trained-physics", {"alpha": [1, 2, 3], "beta": [-1] * 7}, "not negative"),
         ("trained-physics", {"alpha": [1, 2, float("nan")], "beta": [1] * 7}, "finite"),
+        ("trained-physics", {"alpha": [1, 2, 4e9], "beta": [1] * 7}, "--alpha-coeffs: is far too large"),
         ("linear", {}, "needs its coefficients"),
         ("linear", {"linear": {"cpu": {}}}, "linear.cpu: unknown key"),
         ("linear", {"linear": {"gpu": {"tokens": 1}}}, "linear.gpu.tokens: unknown key"),
         ("linear", {"linear": {"host": {"step": -1}}}, "linear.host.step: must be"),
         ("linear", {"linear": {"gpu": {"step": "fast"}}}, "linear.gpu.step: must be"),
+        ("linear", {"linear": {"gpu": {"step": 1e300}}}, "linear.gpu.step: must be"),
         ("linear", {"linear": {"gpu": 3}}, "linear.gpu: must be a mapping"),
     ],
 )
