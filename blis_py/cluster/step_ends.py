@@ -8,7 +8,7 @@ from blis_py.latency.decode_line import LineRun, ends_of
 from blis_py.latency.step_run import Ints, StepRun
 
 _AT_ONCE = 1 << 15
-"""Steps to work out together: few enough to stay in the processor's cache."""
+"""Steps to work out together; more would take memory and save no time."""
 
 
 class StepEnds:
