@@ -78,18 +78,16 @@ def run_along(
         OverflowError: a step is longer than the clock can tell.
     """
     base, x0, x1, y0, y1, unit_ns, fixed_ns = line
-    most_kv = kv_tokens + growth * steps
-    x, y = x0 + x1 * most_kv, y0 + y1 * most_kv
-    if (base + (x if x > y else y)) * unit_ns + fixed_ns >= NEVER_NS:
-        raise OverflowError("a step takes more than a century")
     if steps > SCALAR_STEPS:
         x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens
         first_ns = (int(base + (x if x > y else y)) or 1) * unit_ns + fixed_ns
         # Coefficients are not negative: no later step is shorter, so this many are enough.
         enough = (until_ns - start_ns - 1) // first_ns + 1
         if enough > SCALAR_STEPS:
-            return _in_numpy(line, kv_tokens, growth, min(steps, enough), start_ns).until(until_ns)
+            steps = enough if enough < steps else steps
+            return _in_numpy(line, kv_tokens, growth, steps, start_ns).until(until_ns)
     s, further = float(kv_tokens), float(growth)
+    _check(base + max(x0 + x1 * (s + steps * further), y0 + y1 * (s + steps * further)), unit_ns)
     unit: i64 = unit_ns
     fixed: i64 = fixed_ns
     until: i64 = until_ns
@@ -107,6 +105,12 @@ def run_along(
             break
         s += further
     return LineRun(line, kv_tokens, growth, start_ns, done, end)
+
+
+def _check(longest: float, unit_ns: int) -> None:
+    """No step may be longer than the clock can tell: whole numbers of 64 bits would begin anew."""
+    if longest * unit_ns >= NEVER_NS:
+        raise OverflowError("a step takes more than a century")
 
 
 def ends_of(runs: Sequence[LineRun]) -> Ints:
@@ -158,6 +162,7 @@ def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_n
         s += _cell(y0)
         np.maximum(price, s, price)
     price += _cell(base)
+    _check(price[-1], unit_ns)
     ns = price.astype(np.int64)
     if base + x0 < 1:
         ns = np.maximum(ns, 1)
@@ -166,4 +171,4 @@ def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_n
     if fixed_ns:
         ns += _cell(fixed_ns)
     ns[0] += start_ns
-    return PricedRun(ns.cumsum())
+    return PricedRun(np.add.accumulate(ns))

@@ -37,7 +37,7 @@ class PricedRun(StepRun):
     def __init__(self, ends_ns: Sequence[int] | Ints) -> None:
         self.steps = len(ends_ns)
         self.end_ns = int(ends_ns[-1])
-        self._ends_ns = np.asarray(ends_ns, np.int64)
+        self._ends_ns = ends_ns if isinstance(ends_ns, np.ndarray) else np.array(ends_ns, np.int64)
 
     def until(self, time_ns: int) -> StepRun:
         if time_ns > self.end_ns:
