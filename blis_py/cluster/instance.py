@@ -53,8 +53,8 @@ class Instance:
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._step: Step | None = None
-        self._run = StepRun(0, 0)
-        """It, and those like it that follow."""
+        self._run = StepRun(1, 0)
+        """The step, and those like it that follow."""
         self._reach = 4
         """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
         self._alarm = Alarm(env)

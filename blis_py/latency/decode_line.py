@@ -87,7 +87,7 @@ def run_along(
             steps = enough if enough < steps else steps
             return _in_numpy(line, kv_tokens, growth, steps, start_ns).until(until_ns)
     s, further = float(kv_tokens), float(growth)
-    _check(base + max(x0 + x1 * (s + steps * further), y0 + y1 * (s + steps * further)), unit_ns)
+    _check_clock(base + max(x0 + x1 * (s + steps * further), y0 + y1 * (s + steps * further)), unit_ns)
     unit: i64 = unit_ns
     fixed: i64 = fixed_ns
     until: i64 = until_ns
@@ -107,7 +107,7 @@ def run_along(
     return LineRun(line, kv_tokens, growth, start_ns, done, end)
 
 
-def _check(longest: float, unit_ns: int) -> None:
+def _check_clock(longest: float, unit_ns: int) -> None:
     """No step may be longer than the clock can tell: whole numbers of 64 bits would begin anew."""
     if longest * unit_ns >= NEVER_NS:
         raise OverflowError("a step takes more than a century")
@@ -131,11 +131,11 @@ def ends_of(runs: Sequence[LineRun]) -> Ints:
         """Of each run -> of each step."""
         return values[0] if (values == values[0]).all() else values.repeat(steps)
 
-    def summed(growth: Any, begin: Ints, end: Ints) -> Any:
-        """Running sums, which each run begins with its own value."""
-        growth[firsts] += begin
-        growth[firsts[1:]] -= end[:-1]
-        return growth.cumsum()
+    def summed(terms: Any, begin: Ints, end: Ints) -> Any:
+        """Running sums of the terms of each step; those of a run start from its `begin` and come to its `end`."""
+        terms[firsts] += begin
+        terms[firsts[1:]] -= end[:-1]
+        return terms.cumsum()
 
     further = growth.astype(float).repeat(steps)
     further[firsts] = 0
@@ -162,7 +162,7 @@ def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_n
         s += _cell(y0)
         np.maximum(price, s, price)
     price += _cell(base)
-    _check(price[-1], unit_ns)
+    _check_clock(price[-1], unit_ns)
     ns = price.astype(np.int64)
     if base + x0 < 1:
         ns = np.maximum(ns, 1)
