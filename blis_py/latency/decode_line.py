@@ -132,7 +132,7 @@ def ends_of(runs: Sequence[LineRun]) -> Ints:
         return values[0] if (values == values[0]).all() else values.repeat(steps)
 
     def summed(terms: Any, begin: Ints, end: Ints) -> Any:
-        """Running sums of the terms of each step; those of a run start from its `begin` and come to its `end`."""
+        """Running sums; those of a run start from its `begin` and come to its `end`."""
         terms[firsts] += begin
         terms[firsts[1:]] -= end[:-1]
         return terms.cumsum()
