@@ -16,7 +16,8 @@ import torch
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request, Status
-from blis_py.core.scheduler import Emitted, Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
 from engine.batch import Ints
@@ -292,7 +293,7 @@ class LLMEngine:
             stopped = [s.request for s, token in zip(sequences, tokens, strict=True) if s.stops_at(token)]
         if stopped or emitters.first_end <= tick + 1:
             self._publish([s for s in sequences if s.finish_reason or end_of(s.request, tick) == tick + 1])
-        ended = self.scheduler.finish(step, 1, Emitted(stopped=stopped) if stopped else None)
+        ended = self.scheduler.finish(step, stopped=stopped)
         end_ns = self.clock.now_ns()
         for sequence in sequences[batch.num_decodes :]:
             if sequence.first_token_ns < 0:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from blis_py.core.request import Request, Status
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from engine.batch import BatchBuilder, Inputs, Ints, Layout
 from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import KVCache

@@ -65,7 +65,6 @@ class Sequence:
         self.prompt = prompt
         self.output_ids: list[int] = []
         """Tokens emitted so far; the one that ended it included."""
-        request.output_ids = self.output_ids
         self.prompt_ids: NDArray[np.int64] = np.array(prompt_ids, dtype=np.int64)
         self.params = params
         self.seed = seed

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from blis_py.core.diffusion_request import Batch
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from blis_py.traces.steplog import FEATURE_KINDS, REQUEST_KINDS, SCHEMA, STEP_KINDS, StepLog, write_step_log
 from engine.sequence import Sequence
 

@@ -23,7 +23,8 @@ from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import Outcome

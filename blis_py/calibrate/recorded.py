@@ -13,7 +13,8 @@ from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS, Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
 from blis_py.latency.step_run import StepRun

@@ -24,7 +24,8 @@ from blis_py.calibrate.recorded import (
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord

@@ -232,7 +232,7 @@ class DiffusionInstance:
         return -(-open_rows * (left - 1) // (rounds - 1))
 
     def _pay_for_scheduling(self) -> None:
-        calls = self.scheduler.counters.allocator_calls
+        calls = self.scheduler.totals.allocator_calls
         self.now_ns += self.costs.schedule_ns + self.costs.allocator_call_ns * (calls - self._calls)
         self._calls = calls
 

@@ -36,7 +36,7 @@ class DiffusionRun:
 
     @property
     def counters(self) -> DiffusionCounters:
-        return self.scheduler.counters
+        return self.scheduler.totals
 
     def summary(self) -> dict[str, Any]:
         """Throughput, latencies in ms, vLLM's diffusion metrics and what was wasted."""

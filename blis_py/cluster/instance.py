@@ -12,7 +12,8 @@ from simpy.events import EventPriority
 from blis_py.cluster.alarm import Alarm
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.metrics.record import Outcome

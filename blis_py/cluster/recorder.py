@@ -11,7 +11,7 @@ import numpy as np
 from blis_py.cluster.step_ends import StepEnds
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import FinishReason, Request
-from blis_py.core.scheduler import Step
+from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord

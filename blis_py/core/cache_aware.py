@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.counters import Counters
+from blis_py.core.kv import KVCache
 from blis_py.core.queues import SortedQueue
 from blis_py.core.request import Request
-
-if TYPE_CHECKING:
-    from blis_py.core.kv import KVCache
-    from blis_py.core.scheduler import Counters
 
 
 def by_arrival(request: Request) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blis_py.core.counters import Counters
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 
@@ -161,8 +162,8 @@ class Commit:
 
 
 @dataclass(slots=True)
-class DiffusionCounters:
-    """Totals over the life of a scheduler."""
+class DiffusionCounters(Counters):
+    """Totals over the life of a scheduler of diffusion blocks."""
 
     batches: int = 0
     rounds: int = 0
@@ -174,12 +175,6 @@ class DiffusionCounters:
     emitted_tokens: int = 0
     wasted_tokens: int = 0
     """Committed positions past the end of an output."""
-    prefill_tokens: int = 0
-    preemptions: int = 0
-    prefix_queried_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    priority_inversions: int = 0
-    head_of_line_events: int = 0
     allocator_calls: int = 0
     """Calls that take or give back slots or KV blocks."""
     unfinished_allocator_calls: int = 0

@@ -82,7 +82,6 @@ class Request:
         "match",
         "max_tokens",
         "node",
-        "output_ids",
         "output_tokens",
         "preemptions",
         "priority",
@@ -134,8 +133,6 @@ class Request:
         self.scheduled_ns = -1
         self.preemptions = 0
         self.finish_reason: FinishReason | None = None
-        self.output_ids: list[int] | None = None
-        """Emitted token ids, where the driver reports them."""
 
         self.first_tick = -1
         """Index of the step that emitted the first token."""
@@ -166,6 +163,21 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt plus emitted tokens: what must be in the cache, but for the last, before the next."""
         return self.prompt_tokens + self.generated
+
+    def note_emission(self, tick: int) -> None:
+        """The step of this index, counted from 0, emits for it."""
+        if self.first_tick < 0:
+            self.first_tick = tick
+        else:
+            self.note_gap(tick)
+        self.last_tick = tick
+
+    def note_gap(self, tick: int) -> None:
+        """It has begun to emit, and does so again with the step of this index."""
+        if tick > self.last_tick + 1:
+            if self.gaps is None:
+                self.gaps = []
+            self.gaps.append((self.last_tick, tick))
 
     def __repr__(self) -> str:
         return f"Request({self.id!r}, {self.status.name}, {self.prompt_tokens}+{self.generated})"

@@ -65,7 +65,7 @@ def throughput(flags: Flags) -> None:
         "clock": engine.clock.name,
     }
     if not isinstance(engine, LLMEngine):
-        counters = engine.scheduler.counters
+        counters = engine.scheduler.totals
         result["diffusion"] = {
             "rounds": counters.rounds,
             "steps_per_block": counters.steps_per_block,

@@ -9,7 +9,7 @@ from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.diffusion_request import Batch
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Step
+from blis_py.core.step import Step
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun

@@ -302,7 +302,7 @@ class DiffusionEngine:
         timed.failed(end_ns, failed)
         return failed
 
-    def _remove(self, request: DiffusionRequest, now_ns: int) -> Sequence:
+    def _remove(self, request: Request, now_ns: int) -> Sequence:
         """The scheduler has let go of it, so does the engine."""
         sequence = self._sequences.pop(request)
         del self._by_id[request.id], self._committed[request]

@@ -8,7 +8,8 @@ from typing import Any
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 
 Runs = list[tuple[str, int]]
 

@@ -11,7 +11,8 @@ from reference import Job, Planned, ReferenceScheduler, prompt_of
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import FinishReason, Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 
 Runs = tuple[tuple[str, int], ...]
 STEP_NS = 10

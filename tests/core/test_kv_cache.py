@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler, Step
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 
 Runs = list[tuple[str, int]]
 

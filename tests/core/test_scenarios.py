@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.request import Request, Status
-from blis_py.core.scheduler import Emitted, Scheduler, Step
+from blis_py.core.request import FinishReason, Request, Status
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
 
 ROOMY = SchedulerConfig(num_kv_blocks=1000, max_model_len=1000, block_size=4, enable_prefix_caching=False)
 
@@ -242,13 +243,13 @@ def test_whoever_shares_blocks_that_will_not_be_computed_after_all_gives_way_too
     assert [(r.id, n) for r, n in planned(scheduler).prefills] == [("B", 9)]
 
 
-def test_an_engine_reports_token_ids_and_ends_a_request_before_its_limit() -> None:
+def test_a_real_model_ends_a_request_before_its_limit() -> None:
     scheduler = Scheduler(ROOMY)
     one = Request("A", 0, prompt_tokens=3, output_tokens=None, max_tokens=10)
     scheduler.add(one)
-    assert scheduler.finish(planned(scheduler), emitted=Emitted({one: 11})) == []
-    assert scheduler.finish(planned(scheduler), emitted=Emitted({one: 12}, stopped=[one])) == [one]
-    assert (one.output_ids, one.generated) == ([11, 12], 2)
+    assert scheduler.finish(planned(scheduler)) == []
+    assert scheduler.finish(planned(scheduler), stopped=[one]) == [one]
+    assert (one.generated, one.finish_reason) == (2, FinishReason.STOP)
     assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
 
 

@@ -1,0 +1,242 @@
+"""How a step is filled: who computes how many tokens, and who is preempted when blocks run out.
+
+A batch former is a class and one line in `BATCH_FORMERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.decoding import DecodeSet
+from blis_py.core.lifecycle import Lifecycle
+from blis_py.core.policies import PREEMPTION_POLICIES
+from blis_py.core.request import Request, Status
+from blis_py.core.step import Prefills, Step
+
+_PREFILLING, _DECODING, _STALLED = Status.PREFILLING, Status.DECODING, Status.STALLED
+
+
+class Running:
+    """Who runs on an instance, by what they do next. `Lifecycle.running` has them all, in order."""
+
+    def __init__(self, decoding: DecodeSet) -> None:
+        self.prefilling: dict[Request, None] = {}
+        self.decoding = decoding
+        self.stalled: dict[Request, None] = {}
+        """Would decode, but the budget ended before their turn."""
+
+
+class BatchFormer:
+    """Fills steps from the requests of one instance, under its token budget.
+
+    Args:
+        life: queue and KV blocks of the instance.
+        running: who runs there.
+    """
+
+    def __init__(self, config: SchedulerConfig, life: Lifecycle, running: Running) -> None:
+        self._life = life
+        self._kv = life.kv
+        self._in_order = life.running
+        self._running = running
+        self._budget = config.max_num_batched_tokens
+        self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self._block_size = config.block_size
+        self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
+
+    @property
+    def admits_first(self) -> bool:
+        """Whether whoever waits is asked before this step's decodes take blocks and budget."""
+        return False
+
+    def fill(self, step: Step, prefills: Prefills, tick: int, now_ns: int) -> None:
+        """Gives out the budget of step `tick`. `prefills` is the step's list, and grows."""
+        raise NotImplementedError
+
+    def first_tokens(self, wanted: int, budget: int) -> int:
+        """Of a waiting request that lacks `wanted` tokens, those it computes in its first step."""
+        return min(wanted, min(self._chunk, budget))
+
+    # -- running requests ----------------------------------------------------------------------------
+
+    def _serve_running(self, step: Step, prefills: Prefills, budget: int, tick: int) -> int:
+        """Every running request that has no tokens in the step yet; returns the budget left."""
+        running = self._running
+        decodes = running.decoding.count
+        if decodes <= budget and not running.stalled:
+            free = self._kv.pool.num_free
+            blocks = running.decoding.crossings[tick % self._block_size]
+            if blocks <= free:
+                chunks: Prefills | None = []
+                if running.prefilling:
+                    chunks = self._next_chunks(prefills, budget - decodes, free - blocks)
+                if chunks is not None:
+                    if blocks:
+                        self._kv.pool.reserve(blocks)
+                    for request, tokens in chunks:
+                        self._kv.extend(request, tokens)
+                        budget -= tokens
+                    prefills += chunks
+                    return budget - decodes
+        return self._walk_running(step, prefills, budget, tick)
+
+    def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
+        """The next chunk of each unfinished prefill, all decodes being served; None if order matters."""
+        raise NotImplementedError
+
+    def _walk_running(self, step: Step, prefills: Prefills, budget: int, tick: int) -> int:
+        """The general case, in running order: too little budget for all, or too few blocks."""
+        granted = dict(prefills)
+        preempted: list[Request] = []
+        order = list(self._in_order)
+        i = 0
+        while i < len(order) and budget > 0:
+            request = order[i]
+            if request in granted:
+                i += 1
+                continue
+            tokens = self._wanted(request, budget)
+            while not self._allocate(request, tokens, tick):
+                victims = self._victims(order, step, granted)
+                for victim in victims:
+                    v = order.index(victim)
+                    del order[v]
+                    i -= v < i
+                    budget += granted.get(victim, 0)
+                    self._preempt(victim, granted.pop(victim, 0), tick)
+                preempted += victims
+                if request in victims:
+                    break
+            else:
+                granted[request] = tokens
+                budget -= tokens
+                i += 1
+                continue
+            if granted:
+                break  # it gave up its own place; those behind it wait for the next step
+        prefills[:] = [(r, n) for r, n in granted.items() if r.status is _PREFILLING]
+        step.admitted = [r for r in step.admitted if r in granted]
+        step.preempted = preempted
+        self._stall_all_but(granted, order, tick)
+        return budget
+
+    def _wanted(self, request: Request, budget: int) -> int:
+        """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
+        if request.status is not _PREFILLING:
+            return 1
+        return min(request.num_tokens - request.computed, self._chunk, budget)
+
+    def _allocate(self, request: Request, tokens: int, tick: int) -> bool:
+        if request.status is _PREFILLING:
+            return self._kv.extend(request, tokens)
+        context = request.computed if request.status is _STALLED else request.base + tick
+        if context % self._block_size:
+            return True
+        if not self._kv.pool.num_free:
+            return False
+        self._kv.pool.reserve(1)
+        return True
+
+    def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
+        """Whom to preempt so that an allocation may succeed."""
+        victim = order[self._pick_victim(order)]
+        if victim.status is not _PREFILLING or victim not in granted:
+            return [victim]
+        # Whoever was admitted after it in this very step may share blocks it will now not compute.
+        return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
+
+    def _preempt(self, victim: Request, granted: int, tick: int) -> None:
+        if granted:  # the block that was taken for its token goes with it
+            context = victim.base + tick if victim.status is _DECODING else victim.computed
+            self._kv.settle(victim, context, in_step=1)
+        self._life.preempt(victim)
+
+    def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request], tick: int) -> None:
+        """Keeps the decode aggregates to those that really compute a token in this step."""
+        running = self._running
+        for request in order:
+            if request.status is _DECODING and request not in granted:
+                running.decoding.stop(request, tick)
+                self._kv.settle(request, request.computed)
+                request.status = _STALLED
+                running.stalled[request] = None
+            elif request.status is _STALLED and request in granted:
+                del running.stalled[request]
+                running.decoding.start(request, tick)
+                request.note_gap(tick)
+
+    # -- waiting requests ----------------------------------------------------------------------------
+
+    def _admit(self, step: Step, prefills: Prefills, budget: int, now_ns: int) -> int:
+        """Waiting requests from the head, until one does not fit; returns the budget left."""
+        admitted = self._life.admit(budget, now_ns)
+        step.admitted = [request for request, _ in admitted]
+        prefills += admitted
+        for _, tokens in admitted:
+            budget -= tokens
+        return budget
+
+
+class RunningFirst(BatchFormer):
+    """vLLM: decodes and unfinished prompts in running order, then whoever waits. Prompts come in chunks."""
+
+    def fill(self, step: Step, prefills: Prefills, tick: int, now_ns: int) -> None:
+        budget = self._serve_running(step, prefills, self._budget, tick)
+        if self._life.waiting and not step.preempted:
+            self._admit(step, prefills, budget, now_ns)
+
+    def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
+        chunks: Prefills = []
+        prefilling, last_decode = self._running.prefilling, self._running.decoding.last_seq
+        for request in prefilling:
+            wanted = min(request.num_tokens - request.computed, self._chunk)
+            if wanted > budget and next(iter(prefilling)).seq < last_decode:
+                return None  # a decode behind this prefill would find the budget spent
+            tokens = min(wanted, budget)
+            free -= self._kv.shortfall(request, tokens)
+            if free < 0:
+                return None
+            budget -= tokens
+            if tokens:
+                chunks.append((request, tokens))
+        return chunks
+
+
+class PrefillFirst(BatchFormer):
+    """Waiting prompts before running decodes, both in the same step. Prompts come whole.
+
+    One longer than any step begins a step, and goes on before anything else; while it lacks blocks, nobody
+    is admitted past it.
+    """
+
+    @property
+    def admits_first(self) -> bool:
+        return True
+
+    def fill(self, step: Step, prefills: Prefills, tick: int, now_ns: int) -> None:
+        budget = self._continue_prefills(prefills, self._budget)
+        if self._life.waiting and len(prefills) == len(self._running.prefilling):
+            budget = self._admit(step, prefills, budget, now_ns)
+        self._serve_running(step, prefills, budget, tick)
+
+    def first_tokens(self, wanted: int, budget: int) -> int:
+        tokens = super().first_tokens(wanted, budget)
+        return 0 if tokens < wanted and budget < self._budget else tokens
+
+    def _continue_prefills(self, prefills: Prefills, budget: int) -> int:
+        for request in list(self._running.prefilling):
+            tokens = self._wanted(request, budget)
+            if tokens and self._kv.extend(request, tokens):
+                prefills.append((request, tokens))
+                budget -= tokens
+        return budget
+
+    def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
+        return [] if len(prefills) == len(self._running.prefilling) else None
+
+
+BATCH_FORMERS: dict[str, Callable[[SchedulerConfig, Lifecycle, Running], BatchFormer]] = {
+    "running-first": RunningFirst,
+    "prefill-first": PrefillFirst,
+}

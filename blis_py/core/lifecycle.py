@@ -1,0 +1,213 @@
+"""What every request goes through on one instance, whatever a step is.
+
+    add -> waiting -> admitted -> running -> completed
+              ^                      |
+              +----- preempted ------+          expired or aborted from anywhere
+
+Queue, priorities, deadlines, admission and the counters are here. A kind of request (autoregressive, block
+diffusion) supplies how much of it a step computes, what it holds while it runs, and how a batch is formed and
+finished; see `blis_py.core.scheduler` and `blis_py.core.diffusion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from blis_py.core.caches import build_cache
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.counters import Counters
+from blis_py.core.policies import SCHEDULERS
+from blis_py.core.request import NEVER_NS, FinishReason, Request, Status
+
+_WAITING, _FINISHED = Status.WAITING, Status.FINISHED
+
+
+class Lifecycle:
+    """The requests of one instance, and the KV blocks they hold.
+
+    Args:
+        config: limits and policies.
+        counters: fresh.
+        max_tokens: of the longest sequence there is room for; longer ones are refused, or cut.
+        granularity: tokens of the smallest piece of work.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, counters: Counters, max_tokens: int, granularity: int = 1
+    ) -> None:
+        self.config = config
+        self.counters = counters
+        self.waiting = SCHEDULERS[config.scheduler](config)
+        self.running: dict[Request, None] = {}
+        """In running order: the order of admission."""
+        self.kv = build_cache(config)
+        self.first_deadline_ns = NEVER_NS
+        """No request gives up before this time."""
+        self._max_tokens = max_tokens
+        self._granularity = granularity
+        self._max_num_seqs = config.max_num_seqs
+        self._block_size = config.block_size
+        self._admissions = 0
+        self._deadlines: list[tuple[int, int, Request]] = []
+        self._submitted = 0
+        self._waiting_priorities: dict[int, int] = {}
+        """Waiting requests by priority."""
+
+    # -- what a kind of request supplies ----------------------------------------------------------
+
+    def _refusal(self, tokens: int) -> str:
+        """Why a sequence of so many tokens can never be served."""
+        raise NotImplementedError
+
+    def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
+        """Tokens a waiting request computes in its first step, on top of those cached; 0 = not now."""
+        raise NotImplementedError
+
+    def _admitted(self, request: Request) -> None:
+        """It has its blocks and begins to run."""
+        raise NotImplementedError
+
+    def _leave(self, request: Request, keep: bool = False) -> None:
+        """Takes it out of the running list, with all it holds.
+
+        Args:
+            keep: it will come back, and may find its blocks again.
+        """
+        raise NotImplementedError
+
+    def _forget(self, request: Request) -> None:
+        """It will not come back: what else was kept for it goes."""
+
+    # -- requests come and go ---------------------------------------------------------------------
+
+    def add(self, request: Request) -> str | None:
+        """Puts a request into the waiting queue, or says why it can never be served here."""
+        limit, prompt = request.max_tokens, request.prompt_tokens
+        least = prompt + (limit or 1)
+        if least > self._max_tokens:
+            return self._refusal(least)
+        target = limit or self._max_tokens - prompt
+        if request.output_tokens is not None and request.output_tokens < target:
+            target = request.output_tokens
+        request.target = target
+        if request.deadline_ns >= 0:
+            self._submitted += 1
+            heappush(self._deadlines, (request.deadline_ns, self._submitted, request))
+            if request.deadline_ns < self.first_deadline_ns:
+                self.first_deadline_ns = request.deadline_ns
+        self._count_waiting(request.priority, 1)
+        self.waiting.push(request)
+        return None
+
+    def expire(self, now_ns: int) -> list[Request]:
+        """Drops the requests whose deadline has come; call it between steps."""
+        expired: list[Request] = []
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][0] <= now_ns or deadlines[0][2].status is _FINISHED):
+            request = heappop(deadlines)[2]
+            if request.status is not _FINISHED:
+                self.abort(request, FinishReason.TIMEOUT)
+                expired.append(request)
+        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
+        return expired
+
+    def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
+        """Drops a request, waiting or running; call it between steps."""
+        if request.status is _WAITING:
+            self.waiting.remove(request)
+            self._count_waiting(request.priority, -1)
+        else:
+            self._leave(request)
+        self._forget(request)
+        request.status, request.finish_reason = _FINISHED, reason
+
+    def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
+        """Lets waiting requests in, from the head of the queue until one does not fit.
+
+        Args:
+            budget: tokens the step has left.
+
+        Returns:
+            Who came in, with the tokens it computes in its first step.
+        """
+        waiting, running = self.waiting, self.running
+        admitted: list[tuple[Request, int]] = []
+        while waiting and budget >= self._granularity and len(running) < self._max_num_seqs:
+            request = waiting.head(now_ns)
+            tokens = 0 if request is None else self._place(request, budget)
+            if request is None or tokens == 0:
+                break
+            waiting.pop_head(now_ns)
+            self._count_waiting(request.priority, -1)
+            if waiting:
+                self._note_inversion(request.priority)
+            request.seq = self._admissions
+            self._admissions += 1
+            running[request] = None
+            self._admitted(request)
+            admitted.append((request, tokens))
+            budget -= tokens
+        return admitted
+
+    def _place(self, request: Request, budget: int) -> int:
+        """Finds what is cached of the head of the queue, and blocks for its first step; 0 if it must wait."""
+        kv = self.kv
+        shared = kv.cached_blocks(request) if request.block_keys else []
+        own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
+        cached = (len(shared) + own) * self._block_size
+        tokens = self._first_tokens(request, cached, budget)
+        if tokens == 0:
+            return 0
+        if not kv.admit(request, shared, own, tokens):
+            if not request.blocked_at_head and len(self.waiting) > 1:
+                request.blocked_at_head = True
+                self.counters.head_of_line_events += 1
+            return 0
+        request.computed = cached
+        if request.cached_tokens < 0:
+            request.cached_tokens = cached
+            self.counters.prefix_queried_tokens += request.prompt_tokens
+            self.counters.prefix_hit_tokens += cached
+        return tokens
+
+    def preempt(self, request: Request) -> None:
+        """Back to the queue; what it had computed is computed again, what it had emitted stays."""
+        self._leave(request, keep=True)
+        request.status = _WAITING
+        request.computed = 0
+        request.preemptions += 1
+        self.counters.preemptions += 1
+        self._count_waiting(request.priority, 1)
+        self.waiting.push_front(request)
+
+    def _complete(self, request: Request) -> None:
+        """It has all its output."""
+        self._leave(request)
+        request.status = _FINISHED
+        if request.finish_reason is None:
+            # At the cap, and neither the client nor the model wanted to stop there.
+            capped = request.generated == self._max_tokens - request.prompt_tokens
+            if capped and request.generated not in (request.max_tokens, request.output_tokens):
+                request.finish_reason = FinishReason.LENGTH
+            else:
+                request.finish_reason = FinishReason.STOP
+
+    # -- notes ------------------------------------------------------------------------------------
+
+    def _count_waiting(self, priority: int, change: int) -> None:
+        counts = self._waiting_priorities
+        counts[priority] = counts.get(priority, 0) + change
+
+    def _note_inversion(self, admitted_priority: int) -> None:
+        for priority, count in self._waiting_priorities.items():
+            if count and priority < admitted_priority:
+                self.counters.priority_inversions += 1
+                return
+
+
+def note_scheduled(admitted: Iterable[Request], now_ns: int) -> None:
+    """The step in which they come in begins now."""
+    for request in admitted:
+        if request.scheduled_ns < 0:
+            request.scheduled_ns = now_ns
