@@ -30,7 +30,7 @@ from blis_py.sources import DEFAULT_SEED, demand, horizon_ns_of
 from blis_py.workload.table import RequestTable
 
 if TYPE_CHECKING:
-    from blis_py.cluster.diffusion_run import BlockDiffusion
+    from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.latency.hardware import GpuSpec
     from blis_py.latency.model_shape import ModelShape
     from blis_py.measured import Measured

@@ -13,7 +13,7 @@ from blis_py.sources import Demand
 from blis_py.workload.yamlfile import load_mapping
 
 if TYPE_CHECKING:
-    from blis_py.cluster.diffusion_run import BlockDiffusion
+    from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.workload.diffusion import DiffusionClient
 
 
@@ -34,8 +34,7 @@ def block_diffusion(
             raise InputError(problem, file=demand.diffusion_trace, fix=fix)
         _refuse_idle(settings)
         return None
-    from blis_py.cluster.diffusion import DiffusionCosts
-    from blis_py.cluster.diffusion_run import BlockDiffusion
+    from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
     from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
     from blis_py.workload.diffusion import table_rounds
 

@@ -6,7 +6,7 @@ scheduler then sees what the engine's saw, at the same boundaries, and must plan
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from blis_py.calibrate.diffusion_recorded import Blocks, diffusion_config, rounds_of_each, serve_blocks
@@ -51,7 +51,7 @@ def replay_rounds(log: StepLog) -> Parity:
     recorded = recorded_requests(log)
     rounds = [[*own, NEVER_DONE] for own in log.requests["block_rounds"]]
     core, tap = DiffusionScheduler(scheduler_config(log), diffusion_config(log)), RoundTap()
-    serve_blocks(core, recorded, log.requests["enqueue_ns"], MeasuredRounds(log, tap), tap, rounds)
+    serve_blocks(core, recorded, log.requests["enqueue_ns"], MeasuredRounds(log, tap.passed), tap, rounds)
     return _compare(log, tap.compositions)
 
 
@@ -129,13 +129,13 @@ class MeasuredRounds:
     frontend = FrontendDelays()
     uses_max_context = True
 
-    def __init__(self, log: StepLog, tap: Sized) -> None:
-        """`tap`: as long as rounds have passed."""
+    def __init__(self, log: StepLog, passed: Callable[[], int]) -> None:
+        """`passed`: rounds so far."""
         self._durations: list[int] = step_durations(log).tolist()
-        self._tap = tap
+        self._passed = passed
 
     def step_ns(self, features: StepFeatures) -> int:
-        index = len(self._tap)
+        index = self._passed()
         return self._durations[index] if index < len(self._durations) else 1
 
     def step(self, features: StepFeatures) -> StepTime:
@@ -148,14 +148,15 @@ class MeasuredRounds:
 
 
 class RoundTap:
-    """Writes down who was in each round; see `blis_py.cluster.diffusion.Events`."""
+    """Writes down who was in each round; see `blis_py.cluster.events.RoundEvents`."""
 
     def __init__(self) -> None:
         self.compositions: list[RoundComposition] = []
         self._batches = 0
         self._begins = True
 
-    def __len__(self) -> int:
+    def passed(self) -> int:
+        """Rounds so far."""
         return len(self.compositions)
 
     def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
@@ -187,6 +188,8 @@ class RoundTap:
     def unservable(self, request: Request, now_ns: int) -> None: ...
 
     def timed_out(self, requests: list[Request]) -> None: ...
+
+    def finished(self, requests: list[Request]) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Fate) -> None: ...
 

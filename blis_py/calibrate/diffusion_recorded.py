@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, fields
 from simpy import Environment
 
 from blis_py.calibrate.recorded import Recorded, request_ids
-from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, Events
+from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
+from blis_py.cluster.events import RoundEvents
+from blis_py.cluster.outlook import Outlook
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
-from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.request import Request
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.traces.steplog import StepLog
@@ -78,7 +80,7 @@ def serve_blocks(
     recorded: Sequence[Recorded],
     ready_ns: Sequence[int],
     latency: LatencyModel,
-    events: Events,
+    events: RoundEvents,
     rounds: Sequence[Sequence[int]],
     costs: DiffusionCosts | None = None,
 ) -> int:
@@ -102,10 +104,9 @@ def serve_blocks(
         return recorded[row].published[first : pages - prompt_keys[row]]
 
     env = Environment()
-    instance = DiffusionInstance(env, core, latency, events, rounds, costs, new_keys=new_keys)
-    instance.undisturbed_until_ns = NEVER_NS  # all arrivals are known beforehand
+    instance = DiffusionInstance(env, core, latency, events, Outlook(), rounds, costs, new_keys=new_keys)
     arrivals = zip(ready_ns, requests, strict=True)
-    instance.submit_all(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
+    instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
     env.run()
     return instance.now_ns
 

@@ -46,9 +46,10 @@ def rerun_blocks(
     recorded = recorded_requests(log, block_size=config.block_size, lengths=lengths)
     ready_ns = [one.request.arrival_ns + latency.frontend.before_enqueue_ns for one in recorded]
     rounds = rounds_of_each(log, recorded, blocks, config.max_model_len)
-    events = _log(core, recorded, ready_ns, latency.frontend)
+    recorder = _recorder(core, recorded, ready_ns, latency.frontend)
+    events = DiffusionInstanceLog(recorder, core, record_steps=False)
     end_ns = serve_blocks(core, recorded, ready_ns, latency, events, rounds, blocks.costs)
-    return events.recorder.record([events], end_ns)
+    return recorder.record(end_ns)
 
 
 def replay_blocks(log: StepLog) -> RunRecord:
@@ -56,30 +57,20 @@ def replay_blocks(log: StepLog) -> RunRecord:
     core = DiffusionScheduler(scheduler_config(log), diffusion_config(log))
     recorded, ready_ns = recorded_requests(log), log.requests["enqueue_ns"]
     rounds = [[*own, NEVER_DONE] for own in log.requests["block_rounds"]]
-    events = _log(core, recorded, ready_ns, FrontendDelays())
-    latency = MeasuredRounds(log, events)
+    recorder = _recorder(core, recorded, ready_ns, FrontendDelays())
+    events = DiffusionInstanceLog(recorder, core, record_steps=False)
+    latency = MeasuredRounds(log, lambda: events.num_steps)
     end_ns = serve_blocks(core, recorded, ready_ns, latency, events, rounds, DiffusionCosts())
-    return events.recorder.record([events], end_ns)
+    return recorder.record(end_ns)
 
 
-class _Log(DiffusionInstanceLog):
-    """The simulator's own, as long as rounds have passed."""
-
-    def __init__(self, recorder: DiffusionRecorder, core: DiffusionScheduler) -> None:
-        super().__init__(recorder, core, record_steps=False)
-        self.recorder = recorder
-
-    def __len__(self) -> int:
-        return self._ends.steps
-
-
-def _log(
+def _recorder(
     core: DiffusionScheduler,
     recorded: Sequence[Recorded],
     ready_ns: Sequence[int],
     frontend: FrontendDelays,
-) -> _Log:
+) -> DiffusionRecorder:
     recorder = DiffusionRecorder(requests_table(recorded), frontend, core.diffusion.block_tokens)
     recorder.ready_ns = np.array(ready_ns, dtype=np.int64)
     recorder.instance[:] = 0
-    return _Log(recorder, core)
+    return recorder

@@ -14,12 +14,10 @@ from blis_py.calibrate.recorded import (
     Lengths,
     MeasuredSteps,
     Recorded,
-    publish_answers,
     recorded_requests,
     scheduler_config,
     serve,
 )
-from blis_py.cluster.recorder import InstanceLog
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
@@ -173,19 +171,18 @@ def _served(
     latency: LatencyModel,
 ) -> list[Composition]:
     """What the simulator does in each step."""
-    tap = _Tap(scheduler, log.requests["number"], [one.published for one in recorded])
+    tap = _Tap(scheduler, log.requests["number"])
     serve(scheduler, recorded, ready_ns, latency, tap, single_step=True)
     return tap.compositions
 
 
-class _Tap(InstanceLog):
-    """Writes down who was in each step, and lets requests publish their outputs' blocks at their end."""
+class _Tap:
+    """Writes down who was in each step; see `blis_py.cluster.events.StepEvents`."""
 
-    def __init__(self, scheduler: Scheduler, numbers: Sequence[int], published: Sequence[Numbers]) -> None:
+    def __init__(self, scheduler: Scheduler, numbers: Sequence[int]) -> None:
         self.compositions: list[Composition] = []
         self._scheduler = scheduler
         self._numbers = numbers
-        self._published = published
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         scheduler = self._scheduler
@@ -199,7 +196,6 @@ class _Tap(InstanceLog):
                 features=step.features,
             )
         )
-        publish_answers(scheduler, step, run.steps, self._published)
 
     def _of(self, requests: Iterable[Request]) -> Numbers:
         return tuple(self._numbers[request.row] for request in requests)

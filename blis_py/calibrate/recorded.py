@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from simpy import Environment
 
-from blis_py.cluster.instance import Instance
-from blis_py.cluster.recorder import InstanceLog
+from blis_py.cluster.autoregressive import AutoregressiveInstance
+from blis_py.cluster.events import StepEvents
+from blis_py.cluster.outlook import Outlook
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS, Request
@@ -153,33 +154,37 @@ def serve(
     recorded: Sequence[Recorded],
     ready_ns: Sequence[int],
     latency: LatencyModel,
-    log: InstanceLog,
+    events: StepEvents,
     *,
     single_step: bool,
 ) -> int:
     """Lets an instance of the simulator serve recorded requests; returns when it is done.
 
+    The answers' blocks of the requests that end can be shared from then on, as in the engine.
+
     Args:
         scheduler: fresh.
         ready_ns: when each request reaches the queue.
-        log: told what happens; it calls `publish_answers`.
+        events: told what happens.
     """
-    env = Environment()
-    instance = Instance(env, scheduler, latency, log, single_step)
-    instance.undisturbed_until_ns = NEVER_NS  # all arrivals are known beforehand
+    published = [one.published for one in recorded]
+
+    def publish(step: Step, steps: int) -> None:
+        _publish_answers(scheduler, step, steps, published)
+
+    env, nobody_comes = Environment(), Outlook()
+    instance = AutoregressiveInstance(env, scheduler, latency, events, nobody_comes, single_step, publish)
     arrivals = zip(ready_ns, [one.request for one in recorded], strict=True)
-    instance.submit_all(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
+    instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
     env.run()
     return instance.now_ns
 
 
-def publish_answers(scheduler: Scheduler, step: Step, steps: int, published: Sequence[Numbers]) -> None:
-    """To be called when `steps` alike steps are over, before the scheduler is told.
-
-    The answers' blocks of the requests that end with them can be shared from now on, as in the engine.
+def _publish_answers(scheduler: Scheduler, step: Step, steps: int, published: Sequence[Numbers]) -> None:
+    """`steps` alike steps are over, and the scheduler has not been told.
 
     Args:
-        published: the keys by `Request.row`.
+        published: keys of the answers' blocks, by `Request.row`.
     """
     if not scheduler.kv.prefix_caching:
         return

@@ -14,7 +14,6 @@ from blis_py.calibrate.recorded import (
     Lengths,
     MeasuredSteps,
     Recorded,
-    publish_answers,
     recorded_requests,
     request_ids,
     requests_table,
@@ -25,12 +24,10 @@ from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.scheduler import Scheduler
-from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord
 from blis_py.traces.itl import Ragged
-from blis_py.traces.steplog import Numbers, StepLog
+from blis_py.traces.steplog import StepLog
 from blis_py.workload.table import Ints, Labels
 
 
@@ -111,22 +108,9 @@ def _record(
     recorder = Recorder(requests_table(recorded), latency.frontend)
     recorder.ready_ns = np.array(ready_ns, dtype=np.int64)
     recorder.instance[:] = 0
-    log = _Log(recorder, scheduler, [one.published for one in recorded])
+    log = InstanceLog(recorder, scheduler, record_steps=False)
     end_ns = serve(scheduler, recorded, ready_ns, latency, log, single_step=single_step)
-    return recorder.record([log], end_ns)
-
-
-class _Log(InstanceLog):
-    """The simulator's own, and requests publish their answers' blocks at their end."""
-
-    def __init__(self, recorder: Recorder, scheduler: Scheduler, published: Sequence[Numbers]) -> None:
-        super().__init__(recorder, scheduler, record_steps=False)
-        self._core = scheduler
-        self._published = published
-
-    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        super().steps(step, start_ns, run)
-        publish_answers(self._core, step, run.steps, self._published)
+    return recorder.record(end_ns)
 
 
 def recorded_times(log: StepLog, record: RunRecord, source: str) -> TokenTimes:

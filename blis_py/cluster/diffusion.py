@@ -1,4 +1,4 @@
-"""A simulated block-diffusion instance: the scheduler core on SimPy's clock.
+"""Simulated block-diffusion instances: batches of blocks, each settled over several rounds.
 
 The twin of the engine's loop. The model is replaced by the number of rounds each block takes; everything
 else, from admission to the commit, is decided by `DiffusionScheduler`.
@@ -6,22 +6,25 @@ else, from admission to the commit, is decided by `DiffusionScheduler`.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
 
-from simpy import Environment, Event
+from simpy import Environment
 
-from blis_py.cluster.alarm import Alarm
-from blis_py.cluster.instance import AFTER_ARRIVALS
+from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+from blis_py.cluster.events import RoundEvents
+from blis_py.cluster.instance import IDLE_NS, Instance
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.recorder import Recorder
+from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
+from blis_py.core.diffusion_config import DiffusionConfig
+from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
-from blis_py.metrics.record import Outcome as Fate
+from blis_py.workload.table import RequestTable
 
-Waits = Generator[Event, None, None]
 NewKeys = Callable[[DiffusionRequest], Sequence[Hashable]]
 
 
@@ -35,49 +38,22 @@ class DiffusionCosts:
     """Each call that takes or gives back a slot or KV blocks: what reuse in place saves."""
 
 
-class Events(Protocol):
-    """Who wants to know what happens on an instance."""
+@dataclass(frozen=True, slots=True)
+class BlockDiffusion:
+    """What makes a workload one of block diffusion, for `blis_py.cluster.simulation.simulate`."""
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
-        """A round is over; `batch.features` are its own."""
-        ...
-
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
-        """A batch is over; the scheduler has not been told yet."""
-        ...
-
-    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Blocks became final."""
-        ...
-
-    def idle(self, duration_ns: int) -> None:
-        """There was nothing to do before the next round."""
-        ...
-
-    def unservable(self, request: Request, now_ns: int) -> None:
-        """It can never be served."""
-        ...
-
-    def timed_out(self, requests: list[Request]) -> None:
-        """Their clients gave up."""
-        ...
-
-    def ended(self, requests: list[Request], outcome: Fate) -> None:
-        """Where requests stand at the end of the run."""
-        ...
+    rounds: Sequence[Sequence[int]]
+    """Forwards that each block takes, of every request of the table."""
+    config: DiffusionConfig = field(default_factory=DiffusionConfig)
+    costs: DiffusionCosts = field(default_factory=DiffusionCosts)
 
 
-class DiffusionInstance:
-    """An endless loop: receive, schedule, let rounds pass, finish.
-
-    Two shortcuts leave the outcome as it is, as in `blis_py.cluster.instance`. Rounds between two finishes
-    pass without asking the scheduler, which would decide the same: `single_step` asks it after every round,
-    for comparison (with `DiffusionCosts` of zero). And the loop waits for the simulation's clock only
-    where something might still come in between: beyond `undisturbed_until_ns`.
+class DiffusionInstance(Instance):
+    """Rounds pass one by one; between two finishes the scheduler is not asked, which would decide the same.
 
     Args:
-        scheduler: fresh.
         rounds: forwards that each block of each request takes, by `request.row`.
+        single_step: ask the scheduler after every round, for comparison (with `DiffusionCosts` of zero).
         new_keys: content keys of the pages that the commit of a request's block completes, where answers can
             be told apart; `None` = nobody shares them unless the request's own keys go on over its answer.
     """
@@ -87,124 +63,86 @@ class DiffusionInstance:
         env: Environment,
         scheduler: DiffusionScheduler,
         latency: LatencyModel,
-        log: Events,
+        events: RoundEvents,
+        outlook: Outlook,
         rounds: Sequence[Sequence[int]],
         costs: DiffusionCosts | None = None,
         single_step: bool = False,
         new_keys: NewKeys | None = None,
     ) -> None:
-        self.env = env
+        super().__init__(env, scheduler, events, outlook)
         self.scheduler = scheduler
         self.latency = latency
-        self.log = log
         self.rounds = rounds
         self.costs = costs or DiffusionCosts()
-        self.in_flight = 0
-        """Requests dispatched here that have not ended."""
-        self.undisturbed_until_ns = -1
-        """Nobody looks at this instance, and nothing not submitted yet reaches it, before or at this time."""
-        self.now_ns = 0
-        """The loop's time."""
+        self._events = events
         self._single_step = single_step
         self._new_keys = new_keys
+        self._fdfo = scheduler.diffusion.fdfo
         self._block = scheduler.diffusion.block_tokens
-        self._front_end_ns = latency.frontend.before_enqueue_ns
-        self._inbox: deque[tuple[int, Request]] = deque()
-        """Requests on their way through the front end, with the time they are ready to be queued."""
-        self._sleeper: Alarm | None = None
-        """What wakes the loop when it has nothing to do and nobody is expected."""
+        self._batch: Batch | None = None
+        """What is under way, round by round."""
+        self._rounds_done = 0
+        """Of the batch."""
+        self._left: list[int] = []
+        """Rounds that each of its blocks still took when it began."""
+        self._round_end_ns = 0
         self._calls = 0
         """Allocator calls that have been paid for."""
         self._passed = 0
         """Rounds so far."""
-        env.process(self.run())
 
-    def run(self) -> Waits:
-        """The main loop."""
-        scheduler = self.scheduler
-        pass_batch = self._run_fdfo if scheduler.diffusion.fdfo else self._run_sync
-        while True:
-            self._receive()
-            batch = scheduler.schedule(self.now_ns)
+    def _begin(self) -> int:
+        """The next round of the batch, or the first of another."""
+        batch = self._batch
+        if batch is None:
+            self._receive(self.now_ns)
+            batch = self.scheduler.schedule(self.now_ns)
             if batch is None:
-                yield from self._wait_for_work()
-                continue
+                return IDLE_NS
             self._pay_for_scheduling()
-            outcome = yield from pass_batch(batch)
+            self._batch, self._rounds_done = batch, 0
+            self._left = [self._rounds_left(request) for request in batch.denoise]
+        left = [max(own - self._rounds_done, 0) for own in self._left]
+        rows = sum(map(self._masked_rows, batch.denoise, left))
+        features = batch.round_features(rows, commit_blocks=sum(own <= 1 for own in left))
+        self._round_end_ns = self.now_ns + self.latency.step_ns(features)
+        return self._round_end_ns
+
+    def _end(self) -> None:
+        batch, start_ns = self._batch, self.now_ns
+        assert batch is not None
+        self.now_ns = self._round_end_ns
+        self._rounds_done += 1
+        self._passed += 1
+        self._events.round(batch, start_ns, self.now_ns)
+        outcome = self._outcome_fdfo(batch) if self._fdfo else self._outcome_sync()
+        if outcome is not None:
+            self._batch = None
             self._finish(batch, outcome)
 
-    # -- the two modes, twins of `engine.diffusion.loops` ----------------------------------------
+    # -- the two modes, twins of `engine.diffusion.loops`: whether the batch is over ----------------
 
-    def _run_sync(self, batch: Batch) -> Generator[Event, None, Outcome]:
+    def _outcome_sync(self) -> Outcome | None:
         """Rounds until every block is final; those that are ride along."""
-        left = [self._rounds_left(request) for request in batch.denoise]
-        rounds = max(left, default=1)
-        for past in range(rounds):
-            yield from self._pass_round(batch, [max(own - past, 0) for own in left])
-        return Outcome([self._block] * len(left), rounds, spent=left)
+        if self._rounds_done < max(self._left, default=1):
+            return None
+        return Outcome([self._block] * len(self._left), self._rounds_done, spent=self._left)
 
-    def _run_fdfo(self, batch: Batch) -> Generator[Event, None, Outcome]:
+    def _outcome_fdfo(self, batch: Batch) -> Outcome | None:
         """Rounds until the first block is final, or somebody could come in."""
-        left = [self._rounds_left(request) for request in batch.denoise]
-        rounds = 0
-        while True:
-            yield from self._pass_round(batch, left)
-            rounds += 1
-            left = [own - 1 for own in left]
-            if 0 in left or batch.prefills or self._single_step or self._must_yield():
-                break
+        left = [own - self._rounds_done for own in self._left]
+        if not (0 in left or batch.prefills or self._single_step or self._must_yield()):
+            return None
         for request, own in zip(batch.denoise, left, strict=True):
             request.dllm_incomplete_ids = own
-        return Outcome([0 if own else self._block for own in left], rounds)
-
-    # -- the router's side -------------------------------------------------------------------------
-
-    def submit(self, request: Request, dispatch_ns: int) -> None:
-        """A request dispatched to this instance; it reaches the queue after the front end.
-
-        Dispatch times never go back.
-        """
-        self.submit_all([(dispatch_ns + self._front_end_ns, request)])
-
-    def submit_all(self, arrivals: Sequence[tuple[int, Request]]) -> None:
-        """Requests dispatched to this instance, each with the time it reaches the queue, in this order."""
-        self._inbox.extend(arrivals)
-        self.in_flight += len(arrivals)
-        if self._sleeper is not None and arrivals:
-            self._ring_at(arrivals[0][0], self._sleeper)
-            self._sleeper = None
-
-    def queue_depth(self, now_ns: int) -> int:
-        """Requests waiting to be scheduled."""
-        return len(self.scheduler.waiting) + sum(ready <= now_ns for ready, _ in self._inbox)
-
-    @property
-    def batch_size(self) -> int:
-        """Requests in the running list."""
-        return len(self.scheduler.running)
-
-    # -- the loop's parts --------------------------------------------------------------------------
-
-    def _receive(self) -> None:
-        """Takes in what has arrived by now, and lets go who has waited too long."""
-        self._take_in()
-        if self.scheduler.first_deadline_ns <= self.now_ns:
-            expired: list[Request] = [*self.scheduler.expire(self.now_ns)]
-            self.log.timed_out(expired)
-            self.in_flight -= len(expired)
-
-    def _take_in(self) -> None:
-        inbox = self._inbox
-        while inbox and inbox[0][0] <= self.now_ns:
-            ready_ns, request = inbox.popleft()
-            assert isinstance(request, DiffusionRequest)
-            if self.scheduler.add(request) is not None:
-                self.log.unservable(request, ready_ns)
-                self.in_flight -= 1
+        return Outcome([0 if own else self._block for own in left], self._rounds_done)
 
     def _must_yield(self) -> bool:
-        self._take_in()
+        self._take_in(self.now_ns)
         return self.scheduler.must_yield(self.now_ns)
+
+    # -- parts ---------------------------------------------------------------------------------------
 
     def _rounds_left(self, request: DiffusionRequest) -> int:
         """Rounds until its block is final. Carried on the request, as an engine carries token ids."""
@@ -214,15 +152,6 @@ class DiffusionInstance:
 
     def _rounds(self, request: DiffusionRequest) -> int:
         return self.rounds[request.row][len(request.rounds_per_block)]
-
-    def _pass_round(self, batch: Batch, left: Sequence[int]) -> Waits:
-        """One forward, priced by what its blocks have left to do."""
-        rows = sum(map(self._masked_rows, batch.denoise, left))
-        features = batch.round_features(rows, commit_blocks=sum(own <= 1 for own in left))
-        start_ns = self.now_ns
-        yield from self._until(start_ns + self.latency.step_ns(features))
-        self._passed += 1
-        self.log.round(batch, start_ns, self.now_ns)
 
     def _masked_rows(self, request: DiffusionRequest, left: int) -> int:
         """Positions still masked before this round, unmasking being even; none when the block commits."""
@@ -242,34 +171,43 @@ class DiffusionInstance:
             keys: dict[Request, Sequence[Hashable]]
             keys = {request: self._new_keys(request) for request, accepted in ends if accepted}
             outcome = replace(outcome, keys=keys)
-        self.log.batch(batch, outcome)
+        self._events.batch(batch, outcome)
         commits = self.scheduler.finish(batch, outcome)
-        self.log.commits(commits, self.now_ns)
-        self.in_flight -= sum(commit.finished for commit in commits)
+        self._events.commits(commits, self.now_ns)
+        finished: list[Request] = [commit.request for commit in commits if commit.finished]
+        if finished:
+            self._finished(finished)
 
-    # -- time --------------------------------------------------------------------------------------
+    def _is_busy(self) -> bool:
+        return self._batch is not None
 
-    def _until(self, time_ns: int) -> Waits:
-        if time_ns > self.undisturbed_until_ns:
-            yield self._ring_at(time_ns, Alarm(self.env))
-        self.now_ns = time_ns
-
-    def _wait_for_work(self) -> Waits:
-        before_ns = self.now_ns
-        if self._inbox:
-            yield from self._until(self._inbox[0][0])
-        else:
-            self._sleeper = Alarm(self.env)
-            yield self._sleeper
-            self.now_ns = int(self.env.now)
-        self.log.idle(self.now_ns - before_ns)
-
-    def _ring_at(self, time_ns: int, alarm: Alarm) -> Alarm:
-        self.env.schedule(alarm, AFTER_ARRIVALS, time_ns - int(self.env.now))
-        return alarm
-
-    def stop(self, now_ns: int) -> None:
-        """The run ends at `now_ns`, maybe in the middle of a batch: the rounds that are over count."""
+    def _cut(self, now_ns: int) -> None:
         self.scheduler.kv.pool.tick = self._passed
-        self.log.ended(list(self.scheduler.running), Fate.RUNNING)
-        self.log.ended(list(self.scheduler.waiting), Fate.QUEUED)
+
+
+class Diffusion:
+    """The kind of requests that fill blocks by denoising; see `blis_py.cluster.simulation.Kind`."""
+
+    request: type[Request] = DiffusionRequest
+
+    def __init__(
+        self,
+        scheduler: SchedulerConfig,
+        latency: LatencyModel,
+        blocks: BlockDiffusion,
+        record_steps: bool,
+        single_step: bool,
+    ) -> None:
+        self._config, self._latency, self._blocks = scheduler, latency, blocks
+        self._record_steps, self._single_step = record_steps, single_step
+
+    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
+        block = self._blocks.config.block_tokens
+        return DiffusionRecorder(table, self._latency.frontend, block, on_the_way_ns)
+
+    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> DiffusionInstance:
+        blocks = self._blocks
+        core = DiffusionScheduler(self._config, blocks.config)
+        log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), core, self._record_steps)
+        how = (blocks.rounds, blocks.costs, self._single_step)
+        return DiffusionInstance(env, core, self._latency, log, outlook, *how)

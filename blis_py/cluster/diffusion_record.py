@@ -72,7 +72,7 @@ class DiffusionRun:
 
 
 class RunLog:
-    """Keeps what an instance tells, for `DiffusionRun`; see `blis_py.cluster.diffusion.Events`."""
+    """Keeps what an instance tells, for `DiffusionRun`; see `blis_py.cluster.events.RoundEvents`."""
 
     def __init__(self) -> None:
         self.log = DiffusionLog()
@@ -92,6 +92,8 @@ class RunLog:
         self.log.refused(request)
 
     def timed_out(self, requests: list[Request]) -> None: ...
+
+    def finished(self, requests: list[Request]) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Fate) -> None: ...
 

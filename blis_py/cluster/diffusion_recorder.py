@@ -18,7 +18,6 @@ from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.workload.table import Ints, RequestTable
 
 _FEATURES = tuple(field.name for field in fields(DiffusionFeatures))
-_RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", *_FEATURES)
 
 
 class DiffusionRecorder(Recorder):
@@ -35,8 +34,8 @@ class DiffusionRecorder(Recorder):
         self.block_tokens = block_tokens
         self.blocks, self.rounds = (np.zeros(len(table), dtype=np.int64) for _ in range(2))
 
-    def record(self, logs: Sequence[InstanceLog], end_ns: int) -> RunRecord:
-        record = super().record(logs, end_ns)
+    def record(self, end_ns: int) -> RunRecord:
+        record = super().record(end_ns)
         record.blocks, record.block_rounds = self.blocks, self.rounds
         record.tokens_per_output = self.block_tokens
         return record
@@ -61,22 +60,17 @@ class DiffusionInstanceLog(InstanceLog):
     def __init__(
         self, recorder: DiffusionRecorder, scheduler: DiffusionScheduler, record_steps: bool
     ) -> None:
-        super().__init__(recorder, scheduler, record_steps)
+        super().__init__(recorder, scheduler, record_steps, _FEATURES)
         self._recorder, self._core = recorder, scheduler
 
     def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
-        self._ends.append(StepRun(1, end_ns))
-        if self._runs is not None:
-            core, features = self._core, batch.features
-            self._runs.extend((start_ns, end_ns, 1, len(core.waiting), len(core.running)))
-            self._runs.append(core.blocks_in_use())
-            self._runs.extend([getattr(features, name) for name in _FEATURES])
+        self._note_run(batch.features, start_ns, StepRun(1, end_ns))
 
     def batch(self, batch: Batch, outcome: BatchOutcome) -> None:
         """Nothing to note: its rounds are."""
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        self.finished([commit.request for commit in commits if commit.finished])
+        """Nothing to note: what emitted is known of the requests."""
 
     def timed_out(self, requests: list[Request]) -> None:
         for request in requests:
@@ -112,32 +106,9 @@ class DiffusionInstanceLog(InstanceLog):
             self._recorder.rounds[request.row] = sum(request.rounds_per_block)
 
     def record(self) -> InstanceRecord:
-        self._note_finished()
-        core = self._core
-        counters, pool, block = core.counters, core.kv.pool, core.diffusion.block_tokens
-        runs = None
-        if self._runs is not None:
-            rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(_RUN_COLUMNS))
-            runs = {
-                name: rows[:, i] if name == "prefill_prompt_pairs" else rows[:, i].astype(np.int64)
-                for i, name in enumerate(_RUN_COLUMNS)
-            }
-        return InstanceRecord(
-            num_kv_blocks=core.config.num_kv_blocks,
-            step_end_ns=self._ends.ns(),
-            busy_ns=self._busy_ns(),
-            peak_kv_blocks=pool.total - pool.least_free,
-            kv_block_steps=pool.in_use_ticks,
-            prefill_tokens=counters.prefill_tokens,
-            decode_tokens=block * (counters.block_rounds + counters.idle_block_rounds),
-            prefix_queried_tokens=counters.prefix_queried_tokens,
-            prefix_hit_tokens=counters.prefix_hit_tokens,
-            preemptions=counters.preemptions,
-            priority_inversions=counters.priority_inversions,
-            head_of_line_events=counters.head_of_line_events,
-            runs=runs,
-            diffusion=counters,
-        )
+        record = super().record()
+        record.diffusion = self._core.totals
+        return record
 
 
 def _emitting(request: Request) -> Iterator[int]:

@@ -1,30 +1,19 @@
-"""Block diffusion on one instance or several: what a simulation needs, and the smallest one there is."""
+"""Block diffusion on one instance: the smallest simulation there is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from simpy import Environment
 
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
 from blis_py.cluster.diffusion_record import DiffusionRun, RunLog
+from blis_py.cluster.outlook import Outlook
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
-from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel
-
-
-@dataclass(frozen=True, slots=True)
-class BlockDiffusion:
-    """What makes a workload one of block diffusion, for `blis_py.cluster.simulation.simulate`."""
-
-    rounds: Sequence[Sequence[int]]
-    """Forwards that each block takes, of every request of the table."""
-    config: DiffusionConfig = field(default_factory=DiffusionConfig)
-    costs: DiffusionCosts = field(default_factory=DiffusionCosts)
 
 
 def run_alone(
@@ -48,9 +37,8 @@ def run_alone(
     """
     core = DiffusionScheduler(scheduler, diffusion or DiffusionConfig())
     env, log = Environment(), RunLog()
-    instance = DiffusionInstance(env, core, latency, log, rounds, costs, single_step)
-    instance.undisturbed_until_ns = NEVER_NS  # all arrivals are known beforehand
+    instance = DiffusionInstance(env, core, latency, log, Outlook(), rounds, costs, single_step)
     in_order = sorted(requests, key=lambda request: request.arrival_ns)
-    instance.submit_all([(request.arrival_ns, request) for request in in_order])
+    instance.submit([(request.arrival_ns, request) for request in in_order])
     env.run()
     return DiffusionRun(requests, log.log.commit_ns, core, log.log.rows, log.log.refusals)

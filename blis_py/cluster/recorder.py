@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from blis_py.cluster.step_ends import StepEnds
-from blis_py.core.features import FEATURE_NAMES
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
@@ -17,7 +17,8 @@ from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.workload.table import Ints, RequestTable
 
-RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", *FEATURE_NAMES)
+RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
+"""Of the steps table; the features follow."""
 
 _OUTCOME_OF = {
     FinishReason.STOP: Outcome.COMPLETED,
@@ -35,11 +36,18 @@ class Recorder:
         table: the requests.
         frontend: delays of the instances' front end.
         on_the_way_ns: from a request's arrival to its dispatch.
+
+    Attributes:
+        on_end: called with a request that has ended, for whatever reason, and when its client sees that.
     """
 
     def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
         self.table = table
         self.frontend = frontend
+        self.logs: list[InstanceLog] = []
+        """One for each instance."""
+        self.on_end: Callable[[Request, int], None] | None = None
+        self._on_the_way_ns = on_the_way_ns
         rows = len(table)
         self.ready_ns: Ints = table.arrival_ns + (on_the_way_ns + frontend.before_enqueue_ns)
         """When each request reaches the queue of its instance, if the run lasts so long."""
@@ -52,9 +60,19 @@ class Recorder:
         )
         self.breaks: list[tuple[int, int, int]] = []
 
-    def record(self, logs: Sequence[InstanceLog], end_ns: int) -> RunRecord:
+    def sent(self, request: Request) -> None:
+        """When it arrives was not known beforehand."""
+        row, arrival_ns = request.row, request.arrival_ns
+        self.table.arrival_ns[row], self.table.deadline_ns[row] = arrival_ns, request.deadline_ns
+        self.ready_ns[row] = arrival_ns + self._on_the_way_ns + self.frontend.before_enqueue_ns
+
+    def dispatched(self, requests: Sequence[Request], instances: Sequence[int]) -> None:
+        """Where each of them goes."""
+        self.instance[[request.row for request in requests]] = instances
+
+    def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
-        instances = [log.record() for log in logs]
+        instances = [log.record() for log in self.logs]
         self._forget_unseen_tokens(instances)
         first_token_ns, last_token_ns = self._token_times(instances)
         done = self.outcome <= Outcome.LENGTH_CAPPED
@@ -118,14 +136,22 @@ class Recorder:
 
 
 class InstanceLog:
-    """What one instance did, and the fate of the requests dispatched to it.
+    """What one instance did, and the fate of the requests dispatched to it; see `blis_py.cluster.events`.
 
     Args:
         scheduler: the instance's: a `Scheduler` or, of block diffusion, a `DiffusionScheduler`.
     """
 
-    def __init__(self, recorder: Recorder, scheduler: Any, record_steps: bool) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        scheduler: Any,
+        record_steps: bool,
+        features: Sequence[str] = FEATURE_NAMES,
+    ) -> None:
+        recorder.logs.append(self)
         self._to = recorder
+        self._features = features
         self._scheduler = scheduler
         self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
@@ -135,39 +161,48 @@ class InstanceLog:
         self._runs = array("d") if record_steps else None
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        """Alike steps are over."""
+        self._note_run(step.features, start_ns, run)
+
+    def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:
         self._ends.append(run)
         if self._runs is not None:
-            self._note_run(step, start_ns, run)
+            scheduler = self._scheduler
+            self._runs.extend((start_ns, run.end_ns, run.steps))
+            self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
+            self._runs.append(scheduler.blocks_in_use(run.steps))
+            self._runs.extend([getattr(features, name) for name in self._features])
 
-    def _note_run(self, step: Step, start_ns: int, run: StepRun) -> None:
-        assert self._runs is not None
-        scheduler, features = self._scheduler, step.features
-        self._runs.extend((start_ns, run.end_ns, run.steps))
-        self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
-        self._runs.append(scheduler.blocks_in_use(run.steps))
-        self._runs.extend([getattr(features, name) for name in FEATURE_NAMES])
+    @property
+    def num_steps(self) -> int:
+        """Steps so far."""
+        return self._ends.steps
 
     def idle(self, duration_ns: int) -> None:
-        """There was nothing to do before the next step."""
         self._pauses.append((self._ends.steps, duration_ns))
 
     def unservable(self, request: Request, now_ns: int) -> None:
         self._to.outcome[request.row] = Outcome.UNSERVABLE
         self._to.finish_ns[request.row] = now_ns
+        if self._to.on_end is not None:
+            self._to.on_end(request, now_ns)
 
     def timed_out(self, requests: list[Request]) -> None:
-        """Their clients gave up, at the latest during the step that has just ended."""
+        to = self._to
         for request in requests:
-            row = request.row
-            self._to.finish_ns[row] = max(request.deadline_ns, self._to.ready_ns[row])
+            to.finish_ns[request.row] = seen_ns = max(request.deadline_ns, int(to.ready_ns[request.row]))
+            if to.on_end is not None:
+                to.on_end(request, seen_ns)
         self.ended(requests, Outcome.TIMED_OUT)
 
     def finished(self, requests: list[Request]) -> None:
-        """Their last tokens were emitted with the latest step."""
         self._finished += requests
         if len(self._finished) >= _BATCH:
             self._note_finished()
+        if self._to.on_end is not None:
+            front_end = self._to.frontend
+            for request in requests:
+                delay_ns = request.generated * front_end.per_token_ns + front_end.at_end_ns
+                self._to.on_end(request, self._ends.last_ns + delay_ns)
 
     def _note_finished(self) -> None:
         reasons = [request.finish_reason for request in self._finished]
@@ -178,7 +213,6 @@ class InstanceLog:
         self._finished = []
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
-        """Where requests stand, and how far they came. They are settled."""
         to = self._to
         facts: list[int] = []
         for r in requests:
@@ -202,10 +236,11 @@ class InstanceLog:
         counters, pool = self._scheduler.counters, self._scheduler.kv.pool
         runs = None
         if self._runs is not None:
-            rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(RUN_COLUMNS))
+            names = (*RUN_COLUMNS, *self._features)
+            rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(names))
             runs = {
                 name: rows[:, i] if name == "prefill_prompt_pairs" else rows[:, i].astype(np.int64)
-                for i, name in enumerate(RUN_COLUMNS)
+                for i, name in enumerate(names)
             }
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,

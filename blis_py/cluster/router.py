@@ -10,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from blis_py.core.request import Request
+
 
 class Loaded(Protocol):
     """What the router may ask an instance."""
@@ -28,7 +30,7 @@ class Router(Protocol):
     looks_at_load: bool
     """Whether the choice depends on the state of the instances. If not, it can be made ahead of time."""
 
-    def __call__(self, now_ns: int) -> int: ...
+    def __call__(self, request: Request, now_ns: int) -> int: ...
 
 
 class Signals:
@@ -62,7 +64,7 @@ class RoundRobin:
         self._last = len(instances) - 1
         self._turn = -1
 
-    def __call__(self, now_ns: int) -> int:
+    def __call__(self, request: Request, now_ns: int) -> int:
         self._turn = self._turn + 1 if self._turn < self._last else 0
         return self._turn
 
@@ -76,7 +78,7 @@ class LeastLoaded:
         self._signals = signals
         self._rng = rng
 
-    def __call__(self, now_ns: int) -> int:
+    def __call__(self, request: Request, now_ns: int) -> int:
         loads = self._signals.loads(now_ns)
         least = min(loads)
         if loads.count(least) == 1:
@@ -85,7 +87,9 @@ class LeastLoaded:
         return ties[int(self._rng.integers(len(ties)))]
 
 
-ROUTING_POLICIES: dict[str, Callable[[Sequence[Loaded], Signals, np.random.Generator], Router]] = {
+MakeRouter = Callable[[Sequence[Loaded], Signals, np.random.Generator], Router]
+
+ROUTING_POLICIES: dict[str, MakeRouter] = {
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
 }

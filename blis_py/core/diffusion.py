@@ -38,7 +38,7 @@ _PREFILLING, _DENOISING = Status.PREFILLING, Status.DECODING
 
 
 class DiffusionScheduler(Lifecycle):
-    """Slots, KV blocks and the life of diffusion blocks of one instance; its requests are `DiffusionRequest`s.
+    """Slots, KV blocks and the life of diffusion blocks of one instance, for `DiffusionRequest`s.
 
     Args:
         config: limits and policies; `max_num_seqs` is the number of request slots.
@@ -133,7 +133,7 @@ class DiffusionScheduler(Lifecycle):
         """Positions of blocks computed so far, those of finished blocks that rode along included."""
         return self._block * (self.totals.block_rounds + self.totals.idle_block_rounds)
 
-    def blocks_in_use(self) -> int:
+    def blocks_in_use(self, steps: int = 1) -> int:
         """KV blocks that requests hold."""
         return self.kv.pool.in_use
 

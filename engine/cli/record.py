@@ -52,7 +52,7 @@ def run_record(
             instance.finished([outcome.request])
         else:
             raise RuntimeError(f"{outcome.request.id}: {outcome.error}")
-    return recorder.record([instance], now_ns)
+    return recorder.record(now_ns)
 
 
 def _recorders(engine: LLMEngine | DiffusionEngine, table: RequestTable) -> tuple[Recorder, InstanceLog]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -306,6 +307,6 @@ class DiffusionEngine:
         """The scheduler has let go of it, so does the engine."""
         sequence = self._sequences.pop(request)
         del self._by_id[request.id], self._committed[request]
-        self.executor.slots.forget(request)
+        self.executor.slots.forget(cast(DiffusionRequest, request))
         sequence.finished(now_ns)
         return sequence

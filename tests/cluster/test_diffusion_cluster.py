@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cluster.diffusion import DiffusionCosts
-from blis_py.cluster.diffusion_run import BlockDiffusion, run_alone
-from blis_py.cluster.simulation import requests, simulate
+from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.diffusion_run import run_alone
+from blis_py.cluster.simulation import simulate
+from blis_py.cluster.source import Maker
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
@@ -123,7 +124,7 @@ def test_the_process_on_the_shared_clock_serves_as_one_instance_alone_does(fdfo:
     steps = {"": MeasuredSteps(MeanAndSpread(6, 0.5))}
     config = SchedulerConfig(num_kv_blocks=40, max_model_len=400, block_size=32, max_num_seqs=3)
     rounds = table_rounds(table, steps, 32, 1)
-    asked: list[Any] = [r for part in requests(table, 60, 32, kind=DiffusionRequest) for r in part]
+    asked: list[Any] = Maker(table, 32, kind=DiffusionRequest)(slice(0, 60))
     alone = run_alone(asked, rounds, scheduler=config, latency=DETAILED, diffusion=DiffusionConfig(fdfo=fdfo))
     record = run(table, fdfo=fdfo, num_kv_blocks=40)
     assert record.blocks is not None

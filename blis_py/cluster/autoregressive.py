@@ -1,0 +1,136 @@
+"""Simulated instances whose requests emit a token with every step."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from simpy import Environment
+
+from blis_py.cluster.events import StepEvents
+from blis_py.cluster.instance import IDLE_NS, Instance
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.workload.table import RequestTable
+
+
+class AutoregressiveInstance(Instance):
+    """Where the scheduler says that the next steps are alike, they pass in one go.
+
+    An arrival in the meantime shortens such a run to the end of the step in progress; the outcome is that of
+    single steps.
+
+    Args:
+        single_step: pass every step by itself, for comparison.
+        before_finish: called with a step and how many like it are over, before the scheduler is told.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        scheduler: Scheduler,
+        latency: LatencyModel,
+        events: StepEvents,
+        outlook: Outlook,
+        single_step: bool = False,
+        before_finish: Callable[[Step, int], None] | None = None,
+    ) -> None:
+        super().__init__(env, scheduler, events, outlook)
+        self.scheduler = scheduler
+        self.latency = latency
+        self._events = events
+        self._single_step = single_step
+        self._before_finish = before_finish
+        self._step: Step | None = None
+        self._run = StepRun(1, 0)
+        """The step, and those like it that follow."""
+        self._reach = 4
+        """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
+
+    def _begin(self) -> int:
+        now_ns, inbox, scheduler = self.now_ns, self._inbox, self.scheduler
+        if (inbox and inbox[0][0] <= now_ns) or scheduler.first_deadline_ns <= now_ns:
+            self._receive(now_ns)
+        step = scheduler.schedule(now_ns)
+        if step is None:
+            return IDLE_NS
+        self._step = step
+        self._run = run = self._price(step, now_ns)
+        return run.end_ns
+
+    def _price(self, step: Step, now_ns: int) -> StepRun:
+        """The step, and those like it that may follow."""
+        features = step.features
+        steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
+        if steps == 1:
+            return StepRun(1, now_ns + self.latency.step_ns(features))
+        change_ns = self.scheduler.next_change_ns(now_ns)
+        if self._inbox and self._inbox[0][0] < change_ns:
+            change_ns = self._inbox[0][0]
+        if change_ns > self._outlook.until_ns and steps > self._reach:
+            steps = self._reach
+            self._reach *= 4
+        return self.latency.decode_run(features, steps, now_ns, change_ns)
+
+    def _end(self) -> None:
+        step, run = self._step, self._run
+        assert step is not None
+        self._step = None
+        self._events.steps(step, self.now_ns, run)
+        self.now_ns = run.end_ns
+        if self._before_finish is not None:
+            self._before_finish(step, run.steps)
+        finished = self.scheduler.finish(step, run.steps)
+        if finished:
+            self._finished(finished)
+
+    def _is_busy(self) -> bool:
+        return self._step is not None
+
+    def _disturb(self, time_ns: int) -> None:
+        """The run ends with the step in progress then."""
+        before = self._run
+        self._run = before.until(time_ns)
+        if self._run.steps < before.steps:
+            self._reach = 2 * self._run.steps
+            sleeper = self._alarm.callbacks
+            self._alarm.callbacks = []
+            self._ring_at(self._run.end_ns).callbacks = sleeper
+
+    def _cut(self, now_ns: int) -> None:
+        if self._step is not None:
+            ends_ns = self._run.ends_ns()
+            over = ends_ns[: bisect_right(ends_ns, now_ns)]
+            if len(over):
+                self._run = PricedRun(over)
+                self._end()
+                self.scheduler.schedule(self.now_ns)  # the step in progress
+        for request in self.scheduler.running:
+            self.scheduler.settle(request)
+
+
+class Autoregressive:
+    """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
+
+    request = Request
+
+    def __init__(
+        self, scheduler: SchedulerConfig, latency: LatencyModel, record_steps: bool, single_step: bool
+    ) -> None:
+        self._config, self._latency = scheduler, latency
+        self._record_steps, self._single_step = record_steps, single_step
+
+    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
+        return Recorder(table, self._latency.frontend, on_the_way_ns)
+
+    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
+        longest = self._record_steps or self._latency.uses_max_context
+        core = Scheduler(self._config, track_longest=longest)
+        log = InstanceLog(recorder, core, self._record_steps)
+        return AutoregressiveInstance(env, core, self._latency, log, outlook, self._single_step)

@@ -1,0 +1,58 @@
+"""The entrance of the cluster: admission, and the way to the router."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from simpy import Environment, Event
+
+from blis_py.cluster.outlook import Part
+from blis_py.core.request import NEVER_NS, Request
+
+Dispatch = Callable[[Sequence[tuple[int, Request]]], None]
+"""Sends requests to instances, each with the time of its dispatch, in this order."""
+
+
+class Gateway:
+    """Admits everybody; a request is dispatched some time after its arrival.
+
+    Args:
+        source: whose requests they are.
+        delay_ns: of admission and routing together.
+        ahead: requests are dispatched when they are sent, though that may be before their time.
+    """
+
+    def __init__(
+        self, env: Environment, source: Part, delay_ns: int, dispatch: Dispatch, ahead: bool
+    ) -> None:
+        self._env = env
+        self._source = source
+        self._delay_ns = delay_ns
+        self._dispatch = dispatch
+        self._at_once = ahead or not delay_ns
+        self._on_the_way: deque[tuple[int, Request]] = deque()
+        """Admitted and not yet dispatched."""
+
+    def receive(self, requests: Sequence[Request]) -> None:
+        """Requests have been sent."""
+        delay_ns = self._delay_ns
+        due = [(request.arrival_ns + delay_ns, request) for request in requests]
+        if self._at_once:
+            self._dispatch(due)
+            return
+        for one in due:
+            self._on_the_way.append(one)
+            callbacks = self._env.timeout(one[0] - self._env.now).callbacks
+            assert callbacks is not None
+            callbacks.append(self._arrived)
+
+    def _arrived(self, event: Event) -> None:
+        self._dispatch([self._on_the_way.popleft()])
+
+    def quiet_until_ns(self) -> int:
+        """Nobody leaves it before or at this time."""
+        coming_ns = self._source.quiet_until_ns()
+        if coming_ns < NEVER_NS:
+            coming_ns += self._delay_ns
+        return min(self._on_the_way[0][0] - 1, coming_ns) if self._on_the_way else coming_ns

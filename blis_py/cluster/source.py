@@ -1,0 +1,137 @@
+"""Where requests come from: the beginning of their journey, and its end where a source listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from simpy import Environment, Event
+
+from blis_py.cluster.outlook import Part
+from blis_py.core.kv import KeySpace
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.slo import instance_priorities
+from blis_py.errors import InputError
+from blis_py.workload.table import RequestTable
+
+CHUNK = 4096
+"""Requests to make, and to send ahead of time, at once."""
+
+Send = Callable[[Sequence[Request]], None]
+"""Sends requests on their way, in order of arrival: when they arrive, or before."""
+
+
+class Source(Part, Protocol):
+    """Sends requests into the cluster.
+
+    What else it says of itself is how long it will be quiet: see `Part`. One that listens cannot know.
+    """
+
+    table: RequestTable
+    """All requests that may come. A source that listens fills in arrivals and deadlines as it sends."""
+    listens: bool
+    """Whether the end of one request may bring another."""
+
+    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+        """Begins to send; as SimPy processes, if it likes.
+
+        Args:
+            make: makes requests of the rows of the table.
+            ahead: requests may be sent before they arrive. Nobody looks at the cluster's state to decide
+                where they go.
+        """
+        ...
+
+    def ended(self, request: Request, seen_ns: int) -> None:
+        """A request has ended, for whatever reason. Called where the source listens.
+
+        Args:
+            seen_ns: when its client sees that, which may be later than now, or, of one that has given up,
+                earlier.
+        """
+        ...
+
+
+class Maker:
+    """Makes the requests of a table.
+
+    Args:
+        kind: their class.
+        slo_priorities: cluster-side priorities of SLO classes that replace the defaults.
+
+    Raises:
+        InputError: an SLO class without a priority.
+    """
+
+    def __init__(
+        self,
+        table: RequestTable,
+        block_size: int,
+        slo_priorities: Mapping[str, int] | None = None,
+        kind: type[Request] = Request,
+    ) -> None:
+        by_class = instance_priorities(slo_priorities)
+        unknown = sorted(set(table.slo_class.names) - set(by_class))
+        if unknown:
+            known = ", ".join(filter(None, by_class))
+            fix = f"use one of {known}, or give it a priority in slo_priorities"
+            raise InputError("SLO class without a priority", key="slo_class", value=unknown[0], fix=fix)
+        self._table, self._kind = table, kind
+        self._priority_of_code = np.array([by_class[name] for name in table.slo_class.names])
+        self._keys_of = KeySpace(block_size).keys
+
+    def __call__(self, part: slice) -> list[Request]:
+        """Those of consecutive rows."""
+        table, keys_of, contents = self._table, self._keys_of, self._table.contents
+        return list(
+            map(
+                self._kind,
+                table.ids(part),
+                table.arrival_ns[part].tolist(),
+                table.prompt_tokens[part].tolist(),
+                table.output_tokens[part].tolist(),
+                table.max_tokens[part].tolist(),
+                self._priority_of_code[table.slo_class.codes[part]].tolist(),
+                table.deadline_ns[part].tolist(),
+                [keys_of(contents[i]) if i >= 0 else () for i in table.content[part].tolist()],
+                range(part.start, part.stop),
+            )
+        )
+
+
+class TableSource:
+    """Requests that come when they come, whatever becomes of the others: an open loop.
+
+    Args:
+        until_ns: those that arrive later do not come.
+    """
+
+    listens = False
+
+    def __init__(self, table: RequestTable, until_ns: int = NEVER_NS) -> None:
+        self.table = table
+        self._count = int(np.searchsorted(table.arrival_ns, until_ns, side="right"))
+        self._sent = 0
+
+    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+        env.process(self._run(env, make, send, ahead))
+
+    def _run(self, env: Environment, make: Maker, send: Send, ahead: bool) -> Generator[Event, None, None]:
+        for chunk in self._chunks(make):
+            for together in [chunk] if ahead else [[request] for request in chunk]:
+                if together[0].arrival_ns > env.now:
+                    yield env.timeout(together[0].arrival_ns - env.now)
+                self._sent += len(together)
+                send(together)
+
+    def _chunks(self, make: Maker) -> Iterator[list[Request]]:
+        """Made as they are needed."""
+        for first in range(0, self._count, CHUNK):
+            yield make(slice(first, min(first + CHUNK, self._count)))
+
+    def quiet_until_ns(self) -> int:
+        return int(self.table.arrival_ns[self._sent]) - 1 if self._sent < self._count else NEVER_NS
+
+    def ended(self, request: Request, seen_ns: int) -> None:
+        """It does not listen."""
