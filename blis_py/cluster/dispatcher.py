@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.outlook import NOT_AT_ALL_NS, Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import Router
 from blis_py.cluster.source import CHUNK
-from blis_py.core.request import Request
+from blis_py.core.request import NEVER_NS, Request
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
@@ -48,6 +48,10 @@ class Dispatcher:
         before, self._dispatched = self._dispatched, self._dispatched + len(due)
         if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
             self.report(self._dispatched)
+
+    def quiet_until_ns(self) -> int:
+        """The router looks at every dispatch, or never."""
+        return NOT_AT_ALL_NS if self._route.looks_at_load else NEVER_NS
 
     def report(self, dispatched: int) -> None:
         """Tells how far the run has come."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from simpy import Environment, Event
 
-from blis_py.cluster.outlook import Part
+from blis_py.cluster.outlook import NOT_AT_ALL_NS, Outlook
+from blis_py.cluster.source import Source
 from blis_py.core.request import NEVER_NS, Request
 
 Dispatch = Callable[[Sequence[tuple[int, Request]]], None]
@@ -20,17 +21,16 @@ class Gateway:
     Args:
         source: whose requests they are.
         delay_ns: of admission and routing together.
-        ahead: requests are dispatched when they are sent, though that may be before their time.
     """
 
     def __init__(
-        self, env: Environment, source: Part, delay_ns: int, dispatch: Dispatch, ahead: bool
+        self, env: Environment, source: Source, delay_ns: int, dispatch: Dispatch, outlook: Outlook
     ) -> None:
         self._env = env
         self._source = source
         self._delay_ns = delay_ns
         self._dispatch = dispatch
-        self._at_once = ahead or not delay_ns
+        self._outlook = outlook
         self._on_the_way: deque[tuple[int, Request]] = deque()
         """Admitted and not yet dispatched."""
 
@@ -38,7 +38,7 @@ class Gateway:
         """Requests have been sent."""
         delay_ns = self._delay_ns
         due = [(request.arrival_ns + delay_ns, request) for request in requests]
-        if self._at_once:
+        if not delay_ns or self._outlook.is_open:
             self._dispatch(due)
             return
         for one in due:
@@ -52,6 +52,8 @@ class Gateway:
 
     def quiet_until_ns(self) -> int:
         """Nobody leaves it before or at this time."""
+        if self._source.listens:
+            return NOT_AT_ALL_NS
         coming_ns = self._source.quiet_until_ns()
         if coming_ns < NEVER_NS:
             coming_ns += self._delay_ns

@@ -6,12 +6,13 @@ outside and nobody looks at it. Who could, and when at the earliest, every part 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from blis_py.core.request import NEVER_NS
 
-NOT_AT_ALL_NS = -1
-"""Somebody may come at any moment."""
+NOT_AT_ALL_NS = -NEVER_NS
+"""Somebody may come, or look, at any moment."""
 
 
 class Part(Protocol):
@@ -31,14 +32,31 @@ class Outlook:
     """
 
     def __init__(self, end_ns: int = NEVER_NS, none_ahead: bool = False) -> None:
-        self.parts: list[Part] = []
-        """Without any, nobody will ever disturb."""
+        self._parts: Sequence[Part] = ()
         self._end_ns = end_ns
         self._none_ahead = none_ahead
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
         """Nobody looks at an instance, and nothing not submitted yet reaches it, before or at this time."""
 
+    def over(self, *parts: Part) -> None:
+        """From now on these are asked; nobody else disturbs."""
+        self._parts = parts
+        self.look()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is any looking ahead, so that requests may be dispatched before their time."""
+        return self.until_ns != NOT_AT_ALL_NS
+
     def look(self) -> None:
         """Something has changed: asks every part again."""
-        if not self._none_ahead:
-            self.until_ns = min([self._end_ns, *[part.quiet_until_ns() for part in self.parts]])
+        if self._none_ahead:
+            return
+        until_ns = self._end_ns
+        for part in self._parts:
+            quiet_ns = part.quiet_until_ns()
+            if quiet_ns < until_ns:
+                until_ns = quiet_ns
+                if quiet_ns == NOT_AT_ALL_NS:
+                    break
+        self.until_ns = until_ns

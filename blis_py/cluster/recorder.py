@@ -68,7 +68,9 @@ class Recorder:
 
     def dispatched(self, requests: Sequence[Request], instances: Sequence[int]) -> None:
         """Where each of them goes."""
-        self.instance[[request.row for request in requests]] = instances
+        column = self.instance
+        for request, instance in zip(requests, instances, strict=True):
+            column[request.row] = instance
 
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""

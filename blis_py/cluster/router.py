@@ -28,7 +28,8 @@ class Router(Protocol):
     """Picks an instance by index for a request dispatched now."""
 
     looks_at_load: bool
-    """Whether the choice depends on the state of the instances. If not, it can be made ahead of time."""
+    """Whether the choice depends on the state of the instances, which is then looked at with every request.
+    If not, it can be made ahead of time."""
 
     def __call__(self, request: Request, now_ns: int) -> int: ...
 

@@ -93,14 +93,13 @@ def simulate(
     router = new_router(
         instances, Signals(instances, snapshot_refresh_ns), np.random.default_rng([seed, _ROUTER_STREAM])
     )
-    ahead = not (router.looks_at_load or source.listens or single_step)
     dispatch = Dispatcher(instances, router, recorder, outlook, progress)
-    gateway = Gateway(env, source, delay_ns, dispatch, ahead)
-    outlook.parts.append(gateway)
+    gateway = Gateway(env, source, delay_ns, dispatch, outlook)
+    outlook.over(dispatch, gateway)
     if source.listens:
         recorder.on_end = source.ended
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
-    source.start(env, make, gateway.receive, ahead)
+    source.start(env, make, gateway.receive, outlook.is_open)
     with _without_garbage_collector(), _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(int(env.now), *(i.now_ns for i in instances)) if horizon_ns is None else horizon_ns

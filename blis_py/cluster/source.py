@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 from simpy import Environment, Event
 
-from blis_py.cluster.outlook import Part
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.slo import instance_priorities
@@ -22,16 +21,13 @@ Send = Callable[[Sequence[Request]], None]
 """Sends requests on their way, in order of arrival: when they arrive, or before."""
 
 
-class Source(Part, Protocol):
-    """Sends requests into the cluster.
-
-    What else it says of itself is how long it will be quiet: see `Part`. One that listens cannot know.
-    """
+class Source(Protocol):
+    """Sends requests into the cluster."""
 
     table: RequestTable
     """All requests that may come. A source that listens fills in arrivals and deadlines as it sends."""
     listens: bool
-    """Whether the end of one request may bring another."""
+    """Whether the end of one request may bring another. Then nobody can look ahead."""
 
     def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
         """Begins to send; as SimPy processes, if it likes.
@@ -41,6 +37,10 @@ class Source(Part, Protocol):
             ahead: requests may be sent before they arrive. Nobody looks at the cluster's state to decide
                 where they go.
         """
+        ...
+
+    def quiet_until_ns(self) -> int:
+        """No request that has not been sent yet arrives before or at this time. Not asked if it listens."""
         ...
 
     def ended(self, request: Request, seen_ns: int) -> None:
