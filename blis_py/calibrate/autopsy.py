@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from blis_py.calibrate.causes import Findings
-from blis_py.calibrate.diffusion_recorded import Blocks, recorded_blocks
 from blis_py.calibrate.parity import Parity, predicted_steps
 from blis_py.calibrate.recorded import Lengths, recorded_lengths, scheduler_config
+from blis_py.calibrate.recorded_blocks import Blocks, recorded_blocks
 from blis_py.calibrate.rerun import measured_times, recorded_times, replay_record, rerun
 from blis_py.calibrate.step_bias import NONE, Corrected, Correction, StepBias, step_bias
 from blis_py.calibrate.token_times import TokenTimes

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.diffusion_recorded import Blocks
 from blis_py.calibrate.parity import Parity
 from blis_py.calibrate.recorded import Lengths
+from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.step_bias import Bias, StepBias
 from blis_py.core.config import SchedulerConfig
 

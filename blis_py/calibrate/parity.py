@@ -6,40 +6,15 @@ sees what the engine's saw, at the same step boundaries, and must plan the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from blis_py.calibrate.diffusion_recorded import Blocks, recorded_blocks
-from blis_py.calibrate.recorded import (
-    Lengths,
-    MeasuredSteps,
-    Recorded,
-    recorded_requests,
-    scheduler_config,
-    serve,
-)
+from blis_py.calibrate.composition import Composition, recorded_composition
+from blis_py.calibrate.playbacks import measured, predicted
+from blis_py.calibrate.recorded import Lengths
+from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.features import StepFeatures
-from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler
-from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.step_run import StepRun
-from blis_py.metrics.record import Outcome
-from blis_py.traces.steplog import Numbers, StepLog
-
-
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """Who does what in one step; requests by their number, in the order of the batch."""
-
-    decodes: Numbers
-    prefills: Numbers
-    chunks: Numbers
-    """Tokens of each prefill."""
-    admitted: Numbers
-    preempted: Numbers
-    features: StepFeatures
+from blis_py.traces.steplog import StepLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +55,7 @@ def replay_steps(log: StepLog) -> Parity:
     Raises:
         InputError: the log has no scheduler settings, or settings this version does not know.
     """
-    if "diffusion" in log.meta:
-        from blis_py.calibrate.diffusion_parity import replay_rounds
-
-        return replay_rounds(log)
-    scheduler = Scheduler(scheduler_config(log), track_longest=True)
-    ready_ns = log.requests["enqueue_ns"]
-    return _compare(
-        log, _served(log, scheduler, recorded_requests(log), ready_ns, MeasuredSteps(log, scheduler))
-    )
+    return _compare(log, measured(log).compositions())
 
 
 def predicted_steps(
@@ -108,20 +75,13 @@ def predicted_steps(
         lengths: other lengths than those recorded, see `recorded_requests`.
         blocks: of block diffusion, another mode or other rounds than the engine's.
     """
-    if "diffusion" in log.meta:
-        from blis_py.calibrate.diffusion_parity import predicted_rounds
-
-        executed, settings = blocks or recorded_blocks(log), config or scheduler_config(log)
-        return predicted_rounds(log, latency, config=settings, blocks=executed, lengths=lengths)
-    scheduler = Scheduler(config or scheduler_config(log), track_longest=True)
-    recorded = recorded_requests(log, block_size=scheduler.config.block_size, lengths=lengths)
-    ready_ns = [one.request.arrival_ns + latency.frontend.before_enqueue_ns for one in recorded]
-    return _compare(log, _served(log, scheduler, recorded, ready_ns, latency))
+    again = predicted(log, latency, config=config, lengths=lengths, blocks=blocks, track_longest=True)
+    return _compare(log, again.compositions())
 
 
 def _compare(log: StepLog, served: list[Composition]) -> Parity:
     compared = _until_failure(log)
-    recorded = [_recorded(log, index) for index in range(compared)]
+    recorded = [recorded_composition(log, index) for index in range(compared)]
     first: Difference | None = None
     identical = 0
     for index, engine in enumerate(recorded):
@@ -144,68 +104,8 @@ def _until_failure(log: StepLog) -> int:
 def _difference(step: int, engine: Composition, simulator: Composition | None) -> Difference:
     if simulator is None:
         return Difference(step, "steps", engine, None)
-    for part in (field.name for field in fields(Composition)):
+    for part in (field.name for field in fields(engine)):
         mine, theirs = getattr(engine, part), getattr(simulator, part)
         if mine != theirs:
             return Difference(step, part, mine, theirs)
     raise AssertionError("they are equal")
-
-
-def _recorded(log: StepLog, index: int) -> Composition:
-    steps = log.steps
-    return Composition(
-        decodes=steps["decode_ids"][index],
-        prefills=steps["prefill_ids"][index],
-        chunks=steps["prefill_chunks"][index],
-        admitted=steps["admitted_ids"][index],
-        preempted=steps["preempted_ids"][index],
-        features=log.features(index),
-    )
-
-
-def _served(
-    log: StepLog,
-    scheduler: Scheduler,
-    recorded: Sequence[Recorded],
-    ready_ns: Sequence[int],
-    latency: LatencyModel,
-) -> list[Composition]:
-    """What the simulator does in each step."""
-    tap = _Tap(scheduler, log.requests["number"])
-    serve(scheduler, recorded, ready_ns, latency, tap, single_step=True)
-    return tap.compositions
-
-
-class _Tap:
-    """Writes down who was in each step; see `blis_py.cluster.events.StepEvents`."""
-
-    def __init__(self, scheduler: Scheduler, numbers: Sequence[int]) -> None:
-        self.compositions: list[Composition] = []
-        self._scheduler = scheduler
-        self._numbers = numbers
-
-    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        scheduler = self._scheduler
-        self.compositions.append(
-            Composition(
-                decodes=self._of(scheduler.decoding),
-                prefills=self._of(request for request, _ in step.prefills),
-                chunks=tuple(tokens for _, tokens in step.prefills),
-                admitted=self._of(step.admitted),
-                preempted=self._of(step.preempted),
-                features=step.features,
-            )
-        )
-
-    def _of(self, requests: Iterable[Request]) -> Numbers:
-        return tuple(self._numbers[request.row] for request in requests)
-
-    def idle(self, duration_ns: int) -> None: ...
-
-    def unservable(self, request: Request, now_ns: int) -> None: ...
-
-    def timed_out(self, requests: list[Request]) -> None: ...
-
-    def finished(self, requests: list[Request]) -> None: ...
-
-    def ended(self, requests: list[Request], outcome: Outcome) -> None: ...

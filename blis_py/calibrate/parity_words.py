@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from blis_py.calibrate.parity import Composition, Difference, Parity
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.parity import Difference, Parity
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.traces.steplog import Numbers, StepLog
 

@@ -1,24 +1,15 @@
-"""A recorded run, as the simulator can serve it again: settings, requests and step times of a step log."""
+"""What a step log says of a run: settings, requests and step times, as the simulator needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from simpy import Environment
 
-from blis_py.cluster.autoregressive import AutoregressiveInstance
-from blis_py.cluster.events import StepEvents
-from blis_py.cluster.outlook import Outlook
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.features import StepFeatures
-from blis_py.core.request import NEVER_NS, Request
-from blis_py.core.scheduler import Scheduler
-from blis_py.core.step import Step
+from blis_py.core.request import Request
 from blis_py.errors import InputError
-from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
-from blis_py.latency.step_run import StepRun
 from blis_py.traces.steplog import Numbers, StepLog
 from blis_py.workload.table import Ints, RequestTable
 
@@ -149,58 +140,6 @@ def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]
     return [(keys[-(-end // recorded_size) - 1], end) for end in range(size, count * size + 1, size)]
 
 
-def serve(
-    scheduler: Scheduler,
-    recorded: Sequence[Recorded],
-    ready_ns: Sequence[int],
-    latency: LatencyModel,
-    events: StepEvents,
-    *,
-    single_step: bool,
-) -> int:
-    """Lets an instance of the simulator serve recorded requests; returns when it is done.
-
-    The answers' blocks of the requests that end can be shared from then on, as in the engine.
-
-    Args:
-        scheduler: fresh.
-        ready_ns: when each request reaches the queue.
-        events: told what happens.
-    """
-    published = [one.published for one in recorded]
-
-    def publish(step: Step, steps: int) -> None:
-        _publish_answers(scheduler, step, steps, published)
-
-    env, nobody_comes = Environment(), Outlook()
-    instance = AutoregressiveInstance(env, scheduler, latency, events, nobody_comes, single_step, publish)
-    arrivals = zip(ready_ns, [one.request for one in recorded], strict=True)
-    instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
-    env.run()
-    return instance.now_ns
-
-
-def _publish_answers(scheduler: Scheduler, step: Step, steps: int, published: Sequence[Numbers]) -> None:
-    """`steps` alike steps are over, and the scheduler has not been told.
-
-    Args:
-        published: keys of the answers' blocks, by `Request.row`.
-    """
-    if not scheduler.kv.prefix_caching:
-        return
-    for request in _ending(scheduler, step, steps):
-        scheduler.block_table(request)
-        request.block_keys = [*request.block_keys, *published[request.row]]
-
-
-def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
-    tick = scheduler.tick + steps
-    yield from [r for r in scheduler.decoding if r.finish_tick == tick]
-    for request, tokens in step.prefills:
-        if request.computed + tokens == request.num_tokens and request.generated + 1 == request.target:
-            yield request
-
-
 def step_durations(log: StepLog) -> Ints:
     """What each step cost, in ns: until the next one began, where anybody was there in between, else its end.
 
@@ -215,28 +154,3 @@ def step_durations(log: StepLog) -> Ints:
     unfinished = np.searchsorted(came, starts, side="right") - np.searchsorted(went, ends, side="right")
     durations: Ints = np.where(unfinished > 0, following, ends) - starts
     return durations
-
-
-class MeasuredSteps:
-    """A latency model that knows how long every step of a log took. For single steps of one scheduler."""
-
-    name = "measured"
-    provenance = "the times of a step log"
-    frontend = FrontendDelays()
-    uses_max_context = True
-
-    def __init__(self, log: StepLog, scheduler: Scheduler) -> None:
-        self._durations: list[int] = step_durations(log).tolist()
-        self._scheduler = scheduler
-
-    def step_ns(self, features: StepFeatures) -> int:
-        index = self._scheduler.tick
-        return self._durations[index] if index < len(self._durations) else 1
-
-    def step(self, features: StepFeatures) -> StepTime:
-        return StepTime(self.step_ns(features), 0)
-
-    def decode_run(
-        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
-    ) -> StepRun:
-        raise NotImplementedError("steps are replayed one by one")

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from blis_py.calibrate.diffusion_recorded import Blocks, recorded_blocks
-from blis_py.calibrate.recorded import (
-    COMPLETE,
-    Lengths,
-    MeasuredSteps,
-    Recorded,
-    recorded_requests,
-    request_ids,
-    requests_table,
-    scheduler_config,
-    serve,
-)
+from blis_py.calibrate.playbacks import measured, predicted
+from blis_py.calibrate.recorded import COMPLETE, Lengths, request_ids
+from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.token_times import TokenTimes, token_times
-from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.scheduler import Scheduler
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import RunRecord
 from blis_py.traces.itl import Ragged
@@ -72,16 +60,9 @@ def rerun_record(
     single_step: bool = False,
 ) -> RunRecord:
     """`rerun` with everything that a simulation records; rows as in the log's requests."""
-    if "diffusion" in log.meta:
-        from blis_py.calibrate.diffusion_rerun import rerun_blocks
-
-        executed = recorded_blocks(log) if blocks is None else blocks
-        return rerun_blocks(log, latency, executed, config=config or scheduler_config(log), lengths=lengths)
-    scheduler = Scheduler(config or scheduler_config(log), track_longest=latency.uses_max_context)
-    recorded = recorded_requests(log, block_size=scheduler.config.block_size, lengths=lengths)
-    before_ns = latency.frontend.before_enqueue_ns
-    ready_ns = [one.request.arrival_ns + before_ns for one in recorded]
-    return _record(scheduler, recorded, ready_ns, latency, single_step)
+    return predicted(
+        log, latency, config=config, lengths=lengths, blocks=blocks, single_step=single_step
+    ).record()
 
 
 def replay_record(log: StepLog) -> RunRecord:
@@ -89,28 +70,7 @@ def replay_record(log: StepLog) -> RunRecord:
 
     Its batches are the engine's as long as `replay_steps` says so.
     """
-    if "diffusion" in log.meta:
-        from blis_py.calibrate.diffusion_rerun import replay_blocks
-
-        return replay_blocks(log)
-    scheduler = Scheduler(scheduler_config(log), track_longest=True)
-    latency = MeasuredSteps(log, scheduler)
-    return _record(scheduler, recorded_requests(log), log.requests["enqueue_ns"], latency, single_step=True)
-
-
-def _record(
-    scheduler: Scheduler,
-    recorded: Sequence[Recorded],
-    ready_ns: Sequence[int],
-    latency: LatencyModel,
-    single_step: bool,
-) -> RunRecord:
-    recorder = Recorder(requests_table(recorded), latency.frontend)
-    recorder.ready_ns = np.array(ready_ns, dtype=np.int64)
-    recorder.instance[:] = 0
-    log = InstanceLog(recorder, scheduler, record_steps=False)
-    end_ns = serve(scheduler, recorded, ready_ns, latency, log, single_step=single_step)
-    return recorder.record(end_ns)
+    return measured(log).record()
 
 
 def recorded_times(log: StepLog, record: RunRecord, source: str) -> TokenTimes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import Protocol
 
 from simpy import Environment
 
-from blis_py.cluster.events import StepEvents
-from blis_py.cluster.instance import IDLE_NS, Instance
+from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.config import SchedulerConfig
@@ -18,6 +18,14 @@ from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.workload.table import RequestTable
+
+
+class StepEvents(Events, Protocol):
+    """What an autoregressive instance tells whoever keeps notes."""
+
+    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
+        """Alike steps are over; the scheduler has not been told yet."""
+        ...
 
 
 class AutoregressiveInstance(Instance):

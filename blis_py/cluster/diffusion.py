@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Protocol, cast
 
 from simpy import Environment
 
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
-from blis_py.cluster.events import RoundEvents
-from blis_py.cluster.instance import IDLE_NS, Instance
+from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
-from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
 from blis_py.workload.table import RequestTable
@@ -46,6 +45,22 @@ class BlockDiffusion:
     """Forwards that each block takes, of every request of the table."""
     config: DiffusionConfig = field(default_factory=DiffusionConfig)
     costs: DiffusionCosts = field(default_factory=DiffusionCosts)
+
+
+class RoundEvents(Events, Protocol):
+    """What a block-diffusion instance tells whoever keeps notes."""
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        """A round is over; `batch.features` are its own."""
+        ...
+
+    def batch(self, batch: Batch, outcome: Outcome) -> None:
+        """A batch is over; the scheduler has not been told yet."""
+        ...
+
+    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
+        """Blocks became final."""
+        ...
 
 
 class DiffusionInstance(Instance):
@@ -89,8 +104,8 @@ class DiffusionInstance(Instance):
         self._round_end_ns = 0
         self._calls = 0
         """Allocator calls that have been paid for."""
-        self._passed = 0
-        """Rounds so far."""
+        self.rounds_passed = 0
+        """So far, those of the batch under way included."""
 
     def _begin(self) -> int:
         """The next round of the batch, or the first of another."""
@@ -114,7 +129,7 @@ class DiffusionInstance(Instance):
         assert batch is not None
         self.now_ns = self._round_end_ns
         self._rounds_done += 1
-        self._passed += 1
+        self.rounds_passed += 1
         self._events.round(batch, start_ns, self.now_ns)
         outcome = self._outcome_fdfo(batch) if self._fdfo else self._outcome_sync()
         if outcome is not None:
@@ -182,7 +197,7 @@ class DiffusionInstance(Instance):
         return self._batch is not None
 
     def _cut(self, now_ns: int) -> None:
-        self.scheduler.kv.pool.tick = self._passed
+        self.scheduler.kv.pool.tick = self.rounds_passed
 
 
 class Diffusion:

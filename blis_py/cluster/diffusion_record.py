@@ -72,7 +72,7 @@ class DiffusionRun:
 
 
 class RunLog:
-    """Keeps what an instance tells, for `DiffusionRun`; see `blis_py.cluster.events.RoundEvents`."""
+    """Keeps what an instance tells, for `DiffusionRun`; see `blis_py.cluster.diffusion.RoundEvents`."""
 
     def __init__(self) -> None:
         self.log = DiffusionLog()

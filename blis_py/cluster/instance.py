@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from typing import Protocol
 
 from simpy import Environment, Event
 
 from blis_py.cluster.alarm import Alarm
-from blis_py.cluster.events import Events
 from blis_py.cluster.outlook import Outlook
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import Request
@@ -19,6 +19,30 @@ from blis_py.metrics.record import Outcome
 
 IDLE_NS = -1
 """There is nothing to compute."""
+
+
+class Events(Protocol):
+    """What an instance tells whoever keeps notes: the fate of requests."""
+
+    def idle(self, duration_ns: int) -> None:
+        """There was nothing to do before the next step."""
+        ...
+
+    def unservable(self, request: Request, now_ns: int) -> None:
+        """It can never be served."""
+        ...
+
+    def timed_out(self, requests: list[Request]) -> None:
+        """Their clients gave up, at the latest during the step that has just ended."""
+        ...
+
+    def finished(self, requests: list[Request]) -> None:
+        """Their last tokens were emitted with the latest step."""
+        ...
+
+    def ended(self, requests: list[Request], outcome: Outcome) -> None:
+        """Where requests stand, and how far they came. They are settled."""
+        ...
 
 
 class Instance:

@@ -138,7 +138,7 @@ class Recorder:
 
 
 class InstanceLog:
-    """What one instance did, and the fate of the requests dispatched to it; see `blis_py.cluster.events`.
+    """What one instance did, and the fate of the requests dispatched to it. Its methods are `StepEvents`.
 
     Args:
         scheduler: the instance's: a `Scheduler` or, of block diffusion, a `DiffusionScheduler`.

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from blis_py.calibrate.parity import Composition, Difference, Parity, replay_steps
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.parity import Difference, Parity, replay_steps
 from blis_py.calibrate.parity_words import explain
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import FEATURE_NAMES, StepFeatures

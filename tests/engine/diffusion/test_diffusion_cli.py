@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blis_py.calibrate.diffusion_parity import replay_rounds
+from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
 from blis_py.traces.steplog import read_step_log
 from engine.tiny import checkpoint
@@ -35,7 +35,7 @@ def test_prompts_are_answered_without_asking_for_temperature_0(
     assert main(["engine", "generate", *MODEL, *given, *limits]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [check(row["prompt"], row["text"]) for row in rows] == [True, True]
-    parity = replay_rounds(read_step_log(log))
+    parity = replay_steps(read_step_log(log))
     assert parity.first is None
     assert parity.steps > 1
 

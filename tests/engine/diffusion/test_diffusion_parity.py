@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stub_blocks import CHOICES, VOCAB, StubModel, params, run_all, stub_engine
 
-from blis_py.calibrate.diffusion_parity import replay_rounds
+from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.errors import InputError
@@ -66,7 +66,7 @@ def busy_run(seed: int, requests: int = 40, model: StubModel | None = None, **gi
 )
 def test_the_simulator_forms_the_same_batches(scheduler: str, fdfo: bool, config: dict[str, Any]) -> None:
     log = busy_run(1, scheduler=scheduler, fdfo=fdfo, **config).recorder.log()
-    parity = replay_rounds(log)
+    parity = replay_steps(log)
     assert parity.first is None
     assert parity.identical == parity.steps == len(log) > 100
 
@@ -92,14 +92,14 @@ def test_whatever_happens(
         num_kv_blocks=pages,
         max_num_seqs=slots,
     )
-    assert replay_rounds(engine.recorder.log()).first is None
+    assert replay_steps(engine.recorder.log()).first is None
 
 
 def test_a_failed_round_ends_the_comparison() -> None:
     engine = busy_run(2, model=StubModel(fail_at=60))
     log = engine.recorder.log()
     assert sum(log.steps["failed"]) == 1
-    parity = replay_rounds(log)
+    parity = replay_steps(log)
     assert parity.first is None
     assert parity.identical == parity.steps == log.steps["failed"].index(1)
 
@@ -111,7 +111,7 @@ def test_a_log_comes_back_as_it_was_written(tmp_path: Path, name: str) -> None:
     read = read_step_log(tmp_path / name)
     assert (read.meta, read.steps, read.requests) == (log.meta, log.steps, log.requests)
     assert isinstance(read.features(5), DiffusionFeatures)
-    assert replay_rounds(read).first is None
+    assert replay_steps(read).first is None
 
 
 def test_another_batch_is_noticed() -> None:
@@ -121,7 +121,7 @@ def test_another_batch_is_noticed() -> None:
         1 + log.requests["block_rounds"][row][0],
         *log.requests["block_rounds"][row][1:],
     )
-    parity = replay_rounds(log)
+    parity = replay_steps(log)
     assert parity.first is not None
     assert parity.identical < parity.steps
 
@@ -153,7 +153,7 @@ def test_a_log_of_another_engine_is_refused() -> None:
     log = busy_run(5, 5).recorder.log()
     del log.meta["diffusion"]
     with pytest.raises(InputError, match="not one of block diffusion"):
-        replay_rounds(log)
+        replay_steps(log)
 
 
 def test_blis_parity_compares_rounds_and_says_where_they_part(

@@ -1,22 +1,14 @@
-"""A recorded run of block diffusion, as the simulator can serve it again."""
+"""What a step log says of block diffusion: how blocks were executed, and the rounds they took."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from simpy import Environment
-
 from blis_py.calibrate.recorded import Recorded, request_ids
-from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
-from blis_py.cluster.events import RoundEvents
-from blis_py.cluster.outlook import Outlook
-from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.cluster.diffusion import DiffusionCosts
 from blis_py.core.diffusion_config import DiffusionConfig
-from blis_py.core.diffusion_request import DiffusionRequest
-from blis_py.core.request import Request
 from blis_py.errors import InputError
-from blis_py.latency.base import LatencyModel
 from blis_py.traces.steplog import StepLog
 
 Rounds = Mapping[int, Sequence[int]]
@@ -30,6 +22,11 @@ class Blocks:
     config: DiffusionConfig
     rounds: Rounds
     costs: DiffusionCosts = field(default_factory=DiffusionCosts)
+
+
+def of_blocks(log: StepLog) -> bool:
+    """Whether it is the log of a block-diffusion engine."""
+    return "diffusion" in log.meta or "block_rounds" in log.requests
 
 
 def diffusion_config(log: StepLog) -> DiffusionConfig:
@@ -73,53 +70,3 @@ def rounds_of_each(
         given += own[number][len(given) : count]
         result.append([*given, *[mean] * (count - len(given))])
     return result
-
-
-def serve_blocks(
-    core: DiffusionScheduler,
-    recorded: Sequence[Recorded],
-    ready_ns: Sequence[int],
-    latency: LatencyModel,
-    events: RoundEvents,
-    rounds: Sequence[Sequence[int]],
-    costs: DiffusionCosts | None = None,
-) -> int:
-    """Lets an instance of the simulator serve recorded requests; returns when it is done.
-
-    Args:
-        core: fresh.
-        ready_ns: when each request reaches the queue.
-        events: told what happens.
-        rounds: forwards of each block, by the row of the request.
-    """
-    requests = [_of_blocks(one.request) for one in recorded]
-    prompt_keys = [len(request.block_keys) for request in requests]
-
-    def new_keys(request: DiffusionRequest) -> Sequence[Hashable]:
-        """Keys of the pages that the commit of its block completes."""
-        if not core.kv.prefix_caching:
-            return ()
-        row, pages = request.row, (request.computed + core.diffusion.block_tokens) // core.config.block_size
-        first = len(request.block_keys) - prompt_keys[row]
-        return recorded[row].published[first : pages - prompt_keys[row]]
-
-    env = Environment()
-    instance = DiffusionInstance(env, core, latency, events, Outlook(), rounds, costs, new_keys=new_keys)
-    arrivals = zip(ready_ns, requests, strict=True)
-    instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
-    env.run()
-    return instance.now_ns
-
-
-def _of_blocks(old: Request) -> DiffusionRequest:
-    return DiffusionRequest(
-        old.id,
-        old.arrival_ns,
-        old.prompt_tokens,
-        old.output_tokens,
-        old.max_tokens,
-        old.priority,
-        old.deadline_ns,
-        old.block_keys,
-        old.row,
-    )

@@ -1,0 +1,93 @@
+"""A recorded run, set up so that the simulator's own instance can serve it again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.recorded import Recorded, requests_table, step_durations
+from blis_py.cluster.instance import Instance
+from blis_py.cluster.recorder import Recorder
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
+from blis_py.latency.step_run import StepRun
+from blis_py.metrics.record import RunRecord
+from blis_py.traces.steplog import StepLog
+from blis_py.workload.table import RequestTable
+
+
+class Playback(ABC):
+    """The requests of a log and when they reach the queue; to be served once.
+
+    Args:
+        recorded: fresh.
+        ready_ns: when each of them reaches the queue.
+    """
+
+    def __init__(
+        self, log: StepLog, recorded: Sequence[Recorded], ready_ns: Sequence[int], latency: LatencyModel
+    ) -> None:
+        self.log, self.recorded, self.ready_ns, self.latency = log, recorded, ready_ns, latency
+
+    def record(self) -> RunRecord:
+        """Everything that a simulation records; rows as in the log's requests."""
+        recorder = self._recorder(requests_table(self.recorded))
+        recorder.ready_ns = np.array(self.ready_ns, dtype=np.int64)
+        recorder.instance[:] = 0
+        return recorder.record(self._served(recorder))
+
+    @abstractmethod
+    def compositions(self) -> list[Composition]:
+        """What the simulator does in each step."""
+
+    @abstractmethod
+    def _recorder(self, table: RequestTable) -> Recorder: ...
+
+    @abstractmethod
+    def _served(self, recorder: Recorder) -> int:
+        """Serves the requests, and returns when that is done."""
+
+    def _submitted(self, instance: Instance, requests: Sequence[Request]) -> int:
+        """Lets an instance serve them; returns when it is done."""
+        arrivals = zip(self.ready_ns, requests, strict=True)
+        instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
+        instance.env.run()
+        return instance.now_ns
+
+
+class MeasuredTimes:
+    """A latency model that knows how long every step of a log took. For single steps of one instance.
+
+    Args:
+        passed: steps so far.
+    """
+
+    name = "measured"
+    provenance = "the times of a step log"
+    frontend = FrontendDelays()
+    uses_max_context = True
+
+    def __init__(self, log: StepLog, passed: Callable[[], int]) -> None:
+        self._durations: list[int] = step_durations(log).tolist()
+        self._passed = passed
+
+    def step_ns(self, features: StepFeatures) -> int:
+        index = self._passed()
+        return self._durations[index] if index < len(self._durations) else 1
+
+    def step(self, features: StepFeatures) -> StepTime:
+        return StepTime(self.step_ns(features), 0)
+
+    def decode_run(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> StepRun:
+        raise NotImplementedError("steps are replayed one by one")
+
+
+def ready_times(recorded: Sequence[Recorded], latency: LatencyModel) -> list[int]:
+    """When requests reach the queue, if they come when they came."""
+    return [one.request.arrival_ns + latency.frontend.before_enqueue_ns for one in recorded]

@@ -1,0 +1,174 @@
+"""Recorded runs of block diffusion, served again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import cast
+
+from simpy import Environment
+
+from blis_py.calibrate.composition import Composition, RoundComposition, without_outcome
+from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
+from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
+from blis_py.calibrate.recorded_blocks import Blocks, diffusion_config, rounds_of_each
+from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
+from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.recorder import Recorder
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion import DiffusionScheduler
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
+from blis_py.core.request import Request
+from blis_py.latency.base import LatencyModel
+from blis_py.metrics.record import Outcome as Fate
+from blis_py.traces.steplog import Numbers, StepLog
+from blis_py.workload.table import RequestTable
+
+NEVER_DONE = 1 << 40
+"""Rounds of a block whose request left before it was final."""
+
+
+class RoundPlayback(Playback):
+    """Blocks take the rounds they took; their pages can be shared from then on, as in the engine."""
+
+    def __init__(
+        self,
+        log: StepLog,
+        recorded: Sequence[Recorded],
+        ready_ns: Sequence[int],
+        latency: LatencyModel,
+        core: DiffusionScheduler,
+        rounds: Sequence[Sequence[int]],
+        costs: DiffusionCosts,
+    ) -> None:
+        super().__init__(log, recorded, ready_ns, latency)
+        self._core, self._rounds, self._costs = core, rounds, costs
+        self._instance: DiffusionInstance | None = None
+
+    @property
+    def passed(self) -> int:
+        """Rounds so far."""
+        return 0 if self._instance is None else self._instance.rounds_passed
+
+    def compositions(self) -> list[Composition]:
+        tap = _Tap()
+        self._serve(tap)
+        return [*tap.compositions]
+
+    def _recorder(self, table: RequestTable) -> Recorder:
+        return DiffusionRecorder(table, self.latency.frontend, self._core.diffusion.block_tokens)
+
+    def _served(self, recorder: Recorder) -> int:
+        log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), self._core, record_steps=False)
+        return self._serve(log)
+
+    def _serve(self, events: RoundEvents) -> int:
+        requests = [_of_blocks(one.request) for one in self.recorded]
+        prompt_keys = [len(request.block_keys) for request in requests]
+        core = self._core
+
+        def new_keys(request: DiffusionRequest) -> Sequence[Hashable]:
+            """Keys of the pages that the commit of its block completes."""
+            if not core.kv.prefix_caching:
+                return ()
+            row, end = request.row, request.computed + core.diffusion.block_tokens
+            pages, first = end // core.config.block_size, len(request.block_keys) - prompt_keys[row]
+            return self.recorded[row].published[first : pages - prompt_keys[row]]
+
+        env, nobody_else = Environment(), Outlook()
+        how = (self._rounds, self._costs)
+        self._instance = DiffusionInstance(
+            env, core, self.latency, events, nobody_else, *how, new_keys=new_keys
+        )
+        return self._submitted(self._instance, requests)
+
+
+def as_measured(log: StepLog) -> RoundPlayback:
+    """With the measured round times; requests come at the engine's boundaries."""
+    core = DiffusionScheduler(scheduler_config(log), diffusion_config(log))
+    rounds = [[*own, NEVER_DONE] for own in log.requests["block_rounds"]]
+    latency = MeasuredTimes(log, lambda: playback.passed)
+    ready_ns = log.requests["enqueue_ns"]
+    playback = RoundPlayback(log, recorded_requests(log), ready_ns, latency, core, rounds, DiffusionCosts())
+    return playback
+
+
+def as_predicted(
+    log: StepLog,
+    latency: LatencyModel,
+    config: SchedulerConfig,
+    blocks: Blocks,
+    lengths: Lengths | None = None,
+) -> RoundPlayback:
+    """With round times from a latency model; requests come when they came.
+
+    Args:
+        blocks: the mode, and the rounds of every block, maybe others than the engine's.
+    """
+    core = DiffusionScheduler(config, blocks.config)
+    recorded = recorded_requests(log, block_size=config.block_size, lengths=lengths)
+    rounds = rounds_of_each(log, recorded, blocks, config.max_model_len)
+    ready_ns = ready_times(recorded, latency)
+    return RoundPlayback(log, recorded, ready_ns, latency, core, rounds, blocks.costs)
+
+
+def _of_blocks(old: Request) -> DiffusionRequest:
+    return DiffusionRequest(
+        old.id,
+        old.arrival_ns,
+        old.prompt_tokens,
+        old.output_tokens,
+        old.max_tokens,
+        old.priority,
+        old.deadline_ns,
+        old.block_keys,
+        old.row,
+    )
+
+
+class _Tap:
+    """Writes down who was in each round; see `RoundEvents`."""
+
+    def __init__(self) -> None:
+        self.compositions: list[RoundComposition] = []
+        self._batches = 0
+        self._begins = True
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        first = self._begins
+        self._begins = False
+        self.compositions.append(
+            RoundComposition(
+                decodes=_numbers(batch.denoise),
+                prefills=_numbers([request for request, _ in batch.prefills]) if first else (),
+                chunks=tuple(tokens for _, tokens in batch.prefills) if first else (),
+                admitted=_numbers(batch.admitted) if first else (),
+                preempted=_numbers(batch.preempted) if first else (),
+                features=without_outcome(batch.features),
+                batch=self._batches,
+                committed=(),
+            )
+        )
+
+    def batch(self, batch: Batch, outcome: Outcome) -> None:
+        self._batches += 1
+        self._begins = True
+
+    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
+        committed = _numbers([commit.request for commit in commits])
+        self.compositions[-1] = replace(self.compositions[-1], committed=committed)
+
+    def idle(self, duration_ns: int) -> None: ...
+
+    def unservable(self, request: Request, now_ns: int) -> None: ...
+
+    def timed_out(self, requests: list[Request]) -> None: ...
+
+    def finished(self, requests: list[Request]) -> None: ...
+
+    def ended(self, requests: list[Request], outcome: Fate) -> None: ...
+
+
+def _numbers(requests: Sequence[Request]) -> Numbers:
+    return tuple(request.row for request in requests)

@@ -1,0 +1,131 @@
+"""Recorded runs of autoregressive requests, served again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from simpy import Environment
+
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
+from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
+from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.step_run import StepRun
+from blis_py.metrics.record import Outcome
+from blis_py.traces.steplog import Numbers, StepLog
+from blis_py.workload.table import RequestTable
+
+
+class StepPlayback(Playback):
+    """The answers' blocks of the requests that end can be shared from then on, as in the engine."""
+
+    def __init__(
+        self,
+        log: StepLog,
+        recorded: Sequence[Recorded],
+        ready_ns: Sequence[int],
+        latency: LatencyModel,
+        scheduler: Scheduler,
+        single_step: bool,
+    ) -> None:
+        super().__init__(log, recorded, ready_ns, latency)
+        self._scheduler, self._single_step = scheduler, single_step
+
+    def compositions(self) -> list[Composition]:
+        tap = _Tap(self._scheduler, self.log.requests["number"])
+        self._serve(tap, single_step=True)
+        return tap.compositions
+
+    def _recorder(self, table: RequestTable) -> Recorder:
+        return Recorder(table, self.latency.frontend)
+
+    def _served(self, recorder: Recorder) -> int:
+        return self._serve(InstanceLog(recorder, self._scheduler, record_steps=False), self._single_step)
+
+    def _serve(self, events: StepEvents, single_step: bool) -> int:
+        env, nobody_else = Environment(), Outlook()
+        instance = AutoregressiveInstance(
+            env, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
+        )
+        return self._submitted(instance, [one.request for one in self.recorded])
+
+    def _publish_answers(self, step: Step, steps: int) -> None:
+        scheduler = self._scheduler
+        if not scheduler.kv.prefix_caching:
+            return
+        for request in _ending(scheduler, step, steps):
+            scheduler.block_table(request)
+            request.block_keys = [*request.block_keys, *self.recorded[request.row].published]
+
+
+def as_measured(log: StepLog) -> StepPlayback:
+    """With the measured step times; requests come at the engine's step boundaries."""
+    scheduler = Scheduler(scheduler_config(log), track_longest=True)
+    latency = MeasuredTimes(log, lambda: scheduler.tick)
+    ready_ns = log.requests["enqueue_ns"]
+    return StepPlayback(log, recorded_requests(log), ready_ns, latency, scheduler, single_step=True)
+
+
+def as_predicted(
+    log: StepLog,
+    latency: LatencyModel,
+    config: SchedulerConfig,
+    lengths: Lengths | None = None,
+    single_step: bool = False,
+    track_longest: bool = False,
+) -> StepPlayback:
+    """With step times from a latency model; requests come when they came."""
+    scheduler = Scheduler(config, track_longest=track_longest or latency.uses_max_context)
+    recorded = recorded_requests(log, block_size=config.block_size, lengths=lengths)
+    return StepPlayback(log, recorded, ready_times(recorded, latency), latency, scheduler, single_step)
+
+
+def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
+    """Who ends with `steps` alike steps; the scheduler has not been told that they are over."""
+    tick = scheduler.tick + steps
+    yield from [r for r in scheduler.decoding if r.finish_tick == tick]
+    for request, tokens in step.prefills:
+        if request.computed + tokens == request.num_tokens and request.generated + 1 == request.target:
+            yield request
+
+
+class _Tap:
+    """Writes down who was in each step; see `StepEvents`."""
+
+    def __init__(self, scheduler: Scheduler, numbers: Sequence[int]) -> None:
+        self.compositions: list[Composition] = []
+        self._scheduler = scheduler
+        self._numbers = numbers
+
+    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
+        self.compositions.append(
+            Composition(
+                decodes=self._of(self._scheduler.decoding),
+                prefills=self._of(request for request, _ in step.prefills),
+                chunks=tuple(tokens for _, tokens in step.prefills),
+                admitted=self._of(step.admitted),
+                preempted=self._of(step.preempted),
+                features=step.features,
+            )
+        )
+
+    def _of(self, requests: Iterable[Request]) -> Numbers:
+        return tuple(self._numbers[request.row] for request in requests)
+
+    def idle(self, duration_ns: int) -> Any: ...
+
+    def unservable(self, request: Request, now_ns: int) -> None: ...
+
+    def timed_out(self, requests: list[Request]) -> None: ...
+
+    def finished(self, requests: list[Request]) -> None: ...
+
+    def ended(self, requests: list[Request], outcome: Outcome) -> None: ...
