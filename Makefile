@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 COMPILER := $(CURDIR)/$(VENV)/compiler
 native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) && \
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
-NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency)))
+NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
 .PHONY: run native test lint bench docs gpu clean
 

@@ -56,7 +56,7 @@ def measure(
         "output_tokens": output_tokens,
         "load": load,
         "requests": requests,
-        "steps": sum(len(instance.step_end_ns) for instance in jumped.record.instances),
+        "steps": sum(instance.steps for instance in jumped.record.instances),
         "mean_decode_batch": mean_decode_batch(jumped.record),
         "jump_cpu_s": jumped.cpu_s,
         "jump_calibration_ns": jumped.calibration_ns,

@@ -75,5 +75,5 @@ def timed(simulation: api.Simulation, *, repeat: int, single_step: bool = False)
 
 def mean_decode_batch(record: RunRecord) -> float:
     """Decode sequences per step, over all instances."""
-    steps = sum(len(instance.step_end_ns) for instance in record.instances)
+    steps = sum(instance.steps for instance in record.instances)
     return sum(instance.decode_tokens for instance in record.instances) / steps

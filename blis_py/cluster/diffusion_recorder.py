@@ -84,10 +84,10 @@ class DiffusionInstanceLog(InstanceLog):
             return
         first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
         block, per_token_ns = self._recorder.block_tokens, self._recorder.frontend.per_token_ns
-        ends_ns, emitting, tokens = self._ends.ns(), list(_emitting(request)), 0
+        ends, emitting, tokens = self._ends, list(_emitting(request)), 0
         for index, step in enumerate(emitting):
             tokens = first + index * block
-            if ends_ns[step] + tokens * per_token_ns > finish_ns:
+            if ends.one(step) + tokens * per_token_ns > finish_ns:
                 self._keep(request, emitting[:index], tokens - (block if index else first))
                 return
 

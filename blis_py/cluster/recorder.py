@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.cluster.step_ends import StepEnds
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.step_ends import StepEnds
 from blis_py.workload.table import Ints, RequestTable
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
@@ -111,8 +111,8 @@ class Recorder:
         }
         for row in gave_up.tolist():
             emitted, last = int(self.emitted_tokens[row]), int(self.last_step[row])
-            ends, finish_ns = instances[self.instance[row]].step_end_ns, self.finish_ns[row]
-            while emitted and ends[last] + emitted * self.frontend.per_token_ns > finish_ns:
+            ends, finish_ns = instances[self.instance[row]].step_ends, self.finish_ns[row]
+            while emitted and ends.one(last) + emitted * self.frontend.per_token_ns > finish_ns:
                 emitted -= 1
                 last = before.pop((row, last), last - 1)
             self.emitted_tokens[row] = emitted
@@ -130,10 +130,10 @@ class Recorder:
         first_token_ns, last_token_ns = _unset(len(self.table)), _unset(len(self.table))
         for index, record in enumerate(instances):
             rows = np.flatnonzero((self.instance == index) & (self.emitted_tokens > 0))
-            first, last = self.first_step[rows], self.last_step[rows]
-            first_token_ns[rows] = record.step_end_ns[first] + self.frontend.per_token_ns
+            ends_ns = record.step_ends.at(np.concatenate((self.first_step[rows], self.last_step[rows])))
+            first_token_ns[rows] = ends_ns[: len(rows)] + self.frontend.per_token_ns
             tokens_ns = self.emitted_tokens[rows] * self.frontend.per_token_ns
-            last_token_ns[rows] = record.step_end_ns[last] + tokens_ns
+            last_token_ns[rows] = ends_ns[len(rows) :] + tokens_ns
         return first_token_ns, last_token_ns
 
 
@@ -246,7 +246,7 @@ class InstanceLog:
             }
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
-            step_end_ns=self._ends.ns(),
+            step_ends=self._ends,
             busy_ns=self._busy_ns(),
             peak_kv_blocks=max(pool.total - pool.least_free, self._scheduler.blocks_in_use()),
             kv_block_steps=pool.in_use_ticks,

@@ -46,7 +46,7 @@ class DecodeLine(NamedTuple):
 
 
 class LineRun(StepRun):
-    """A run along a line. Only its end has been worked out; see `ends_of`."""
+    """A run along a line. Only its end has been worked out; see `PackedRuns`."""
 
     def __init__(
         self, line: DecodeLine, kv_tokens: int, growth: int, start_ns: int, steps: int, end_ns: int
@@ -63,7 +63,7 @@ class LineRun(StepRun):
         return run_along(self.line, self.kv_tokens, self.growth, self.steps, self.start_ns, time_ns)
 
     def ends_ns(self) -> Ints:
-        return ends_of([self])
+        return PackedRuns([self]).ends_ns()
 
 
 def run_along(
@@ -113,43 +113,63 @@ def _check_clock(longest: float, unit_ns: int) -> None:
         raise OverflowError("a step takes more than a century")
 
 
-def ends_of(runs: Sequence[LineRun]) -> Ints:
-    """End of each step of each of the runs, one run after the other: many of them at a time."""
-    lines: dict[int, DecodeLine] = {}
-    place_of: dict[int, int] = {}
-    facts: list[int] = []
-    for run in runs:
-        line, name = run.line, id(run.line)
-        if name not in lines:
-            lines[name], place_of[name] = line, len(lines)
-        facts += (run.steps, run.kv_tokens, run.growth, run.start_ns, run.end_ns, place_of[name])
-    steps, kv_tokens, growth, start_ns, end_ns, places = np.array(array("q", facts)).reshape(-1, 6).T
-    base, x0, x1, y0, y1, unit_ns, fixed_ns = np.array(list(lines.values())).T[:, places]
-    firsts = steps.cumsum() - steps
+_AT_AN_END = DecodeLine(0.0, 0.0, 0.0, 0.0, 0.0, unit_ns=0)
+"""Of a single step of which only the end is known: it "begins" there."""
 
-    def each(values: Any) -> Any:
-        """Of each run -> of each step."""
-        return values[0] if (values == values[0]).all() else values.repeat(steps)
 
-    def summed(terms: Any, begin: Ints, end: Ints) -> Any:
-        """Running sums; those of a run start from its `begin` and come to its `end`."""
-        terms[firsts] += begin
-        terms[firsts[1:]] -= end[:-1]
-        return terms.cumsum()
+class PackedRuns:
+    """Runs along lines, and single steps, as numbers; the end of each of their steps can be worked out."""
 
-    further = growth.astype(float).repeat(steps)
-    further[firsts] = 0
-    s = summed(further, kv_tokens, kv_tokens + growth * (steps - 1))
-    price = s * each(x1)
-    price += each(x0)
-    if (x0 != y0).any() or (x1 != y1).any():
-        np.maximum(price, s * each(y1) + each(y0), out=price)
-    price += each(base)
-    ns = np.maximum(price.astype(np.int64), 1)
-    ns *= each(unit_ns.astype(np.int64))
-    ns += each(fixed_ns.astype(np.int64))
-    ends: Ints = summed(ns, start_ns, end_ns)
-    return ends
+    BYTES = 48
+    """Of one run."""
+
+    def __init__(self, runs: Sequence[StepRun]) -> None:
+        lines: dict[int, DecodeLine] = {}
+        place_of: dict[int, int] = {}
+        facts: list[int] = []
+        for run in runs:
+            if isinstance(run, LineRun):
+                line, start_ns, end_ns = run.line, run.start_ns, run.end_ns
+                kv_tokens, growth = run.kv_tokens, run.growth
+            else:
+                line, start_ns, end_ns = _AT_AN_END, run.end_ns, run.end_ns
+                kv_tokens = growth = 0
+            name = id(line)
+            if name not in lines:
+                lines[name], place_of[name] = line, len(lines)
+            facts += (run.steps, kv_tokens, growth, start_ns, end_ns, place_of[name])
+        self._lines = list(lines.values())
+        self._facts = np.array(array("q", facts)).reshape(-1, 6)
+
+    def ends_ns(self) -> Ints:
+        """End of each step of each of the runs, one run after the other: many of them at a time."""
+        steps, kv_tokens, growth, start_ns, end_ns, places = self._facts.T
+        base, x0, x1, y0, y1, unit_ns, fixed_ns = np.array(self._lines).T[:, places]
+        firsts = steps.cumsum() - steps
+
+        def each(values: Any) -> Any:
+            """Of each run -> of each step."""
+            return values[0] if (values == values[0]).all() else values.repeat(steps)
+
+        def summed(terms: Any, begin: Ints, end: Ints) -> Any:
+            """Running sums; those of a run start from its `begin` and come to its `end`."""
+            terms[firsts] += begin
+            terms[firsts[1:]] -= end[:-1]
+            return terms.cumsum()
+
+        further = growth.astype(float).repeat(steps)
+        further[firsts] = 0
+        s = summed(further, kv_tokens, kv_tokens + growth * (steps - 1))
+        price = s * each(x1)
+        price += each(x0)
+        if (x0 != y0).any() or (x1 != y1).any():
+            np.maximum(price, s * each(y1) + each(y0), out=price)
+        price += each(base)
+        ns = np.maximum(price.astype(np.int64), 1)
+        ns *= each(unit_ns.astype(np.int64))
+        ns += each(fixed_ns.astype(np.int64))
+        ends: Ints = summed(ns, start_ns, end_ns)
+        return ends
 
 
 def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int) -> PricedRun:

@@ -84,6 +84,40 @@ class Distribution:
         return float(self.values[np.searchsorted(self.upto, rank, side="right")])
 
 
+class Tally:
+    """Counts values as they come; they are kept once each, however often they occur."""
+
+    _MOST_PARTS = 1 << 20
+    """Values to gather before equal ones are put together."""
+
+    def __init__(self) -> None:
+        self._values: list[Ints] = []
+        self._counts: list[Ints] = []
+        self._kept = 0
+        """Different values when they were last put together."""
+        self._parts = 0
+
+    def add(self, values: Ints, counts: Ints) -> None:
+        """Each value so many times."""
+        self._values.append(values)
+        self._counts.append(counts)
+        self._parts += len(values)
+        if self._parts > self._MOST_PARTS + 2 * self._kept:
+            self._put_together()
+
+    def _put_together(self) -> None:
+        values, place = np.unique(np.concatenate([*self._values, np.zeros(0, np.int64)]), return_inverse=True)
+        counts = np.zeros(len(values), dtype=np.int64)
+        np.add.at(counts, place, np.concatenate([*self._counts, np.zeros(0, np.int64)]))
+        self._values, self._counts = [values], [counts]
+        self._kept = self._parts = len(values)
+
+    def distribution(self) -> Distribution:
+        """What has been counted."""
+        self._put_together()
+        return Distribution.weighted(self._values[0], self._counts[0])
+
+
 def weighted_percentile(values: Numbers, weights: Ints, q: float) -> float:
     """`numpy.percentile(numpy.repeat(values, weights), q)` without the expansion.
 

@@ -1,21 +1,23 @@
 """Inter-token latencies of a million requests without storing one number per token.
 
 Within an instance, everybody who emitted with two consecutive steps saw the same gap between them:
-the step's duration plus the front end's cost per token. So a gap is stored once per step and weighted by
+the step's duration plus the front end's cost per token. So a gap is counted once per step, weighted by
 the number of requests that saw it, which a difference array over each request's steps gives. Interrupted
 requests (`RunRecord.breaks`) saw one long gap instead of the steps they missed.
 
-In block diffusion the gaps are those between blocks, counting the front end's cost of a full block.
+Steps are looked at some hundred thousand at a time: memory follows the requests and the number of different
+gaps, not the steps. In block diffusion the gaps are those between blocks, counting the front end's cost of a
+full block.
 """
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.metrics.distribution import Distribution
+from blis_py.metrics.distribution import Distribution, Tally
 from blis_py.metrics.record import RunRecord
 from blis_py.workload.table import Ints
 
@@ -26,69 +28,107 @@ class TokenGaps:
     """The gaps between the output tokens of a run."""
 
     def __init__(self, record: RunRecord) -> None:
-        ends = [instance.step_end_ns for instance in record.instances]
         self._record = record
-        self._offset: Ints = np.cumsum([0, *map(len, ends)])
-        """Where the steps of each instance begin."""
-        self._num_steps = int(self._offset[-1])
-        end_ns = np.concatenate([*ends, np.zeros(0, np.int64)])
-        self._step_gap_ns = _gaps(end_ns, self._offset[:-1])
-        self._breaks = record.breaks
-        request, before, after = self._breaks.T
-        offset = self._offset[record.instance[request]]
-        self._before, self._after = before + offset, after + offset
-        break_gap_ns = end_ns[self._after] - end_ns[self._before]
+        self._num_steps = [instance.steps for instance in record.instances]
         self._front_end_ns = record.frontend.per_token_ns * record.tokens_per_output
-        self._gap_ns = np.concatenate((self._step_gap_ns, break_gap_ns))
-        self._gap_ns += self._front_end_ns
-        self._values: tuple[Ints, Rows] | None = None
-        """The different gaps, sorted, and which of them each gap is."""
-
-    def of_instance(self, index: int) -> TokenGaps:
-        """Those of one instance. Rows asked for must lie on it."""
-        first, end = self._offset[index : index + 2]
-        own = np.flatnonzero(self._record.instance[self._breaks[:, 0]] == index)
-        values, place = self._distinct()
-        part = copy(self)
-        part._offset = self._offset - first
-        part._num_steps = int(end - first)
-        part._step_gap_ns = self._step_gap_ns[first:end]
-        part._breaks = self._breaks[own]
-        part._before, part._after = self._before[own] - first, self._after[own] - first
-        part._values = values, np.concatenate((place[first:end], place[self._num_steps + own]))
-        return part
-
-    def _distinct(self) -> tuple[Ints, Rows]:
-        if self._values is None:
-            self._values = _places(self._gap_ns)
-        return self._values
+        self._break_instance = record.instance[record.breaks[:, 0]]
 
     def distribution(self, rows: Rows) -> Distribution:
         """All gaps, in ns, pooled over the requests in `rows`, each of which has emitted a token."""
-        gaps = int((self._record.outputs[rows] - 1).sum())
-        if gaps < self._num_steps // 8:
-            return Distribution.of(self.of_each(rows)[0])
-        gap_ns, place = self._distinct()
-        weights = np.bincount(place, self._weights(rows), len(gap_ns))  # float64 is exact for these counts
-        seen = np.flatnonzero(weights)
-        return Distribution.weighted(gap_ns[seen], weights[seen].astype(np.int64))
+        return self.distributions([rows])[0]
+
+    def distributions(
+        self, groups: Sequence[Rows], instances: Sequence[int | None] | None = None
+    ) -> list[Distribution]:
+        """The same for several groups, in one pass over the steps.
+
+        Args:
+            instances: the instance that all of a group's requests were served by; None = various.
+        """
+        where = instances or [None] * len(groups)
+        found: dict[int, Distribution] = {}
+        views: list[_View] = []
+        for place, (rows, instance) in enumerate(zip(groups, where, strict=True)):
+            steps = sum(self._num_steps) if instance is None else self._num_steps[instance]
+            if int((self._record.outputs[rows] - 1).sum()) < steps // 8:
+                found[place] = Distribution.of(self.of_each(rows)[0])
+            else:
+                views.append(_View(place, rows, Tally()))
+        for index in range(len(self._num_steps)):
+            self._count(index, [view.on(self._record, index) for view in views])
+        found |= {view.place: view.tally.distribution() for view in views}
+        return [found[place] for place in range(len(groups))]
+
+    def _count(self, index: int, views: Sequence[_Seen]) -> None:
+        """Adds what was seen on one instance."""
+        views = [view for view in views if len(view.rows)]
+        if not views:
+            return
+        own = np.flatnonzero(self._break_instance == index)
+        breaks = self._record.breaks[own]
+        break_gap_ns = self._between(index, breaks[:, 1], breaks[:, 2]) + self._front_end_ns
+        for view in views:
+            view.prepare(self._record, breaks)
+            seen = view.stalled
+            view.tally.add(break_gap_ns[seen], np.ones(int(seen.sum()), dtype=np.int64))
+        for first, gap_ns in self._step_gaps(index):
+            gap_ns, place = _places(gap_ns + self._front_end_ns)
+            for view in views:
+                weights = np.bincount(place, view.weights(first, len(place)), len(gap_ns))
+                listed = np.flatnonzero(weights)  # float64 is exact for these counts
+                view.tally.add(gap_ns[listed], weights[listed].astype(np.int64))
+
+    def _step_gaps(self, index: int) -> Iterator[tuple[int, Ints]]:
+        """Parts of an instance's steps: the index of the first, and the time from the end before to each end.
+
+        The very first step has no end before it, and nobody asks.
+        """
+        before_ns = None
+        for first, ends_ns in self._record.instances[index].step_ends.parts():
+            yield first, np.diff(ends_ns, prepend=ends_ns[:1] if before_ns is None else before_ns)
+            before_ns = ends_ns[-1:]
+
+    def _between(self, index: int, before: Ints, after: Ints) -> Ints:
+        ends = self._record.instances[index].step_ends
+        return ends.at(after) - ends.at(before) if len(before) else np.zeros(0, np.int64)
 
     def of_each(self, rows: Rows) -> tuple[Ints, Ints]:
         """The gaps, in ns, of one request after another, and how many each has: one number per token."""
-        first, last = self._span(rows)
-        steps = last - first
-        shift = np.cumsum(steps) - steps - first - 1
-        position = _ranges(first + 1, steps)
-        if not len(position):
-            return position, steps
-        opens = np.ones(len(position), dtype=np.bool_)
-        shift_of = np.zeros(len(self._record.table), dtype=np.int64)
-        shift_of[rows] = shift
-        stalled = self._stalled(rows)
-        before, after = self._before[stalled], self._after[stalled]
-        opens[_ranges(before + 2 + shift_of[self._breaks[stalled, 0]], after - before - 1)] = False
-        gaps = np.add.reduceat(self._step_gap_ns[position], np.flatnonzero(opens))
-        return gaps + self._front_end_ns, self._record.outputs[rows] - 1
+        steps = self._record.last_step[rows] - self._record.first_step[rows]
+        ends = self._ends(rows, steps + 1)
+        opens = self._opens(rows, steps)
+        firsts = np.cumsum(steps + 1) - steps - 1
+        later = np.ones(len(ends), dtype=np.bool_)
+        later[firsts] = False
+        step_gaps = np.diff(ends, prepend=0)[later]
+        gaps: Ints = np.add.reduceat(step_gaps, np.flatnonzero(opens)) if len(step_gaps) else step_gaps
+        return gaps + self._front_end_ns, np.asarray(self._record.outputs[rows] - 1)
+
+    def _ends(self, rows: Rows, count: Ints) -> Ints:
+        """The ends of every request's steps, from its first token's to its last one's."""
+        ends = np.empty(int(count.sum()), dtype=np.int64)
+        place = np.cumsum(count) - count
+        for index, instance in enumerate(self._record.instances):
+            own = np.flatnonzero(self._record.instance[rows] == index)
+            begin, stop = self._record.first_step[rows[own]], self._record.last_step[rows[own]] + 1
+            for first, part in instance.step_ends.parts() if len(own) else ():
+                here = np.flatnonzero((begin < first + len(part)) & (stop > first))
+                low = np.maximum(begin[here], first)
+                length = np.minimum(stop[here], first + len(part)) - low
+                to = _ranges(place[own[here]] + low - begin[here], length)
+                ends[to] = part[_ranges(low - first, length)]
+        return ends
+
+    def _opens(self, rows: Rows, steps: Ints) -> NDArray[np.bool_]:
+        """Of every request's steps after its first, whether a gap between its tokens begins there."""
+        record = self._record
+        opens = np.ones(int(steps.sum()), dtype=np.bool_)
+        shift = np.zeros(len(record.table), dtype=np.int64)
+        shift[rows] = np.cumsum(steps) - steps - record.first_step[rows] - 1
+        stalled = record.breaks[_members(record, rows, record.breaks)]
+        request, before, after = stalled.T
+        opens[_ranges(before + 2 + shift[request], after - before - 1)] = False
+        return opens
 
     def times(self, rows: Rows) -> tuple[Ints, Ints]:
         """When the tokens of one request after another were emitted, in ns, and how many each has."""
@@ -102,30 +142,52 @@ class TokenGaps:
         since_ns = np.cumsum(since_ns)
         return since_ns + np.repeat(self._record.first_token_ns[rows] - since_ns[firsts], counts), counts
 
-    def _weights(self, rows: Rows) -> NDArray[np.float64]:
-        """How many of `rows` saw each step's gap, then each break's."""
-        first, last = self._span(rows)
-        stalled = self._stalled(rows)
-        opened = np.concatenate((first, self._after[stalled])) + 1
-        closed = np.concatenate((last, self._before[stalled])) + 1
-        # The number changes only where a request begins or ends: few places among the steps.
+
+class _Seen:
+    """How many of a group's requests on one instance saw each step's gap."""
+
+    def __init__(self, rows: Rows, tally: Tally) -> None:
+        self.rows, self.tally = rows, tally
+        self.stalled: NDArray[np.bool_]
+        """Which of the instance's breaks are theirs."""
+        self._places: Ints
+        self._level: Ints
+
+    def prepare(self, record: RunRecord, breaks: Ints) -> None:
+        """The number changes only where a request begins or ends: few places among the steps."""
+        self.stalled = _members(record, self.rows, breaks)
+        stalls = breaks[self.stalled]
+        opened = np.concatenate((record.first_step[self.rows], stalls[:, 2])) + 1
+        closed = np.concatenate((record.last_step[self.rows], stalls[:, 1])) + 1
         places, change = np.unique(np.concatenate((opened, closed)), return_inverse=True)
         level = np.cumsum(np.bincount(change[: len(opened)], minlength=len(places)))
         level -= np.cumsum(np.bincount(change[len(opened) :], minlength=len(places)))
-        lengths = np.diff(places, prepend=0, append=self._num_steps)
-        seen = np.repeat(np.concatenate((np.zeros(1), level)), lengths)
-        return np.concatenate((seen, stalled))
+        self._places = np.concatenate((np.zeros(1, np.int64), places))
+        self._level = np.concatenate((np.zeros(1, np.int64), level))
 
-    def _stalled(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which breaks are of requests in `rows`."""
-        member = np.zeros(len(self._record.table), dtype=np.bool_)
-        member[rows] = True
-        return member[self._breaks[:, 0]]
+    def weights(self, first: int, count: int) -> NDArray[np.float64]:
+        """Of the steps from `first` on."""
+        low, high = np.searchsorted(self._places, (first, first + count), side="right")
+        edges = np.concatenate(([first], self._places[low:high], [first + count]))
+        return np.repeat(self._level[low - 1 : high], np.diff(edges)).astype(np.float64)
 
-    def _span(self, rows: Rows) -> tuple[Ints, Ints]:
-        record = self._record
-        offset = self._offset[record.instance[rows]]
-        return record.first_step[rows] + offset, record.last_step[rows] + offset
+
+class _View:
+    """A group whose gaps are counted."""
+
+    def __init__(self, place: int, rows: Rows, tally: Tally) -> None:
+        self.place, self.rows, self.tally = place, rows, tally
+
+    def on(self, record: RunRecord, index: int) -> _Seen:
+        """The part of it on one instance."""
+        return _Seen(self.rows[record.instance[self.rows] == index], self.tally)
+
+
+def _members(record: RunRecord, rows: Rows, breaks: Ints) -> NDArray[np.bool_]:
+    """Which breaks are of requests in `rows`."""
+    member = np.zeros(len(record.table), dtype=np.bool_)
+    member[rows] = True
+    return member[breaks[:, 0]]
 
 
 def _ranges(start: Ints, length: Ints) -> Ints:
@@ -153,11 +215,3 @@ def _places(values: Ints) -> tuple[Ints, Rows]:
     others, place_there = np.unique(values[beyond], return_inverse=True)
     place[beyond] = len(found) + place_there
     return np.concatenate((found, others)), place
-
-
-def _gaps(end_ns: Ints, firsts: Ints) -> Ints:
-    """Time from the previous step's end; first steps of an instance have none, and nobody asks for it."""
-    gaps = np.empty_like(end_ns)
-    np.subtract(end_ns[1:], end_ns[:-1], out=gaps[1:])
-    gaps[firsts[firsts < len(gaps)]] = 0
-    return gaps

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.step_ends import StepEnds
 from blis_py.workload.table import Ints, RequestTable
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class InstanceRecord:
     """What one instance did."""
 
     num_kv_blocks: int
-    step_end_ns: Ints
+    step_ends: StepEnds
     """End of every step, in order; steps of a jump included one by one."""
     busy_ns: int
     """Total duration of its steps."""
@@ -66,12 +67,22 @@ class InstanceRecord:
     """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
     in all rounds."""
 
+    @property
+    def steps(self) -> int:
+        """How many there were."""
+        return self.step_ends.steps
+
+    @property
+    def step_end_ns(self) -> Ints:
+        """`step_ends` in one array."""
+        return self.step_ends.ns()
+
 
 @dataclass(slots=True)
 class RunRecord:
     """Columns have one row per request of `table`, in its order; times are absolute ns, -1 = not reached.
 
-    Times are what the client sees, front-end delays included; `step` columns index the `step_end_ns` of
+    Times are what the client sees, front-end delays included; `step` columns index the `step_ends` of
     the request's instance. Token 1 is emitted when step `first_step` ends, the last one with `last_step`,
     and one with every step in between, but for `breaks`: a row (request, before, after) says that the
     request emitted with step `before`, next with step `after`, and with none in between (it was

@@ -49,10 +49,11 @@ class _Summary:
         self.slo = slo
         self.columns = latencies(record)
         self.goodput = assess(record, self.columns, goodput)
-        self.gaps = TokenGaps(record)
         self.classes = rows_by_name(slo_classes(record))
         self.tenants = rows_by_name(tenants(record))
+        self.instances = rows_by_instance(record)
         self.everyone: Rows = np.arange(len(record.table))
+        self.itl = self._token_gaps()
         first = int(record.table.arrival_ns[0]) if len(record.table) else 0
         finished = record.finish_ns[self.columns.completed]
         self.first_arrival_ns = first
@@ -62,10 +63,10 @@ class _Summary:
         """Groups computed already, by their rows."""
 
     def build(self) -> dict[str, Any]:
-        cluster = self._group(self.everyone, self.gaps)
+        cluster = self._group(self.everyone)
         classes = {name: self._part(rows, cluster) for name, rows in self.classes.items()}
         tenants = {name: self._part(rows, cluster) for name, rows in self.tenants.items()}
-        instances = [self._instance(*item, cluster) for item in enumerate(rows_by_instance(self.record))]
+        instances = [self._instance(*item, cluster) for item in enumerate(self.instances)]
         return {
             "percentile_method": PERCENTILE_METHOD,
             "window": {
@@ -95,12 +96,12 @@ class _Summary:
             return {**cluster}
         key = rows.tobytes()
         if key not in self.known:
-            self.known[key] = self._group(rows, self.gaps)
+            self.known[key] = self._group(rows)
         return {**self.known[key]}
 
     def _instance(self, index: int, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
         alone = len(rows) == len(self.everyone)
-        group = cluster if alone else self._group(rows, self.gaps.of_instance(index))
+        group = cluster if alone else self._group(rows, index)
         own = [self.record.instances[index]]
         return {
             "instance": index,
@@ -116,7 +117,7 @@ class _Summary:
         per_block = statistics(Distribution.of(column[~np.isnan(column)]))
         return {"diffusion": {**diffusion.totals(instances), "time_per_block_ms": per_block}}
 
-    def _group(self, rows: Rows, gaps: TokenGaps) -> dict[str, Any]:
+    def _group(self, rows: Rows, instance: int | None = None) -> dict[str, Any]:
         done = rows[self.columns.completed[rows]]
         inputs = int(self.record.table.prompt_tokens[done].sum())
         outputs = int(self.record.emitted_tokens[done].sum())
@@ -129,15 +130,25 @@ class _Summary:
                 "output_tokens_per_s": self._rate(outputs),
                 "total_tokens_per_s": self._rate(inputs + outputs),
             },
-            **{f"{name}_ms": statistics(self._samples(name, rows, gaps)) for name in LATENCY_METRICS},
+            **{f"{name}_ms": statistics(self._samples(name, rows, instance)) for name in LATENCY_METRICS},
             "preemptions": int(self.record.preemptions[rows].sum()),
             "preempted_requests": int(np.count_nonzero(self.record.preemptions[rows])),
             "goodput": None if self.goodput is None else self.goodput.report(rows, self.duration_s),
         }
 
-    def _samples(self, metric: str, rows: Rows, gaps: TokenGaps) -> Distribution:
+    def _token_gaps(self) -> dict[tuple[int | None, bytes], Distribution]:
+        """Of every group, in one pass over the steps."""
+        groups = [self.everyone, *self.classes.values(), *self.tenants.values()]
+        wanted: dict[tuple[int | None, bytes], Rows] = {(None, rows.tobytes()): rows for rows in groups}
+        wanted |= {(index, rows.tobytes()): rows for index, rows in enumerate(self.instances)}
+        done = [rows[self.columns.completed[rows]] for rows in wanted.values()]
+        found = TokenGaps(self.record).distributions(done, [instance for instance, _ in wanted])
+        return dict(zip(wanted, found, strict=True))
+
+    def _samples(self, metric: str, rows: Rows, instance: int | None = None) -> Distribution:
         if metric == "itl":
-            return gaps.distribution(rows[self.columns.completed[rows]])
+            known = self.itl.get((instance, rows.tobytes()))
+            return known or Distribution.of(np.zeros(0, dtype=np.int64))  # nobody is of that class
         column = self.columns.column(metric)[rows]
         return Distribution.of(column[~np.isnan(column)])
 
@@ -147,7 +158,7 @@ class _Summary:
         answers = []
         for wanted in self.slo:
             rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.everyone
-            measured_ns = self._samples(wanted.metric, rows, self.gaps).stat(wanted.stat)
+            measured_ns = self._samples(wanted.metric, rows).stat(wanted.stat)
             answers.append(verdict(wanted, measured_ns, len(rows)))
         return answers
 
@@ -178,9 +189,9 @@ def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, An
     def total(name: str) -> int:
         return int(sum(getattr(instance, name) for instance in instances))
 
-    steps = sum(len(instance.step_end_ns) for instance in instances)
+    steps = sum(instance.steps for instance in instances)
     tokens = total("prefill_tokens") + total("decode_tokens")
-    block_steps = sum(len(instance.step_end_ns) * instance.num_kv_blocks for instance in instances)
+    block_steps = sum(instance.steps * instance.num_kv_blocks for instance in instances)
     peak = max((instance.peak_kv_blocks / instance.num_kv_blocks for instance in instances), default=None)
     return {
         "steps": steps,

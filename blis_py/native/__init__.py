@@ -34,7 +34,7 @@ MODULES = (
     "core.batch_former",
     "core.scheduler",
     "core.diffusion",
-    "cluster.step_ends",
+    "metrics.step_ends",
     "cluster.recorder",
     "cluster.diffusion_recorder",
     "cluster.router",

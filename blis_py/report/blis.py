@@ -157,7 +157,7 @@ def _goodput(record: RunRecord, columns: Latencies, held: Goodput, duration_s: f
 
 
 def _duration_s(record: RunRecord) -> float:
-    ends = [int(one.step_end_ns[-1]) for one in record.instances if len(one.step_end_ns)]
+    ends = [one.step_ends.last_ns for one in record.instances if one.steps]
     return max(ends, default=0) / 1e9
 
 

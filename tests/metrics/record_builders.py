@@ -10,6 +10,7 @@ import numpy as np
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.step_ends import StepEnds
 from blis_py.workload.table import Labels, RequestTable
 
 NUM_STEPS = 40
@@ -63,7 +64,7 @@ def instance(step_end_ns: Any, **fields: Any) -> InstanceRecord:
         "priority_inversions": 0,
         "head_of_line_events": 0,
     }
-    return InstanceRecord(step_end_ns=ends, **{**given, **fields})
+    return InstanceRecord(step_ends=StepEnds.of(ends), **{**given, **fields})
 
 
 def record(

@@ -46,7 +46,7 @@ def test_pooled_gaps_of_one_instance_need_only_that_instance(seed: int) -> None:
     run = random_record(seed, requests=40, instances=3)
     for index in range(3):
         rows = [row for row in some_rows(run, seed) if run.instance[row] == index]
-        found = TokenGaps(run).of_instance(index).distribution(np.array(rows, dtype=np.intp))
+        found = TokenGaps(run).distributions([np.array(rows, dtype=np.intp)], [index])[0]
         assert expanded(found) == sorted(naive_gaps(run, rows))
 
 

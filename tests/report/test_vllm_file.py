@@ -11,6 +11,7 @@ from record_builders import emission_times, instance, random_record, record, tab
 from blis_py.metrics.latencies import completed_mask
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.slo import parse_goodput
+from blis_py.metrics.step_ends import StepEnds
 from blis_py.report import vllm
 from blis_py.report.vllm import vllm_result
 
@@ -64,8 +65,9 @@ def test_its_statistics_are_those_of_its_lists(seed: int) -> None:
 @settings(max_examples=30)
 def test_the_busiest_second_and_the_most_concurrent_requests_are_counted(seed: int, at_once: int) -> None:
     run = random_record(seed, requests=30, steps=400)
-    run.instances[0].step_end_ns[200:] += 3_000_000_000  # a long pause, so that seconds differ
     ends = run.instances[0].step_end_ns
+    ends[200:] += 3_000_000_000  # a long pause, so that seconds differ
+    run.instances[0].step_ends = StepEnds.of(ends)
     for row in np.flatnonzero((run.instance == 0) & (run.first_step >= 0)).tolist():
         run.first_token_ns[row] = ends[run.first_step[row]] + run.frontend.per_token_ns
         late = run.emitted_tokens[row] * run.frontend.per_token_ns

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cluster import step_ends
-from blis_py.cluster.step_ends import StepEnds
 from blis_py.core.request import NEVER_NS
 from blis_py.latency import decode_line
 from blis_py.latency.decode_line import DecodeLine, LineRun, run_along
 from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.metrics import step_ends
+from blis_py.metrics.step_ends import StepEnds
 
 small = st.floats(0, 40)
 lines = st.builds(

@@ -1,0 +1,137 @@
+"""When each step of an instance ended, in little memory however many there were."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.latency.decode_line import PackedRuns
+from blis_py.latency.step_run import Ints, PricedRun, StepRun
+
+_AT_ONCE = 1 << 15
+"""Steps to put away together, or an eighth as many runs."""
+_PART = 1 << 19
+"""Steps to hand out together, about."""
+_RUN_BYTES = PackedRuns.BYTES
+_GAP_BYTES = 4
+
+
+class _Gaps:
+    """Ends of steps as what lies between them; at most 4 seconds."""
+
+    def __init__(self, start_ns: int, gaps_ns: NDArray[np.uint32]) -> None:
+        self._start_ns, self._gaps_ns = start_ns, gaps_ns
+
+    def ends_ns(self) -> Ints:
+        ends: Ints = self._gaps_ns.cumsum(dtype=np.int64)
+        ends += self._start_ns
+        return ends
+
+
+class StepEnds:
+    """A growing column. It remembers runs of alike steps rather than steps, where that is shorter."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.last_ns = 0
+        """End of the latest step."""
+        self._latest: list[StepRun] = []
+        """Not put away yet."""
+        self._latest_steps = 0
+        self._chunks: list[PackedRuns | PricedRun | _Gaps] = []
+        self._firsts: list[int] = []
+        """Index of the first step of each chunk."""
+        self._settled: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
+        """The chunk that was read last."""
+
+    @classmethod
+    def of(cls, ends_ns: Ints) -> StepEnds:
+        """A column of known times."""
+        column = cls()
+        if len(ends_ns):
+            column.append(PricedRun(ends_ns))
+        return column
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepEnds) and np.array_equal(self.ns(), other.ns())
+
+    def append(self, run: StepRun) -> None:
+        """One or more steps are over."""
+        self.steps += run.steps
+        self.last_ns = run.end_ns
+        self._latest.append(run)
+        self._latest_steps += run.steps
+        if self._latest_steps > _AT_ONCE or len(self._latest) > _AT_ONCE // 8:
+            self._put_away()
+
+    def _put_away(self) -> None:
+        runs, steps = self._latest, self._latest_steps
+        if not runs:
+            return
+        self._latest, self._latest_steps = [], 0
+        self._firsts.append(self.steps - steps)
+        if len(runs) * _RUN_BYTES < steps * _GAP_BYTES and not any(isinstance(r, PricedRun) for r in runs):
+            self._chunks.append(PackedRuns(runs))
+            return
+        ends_ns = _ends_of(runs)
+        gaps = np.diff(ends_ns, prepend=ends_ns[:1])
+        if gaps.max() >> 32 or gaps.min() < 0:
+            self._chunks.append(PricedRun(ends_ns))
+        else:
+            self._chunks.append(_Gaps(int(ends_ns[0]), gaps.astype(np.uint32)))
+
+    def parts(self) -> Iterator[tuple[int, Ints]]:
+        """All ends, some hundred thousand at a time, each part with the index of its first step."""
+        self._put_away()
+        part: list[Ints] = []
+        first = steps = 0
+        for chunk in self._chunks:
+            part.append(chunk.ends_ns())
+            steps += len(part[-1])
+            if steps >= _PART:
+                yield first, np.concatenate(part)
+                first, part, steps = first + steps, [], 0
+        if part:
+            yield first, np.concatenate(part)
+
+    def ns(self) -> Ints:
+        """All ends, in one array."""
+        return np.concatenate([np.zeros(0, np.int64), *(ends for _, ends in self.parts())])
+
+    def at(self, steps: Ints) -> Ints:
+        """The ends of these steps, in any order."""
+        ends = np.empty(len(steps), np.int64)
+        order = np.argsort(steps, kind="stable")
+        wanted = steps[order]
+        for first, part in self.parts():
+            begin, stop = np.searchsorted(wanted, (first, first + len(part)))
+            ends[order[begin:stop]] = part[wanted[begin:stop] - first]
+        return ends
+
+    def one(self, step: int) -> int:
+        """The end of one step; quick for one after the other."""
+        self._put_away()
+        index = bisect_right(self._firsts, step) - 1
+        if self._settled[0] != index:
+            self._settled = index, self._chunks[index].ends_ns()
+        return int(self._settled[1][step - self._firsts[index]])
+
+
+def _ends_of(runs: list[StepRun]) -> Ints:
+    """Those along a line together, the others as they are."""
+    parts: list[Ints] = []
+    together: list[StepRun] = []
+    for run in runs:
+        if isinstance(run, PricedRun):
+            if together:
+                parts.append(PackedRuns(together).ends_ns())
+                together = []
+            parts.append(run.ends_ns())
+        else:
+            together.append(run)
+    if together:
+        parts.append(PackedRuns(together).ends_ns())
+    return np.concatenate(parts)
