@@ -126,11 +126,10 @@ class AutoregressiveInstance(Instance):
 class Autoregressive:
     """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
 
-    request = Request
-
     def __init__(
         self, scheduler: SchedulerConfig, latency: LatencyModel, record_steps: bool, single_step: bool
     ) -> None:
+        self.request: type[Request] = Request
         self._config, self._latency = scheduler, latency
         self._record_steps, self._single_step = record_steps, single_step
 

@@ -203,8 +203,6 @@ class DiffusionInstance(Instance):
 class Diffusion:
     """The kind of requests that fill blocks by denoising; see `blis_py.cluster.simulation.Kind`."""
 
-    request: type[Request] = DiffusionRequest
-
     def __init__(
         self,
         scheduler: SchedulerConfig,
@@ -213,6 +211,7 @@ class Diffusion:
         record_steps: bool,
         single_step: bool,
     ) -> None:
+        self.request: type[Request] = DiffusionRequest
         self._config, self._latency, self._blocks = scheduler, latency, blocks
         self._record_steps, self._single_step = record_steps, single_step
 

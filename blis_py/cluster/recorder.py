@@ -15,6 +15,7 @@ from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
+from blis_py.metrics.steps_table import Spool, StepsTable
 from blis_py.workload.table import Ints, RequestTable
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
@@ -46,6 +47,8 @@ class Recorder:
         self.frontend = frontend
         self.logs: list[InstanceLog] = []
         """One for each instance."""
+        self.spool = Spool()
+        """For what grows with the steps."""
         self.on_end: Callable[[Request, int], None] | None = None
         self._on_the_way_ns = on_the_way_ns
         rows = len(table)
@@ -160,7 +163,7 @@ class InstanceLog:
         """The index of a step, and the time without work before it."""
         self._finished: list[Request] = []
         """Not yet noted."""
-        self._runs = array("d") if record_steps else None
+        self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         self._note_run(step.features, start_ns, run)
@@ -169,10 +172,9 @@ class InstanceLog:
         self._ends.append(run)
         if self._runs is not None:
             scheduler = self._scheduler
-            self._runs.extend((start_ns, run.end_ns, run.steps))
-            self._runs.extend((len(scheduler.waiting), len(scheduler.running)))
-            self._runs.append(scheduler.blocks_in_use(run.steps))
-            self._runs.extend([getattr(features, name) for name in self._features])
+            state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
+            what = [getattr(features, name) for name in self._features]
+            self._runs.append([start_ns, run.end_ns, run.steps, *state, *what])
 
     @property
     def num_steps(self) -> int:
@@ -236,14 +238,6 @@ class InstanceLog:
         """The finished record."""
         self._note_finished()
         counters, pool = self._scheduler.counters, self._scheduler.kv.pool
-        runs = None
-        if self._runs is not None:
-            names = (*RUN_COLUMNS, *self._features)
-            rows = np.frombuffer(self._runs, dtype=np.float64).reshape(-1, len(names))
-            runs = {
-                name: rows[:, i] if name == "prefill_prompt_pairs" else rows[:, i].astype(np.int64)
-                for i, name in enumerate(names)
-            }
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,
             step_ends=self._ends,
@@ -257,7 +251,7 @@ class InstanceLog:
             preemptions=counters.preemptions,
             priority_inversions=counters.priority_inversions,
             head_of_line_events=counters.head_of_line_events,
-            runs=runs,
+            runs=self._runs,
         )
 
     def _busy_ns(self) -> int:

@@ -117,11 +117,12 @@ _AT_AN_END = DecodeLine(0.0, 0.0, 0.0, 0.0, 0.0, unit_ns=0)
 """Of a single step of which only the end is known: it "begins" there."""
 
 
+PACKED_BYTES = 48
+"""Of one run in `PackedRuns`."""
+
+
 class PackedRuns:
     """Runs along lines, and single steps, as numbers; the end of each of their steps can be worked out."""
-
-    BYTES = 48
-    """Of one run."""
 
     def __init__(self, runs: Sequence[StepRun]) -> None:
         lines: dict[int, DecodeLine] = {}

@@ -99,17 +99,20 @@ def step_columns(record: RunRecord) -> dict[str, NDArray[Any]]:
     Raises:
         InputError: the run did not record its steps.
     """
+    parts = list(_step_parts(record))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _step_parts(record: RunRecord) -> Iterator[dict[str, NDArray[Any]]]:
+    """The same, some thousand rows at a time."""
     recorded = [(index, run.runs) for index, run in enumerate(record.instances) if run.runs is not None]
     if not recorded:
         raise InputError(
             "this run did not record its steps", key="record_steps", fix="run it with record_steps=True"
         )
-    names = list(recorded[0][1])
-    rows = [len(runs[names[0]]) for _, runs in recorded]
-    return {
-        "instance": np.repeat([index for index, _ in recorded], rows),
-        **{name: np.concatenate([runs[name] for _, runs in recorded]) for name in names},
-    }
+    for index, runs in recorded:
+        for part in runs.parts():
+            yield {"instance": np.full(len(part["start_ns"]), index), **part}
 
 
 def steps_frame(record: RunRecord) -> pd.DataFrame:
@@ -121,8 +124,11 @@ def steps_frame(record: RunRecord) -> pd.DataFrame:
 
 def write_steps_csv(record: RunRecord, path: str | Path) -> None:
     """`steps_frame` as CSV (gzip if the path ends in .gz)."""
-    columns = step_columns(record)
-    _write_csv(columns, len(columns["instance"]), Path(path))
+    with _binary_file(Path(path)) as file:
+        for number, part in enumerate(_step_parts(record)):
+            if not number:
+                file.write(csv_bytes.header(part))
+            _write_rows(file, part, len(part["instance"]))
 
 
 def _whole_ns(column: NDArray[np.float64]) -> Ints:
@@ -140,9 +146,13 @@ def _pandas(column: Column) -> Any:
 def _write_csv(columns: Mapping[str, Column], rows: int, path: Path) -> None:
     with _binary_file(path) as file:
         file.write(csv_bytes.header(columns))
-        for start in range(0, rows, _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            file.write(csv_bytes.lines([_characters(column, part) for column in columns.values()]))
+        _write_rows(file, columns, rows)
+
+
+def _write_rows(file: BinaryFile, columns: Mapping[str, Column], rows: int) -> None:
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        file.write(csv_bytes.lines([_characters(column, part) for column in columns.values()]))
 
 
 def _characters(column: Column, part: slice) -> csv_bytes.Characters:

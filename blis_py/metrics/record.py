@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.step_ends import StepEnds
+from blis_py.metrics.steps_table import StepsTable
 from blis_py.workload.table import Ints, RequestTable
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class InstanceRecord:
     """Admissions made while a more urgent request was waiting at the same instance."""
     head_of_line_events: int
     """Requests that, at the head of the queue with others behind them, waited for KV blocks."""
-    runs: dict[str, NDArray[Any]] | None = None
+    runs: StepsTable | None = None
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
     start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), and the
     `StepFeatures` of the first step."""

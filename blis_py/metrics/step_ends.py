@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.latency.decode_line import PackedRuns
+from blis_py.latency.decode_line import PACKED_BYTES, PackedRuns
 from blis_py.latency.step_run import Ints, PricedRun, StepRun
 
 _AT_ONCE = 1 << 15
 """Steps to put away together, or an eighth as many runs."""
 _PART = 1 << 19
 """Steps to hand out together, about."""
-_RUN_BYTES = PackedRuns.BYTES
 _GAP_BYTES = 4
 
 
@@ -73,7 +72,7 @@ class StepEnds:
             return
         self._latest, self._latest_steps = [], 0
         self._firsts.append(self.steps - steps)
-        if len(runs) * _RUN_BYTES < steps * _GAP_BYTES and not any(isinstance(r, PricedRun) for r in runs):
+        if len(runs) * PACKED_BYTES < steps * _GAP_BYTES and not any(isinstance(r, PricedRun) for r in runs):
             self._chunks.append(PackedRuns(runs))
             return
         ends_ns = _ends_of(runs)

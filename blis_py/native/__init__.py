@@ -35,6 +35,7 @@ MODULES = (
     "core.scheduler",
     "core.diffusion",
     "metrics.step_ends",
+    "metrics.steps_table",
     "cluster.recorder",
     "cluster.diffusion_recorder",
     "cluster.router",

@@ -45,7 +45,7 @@ def timeline(record: RunRecord, slices: int = 400) -> Timeline | None:
 def _average(instance: InstanceRecord, column: str, edges: Floats) -> Floats:
     """Time average of a column between the edges; 0 while the instance is idle."""
     runs = instance.runs
-    if runs is None or not len(runs["start_ns"]):
+    if runs is None or not len(runs):
         return np.zeros(len(edges) - 1)
     start, end = runs["start_ns"].astype(np.float64), runs["end_ns"].astype(np.float64)
     area_at_end = np.cumsum((end - start) * runs[column])

@@ -121,8 +121,8 @@ def test_recorded_steps_of_a_jump_and_single_ones_agree_where_both_have_a_row() 
     assert len(jumps["steps"]) < len(steps["steps"]) / 5
     first_of = jumps["steps"].cumsum() - jumps["steps"]
     last_of = jumps["steps"].cumsum() - 1
-    for name, column in jumps.items():
+    for name in jumps.names:
         if name == "steps":
             continue
         rows = last_of if name in ("end_ns", "kv_blocks") else first_of
-        assert (column == steps[name][rows]).all(), name
+        assert (jumps[name] == steps[name][rows]).all(), name

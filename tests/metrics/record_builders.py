@@ -11,6 +11,7 @@ from blis_py.core.features import FEATURE_NAMES
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
+from blis_py.metrics.steps_table import StepsTable
 from blis_py.workload.table import Labels, RequestTable
 
 NUM_STEPS = 40
@@ -163,15 +164,19 @@ def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int 
     )
 
 
-def random_runs(rng: np.random.Generator, rows: int) -> dict[str, Any]:
+def random_runs(rng: np.random.Generator, rows: int) -> StepsTable:
     """A compact steps table with pauses between some runs."""
     edges = np.cumsum(rng.integers(1, 20, 2 * rows) * 1_000_000)
     counts = ("steps", "waiting", "running", "kv_blocks", *FEATURE_NAMES)
-    return {
+    columns = {
         "start_ns": edges[::2],
         "end_ns": edges[1::2],
         **{name: rng.integers(0, 50, rows) for name in counts},
     }
+    table = StepsTable(list(columns))
+    for row in zip(*columns.values(), strict=True):
+        table.append(row)
+    return table
 
 
 def emission_times(run: RunRecord, row: int) -> list[int]:

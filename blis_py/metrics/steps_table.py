@@ -1,0 +1,87 @@
+"""The compact steps table of an instance: one row per run of alike steps, on disk where there are many."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ROWS = 4096
+"""To write at once."""
+_NOT_WHOLE = "prefill_prompt_pairs"
+
+
+class Spool:
+    """A temporary file that many tables write to; there is none until one of them has much to write."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def write(self, data: bytes) -> int:
+        """Returns where it stands."""
+        if self._file is None:
+            self._file = TemporaryFile(prefix="blis-steps-")  # noqa: SIM115 - lives as long as the record
+        place, self._end = self._end, self._end + len(data)
+        self._file.seek(place)
+        self._file.write(data)
+        return place
+
+    def read(self, place: int, count: int) -> bytes:
+        assert self._file is not None
+        self._file.seek(place)
+        return self._file.read(count)
+
+
+class StepsTable:
+    """Rows come one by one; columns are read when all have come.
+
+    Args:
+        names: of the columns.
+        spool: where rows go that need not be at hand.
+    """
+
+    def __init__(self, names: Sequence[str], spool: Spool | None = None) -> None:
+        self.names = tuple(names)
+        self._spool = spool or Spool()
+        self._latest = array("d")
+        self._written: list[tuple[int, int]] = []
+        """Place and length of what has been put away."""
+        self._limit = _ROWS * len(self.names)
+
+    def append(self, row: Sequence[float]) -> None:
+        """A value for each column."""
+        self._latest.extend(row)
+        if len(self._latest) >= self._limit:
+            data = self._latest.tobytes()
+            self._written.append((self._spool.write(data), len(data)))
+            self._latest = array("d")
+
+    def __len__(self) -> int:
+        values = sum(length for _, length in self._written) // 8 + len(self._latest)
+        return values // len(self.names)
+
+    def parts(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """All columns, some thousand rows at a time."""
+        for data in self._data():
+            yield {name: self._typed(name, data[:, i]) for i, name in enumerate(self.names)}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One column."""
+        index = self.names.index(name)
+        return self._typed(name, np.concatenate([data[:, index] for data in self._data()]))
+
+    def _data(self) -> Iterator[NDArray[np.float64]]:
+        for place, length in self._written:
+            yield self._rows(self._spool.read(place, length))
+        yield self._rows(self._latest.tobytes())
+
+    def _rows(self, data: bytes) -> NDArray[np.float64]:
+        return np.frombuffer(data, dtype=np.float64).reshape(-1, len(self.names))
+
+    def _typed(self, name: str, column: NDArray[np.float64]) -> NDArray[Any]:
+        return column if name == _NOT_WHOLE else column.astype(np.int64)
