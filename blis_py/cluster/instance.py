@@ -181,3 +181,4 @@ class Instance:
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
         self._fate.ended(list(self._life.waiting), Outcome.QUEUED)
+        self._alarm.callbacks = []  # the sleeping loop would keep itself, and all this, alive

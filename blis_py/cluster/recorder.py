@@ -26,7 +26,7 @@ _OUTCOME_OF = {
     FinishReason.LENGTH: Outcome.LENGTH_CAPPED,
     FinishReason.TIMEOUT: Outcome.TIMED_OUT,
 }
-_BATCH = 1024
+_BATCH = 256
 """Requests whose end is noted together."""
 
 
@@ -78,6 +78,7 @@ class Recorder:
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
         instances = [log.record() for log in self.logs]
+        self.logs.clear()  # with the instances' KV pools
         self._forget_unseen_tokens(instances)
         first_token_ns, last_token_ns = self._token_times(instances)
         done = self.outcome <= Outcome.LENGTH_CAPPED

@@ -6,7 +6,7 @@ source -> gateway -> dispatcher (router) -> instance -> recorder -> back to the 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -90,9 +90,8 @@ def simulate(
     outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
     recorder = kind.recorder(source.table, delay_ns)
     instances = [kind.instance(env, recorder, outlook) for _ in range(num_instances)]
-    router = new_router(
-        instances, Signals(instances, snapshot_refresh_ns), np.random.default_rng([seed, _ROUTER_STREAM])
-    )
+    rng = np.random.default_rng([seed, _ROUTER_STREAM])
+    router = new_router(instances, Signals(instances, snapshot_refresh_ns), rng)
     dispatch = Dispatcher(instances, router, recorder, outlook, progress)
     gateway = Gateway(env, source, delay_ns, dispatch, outlook)
     outlook.over(dispatch, gateway)
@@ -100,13 +99,22 @@ def simulate(
         recorder.on_end = source.ended
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
     source.start(env, make, gateway.receive, outlook.is_open)
+
+    end_ns = _run(env, instances, horizon_ns)
+    dispatch.report(len(source.table))
+    outlook.over()  # the parts hold one another, and the instances with their KV pools
+    del instances, router, dispatch, gateway
+    return recorder.record(end_ns)
+
+
+def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:
+    """Lets time pass until all is done, or until the horizon; returns when that was."""
     with _without_garbage_collector(), _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(int(env.now), *(i.now_ns for i in instances)) if horizon_ns is None else horizon_ns
     for instance in instances:
         instance.stop(end_ns)
-    dispatch.report(len(source.table))
-    return recorder.record(end_ns)
+    return end_ns
 
 
 def _routing(policy: str, num_instances: int) -> MakeRouter:

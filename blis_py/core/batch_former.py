@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.decoding import DecodeSet
+from blis_py.core.kv import KVCache
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.policies import PREEMPTION_POLICIES
 from blis_py.core.request import Request, Status
@@ -31,14 +32,12 @@ class BatchFormer:
     """Fills steps from the requests of one instance, under its token budget.
 
     Args:
-        life: queue and KV blocks of the instance.
+        kv: blocks of the instance.
         running: who runs there.
     """
 
-    def __init__(self, config: SchedulerConfig, life: Lifecycle, running: Running) -> None:
-        self._life = life
-        self._kv = life.kv
-        self._in_order = life.running
+    def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
+        self._kv = kv
         self._running = running
         self._budget = config.max_num_batched_tokens
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
@@ -50,8 +49,13 @@ class BatchFormer:
         """Whether whoever waits is asked before this step's decodes take blocks and budget."""
         return False
 
-    def fill(self, step: Step, prefills: Prefills, tick: int, now_ns: int) -> None:
-        """Gives out the budget of step `tick`. `prefills` is the step's list, and grows."""
+    def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
+        """Gives out the budget of step `tick`.
+
+        Args:
+            prefills: the step's list; it grows.
+            life: who waits, and where the preempted go.
+        """
         raise NotImplementedError
 
     def first_tokens(self, wanted: int, budget: int) -> int:
@@ -60,7 +64,7 @@ class BatchFormer:
 
     # -- running requests ----------------------------------------------------------------------------
 
-    def _serve_running(self, step: Step, prefills: Prefills, budget: int, tick: int) -> int:
+    def _serve_running(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, tick: int) -> int:
         """Every running request that has no tokens in the step yet; returns the budget left."""
         running = self._running
         decodes = running.decoding.count
@@ -79,17 +83,17 @@ class BatchFormer:
                         budget -= tokens
                     prefills += chunks
                     return budget - decodes
-        return self._walk_running(step, prefills, budget, tick)
+        return self._walk_running(step, prefills, life, budget, tick)
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
         """The next chunk of each unfinished prefill, all decodes being served; None if order matters."""
         raise NotImplementedError
 
-    def _walk_running(self, step: Step, prefills: Prefills, budget: int, tick: int) -> int:
+    def _walk_running(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, tick: int) -> int:
         """The general case, in running order: too little budget for all, or too few blocks."""
         granted = dict(prefills)
         preempted: list[Request] = []
-        order = list(self._in_order)
+        order = list(life.running)
         i = 0
         while i < len(order) and budget > 0:
             request = order[i]
@@ -104,7 +108,9 @@ class BatchFormer:
                     del order[v]
                     i -= v < i
                     budget += granted.get(victim, 0)
-                    self._preempt(victim, granted.pop(victim, 0), tick)
+                    if granted.pop(victim, 0):
+                        self._claim(victim, tick)
+                    life.preempt(victim)
                 preempted += victims
                 if request in victims:
                     break
@@ -146,11 +152,10 @@ class BatchFormer:
         # Whoever was admitted after it in this very step may share blocks it will now not compute.
         return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
 
-    def _preempt(self, victim: Request, granted: int, tick: int) -> None:
-        if granted:  # the block that was taken for its token goes with it
-            context = victim.base + tick if victim.status is _DECODING else victim.computed
-            self._kv.settle(victim, context, in_step=1)
-        self._life.preempt(victim)
+    def _claim(self, request: Request, tick: int) -> None:
+        """The block that was taken for its token in this step is its own, and goes with it."""
+        context = request.base + tick if request.status is _DECODING else request.computed
+        self._kv.settle(request, context, in_step=1)
 
     def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request], tick: int) -> None:
         """Keeps the decode aggregates to those that really compute a token in this step."""
@@ -168,9 +173,9 @@ class BatchFormer:
 
     # -- waiting requests ----------------------------------------------------------------------------
 
-    def _admit(self, step: Step, prefills: Prefills, budget: int, now_ns: int) -> int:
+    def _admit(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, now_ns: int) -> int:
         """Waiting requests from the head, until one does not fit; returns the budget left."""
-        admitted = self._life.admit(budget, now_ns)
+        admitted = life.admit(budget, now_ns)
         step.admitted = [request for request, _ in admitted]
         prefills += admitted
         for _, tokens in admitted:
@@ -181,10 +186,10 @@ class BatchFormer:
 class RunningFirst(BatchFormer):
     """vLLM: decodes and unfinished prompts in running order, then whoever waits. Prompts come in chunks."""
 
-    def fill(self, step: Step, prefills: Prefills, tick: int, now_ns: int) -> None:
-        budget = self._serve_running(step, prefills, self._budget, tick)
-        if self._life.waiting and not step.preempted:
-            self._admit(step, prefills, budget, now_ns)
+    def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
+        budget = self._serve_running(step, prefills, life, self._budget, tick)
+        if life.waiting and not step.preempted:
+            self._admit(step, prefills, life, budget, now_ns)
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
         chunks: Prefills = []
@@ -214,11 +219,11 @@ class PrefillFirst(BatchFormer):
     def admits_first(self) -> bool:
         return True
 
-    def fill(self, step: Step, prefills: Prefills, tick: int, now_ns: int) -> None:
+    def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         budget = self._continue_prefills(prefills, self._budget)
-        if self._life.waiting and len(prefills) == len(self._running.prefilling):
-            budget = self._admit(step, prefills, budget, now_ns)
-        self._serve_running(step, prefills, budget, tick)
+        if life.waiting and len(prefills) == len(self._running.prefilling):
+            budget = self._admit(step, prefills, life, budget, now_ns)
+        self._serve_running(step, prefills, life, budget, tick)
 
     def first_tokens(self, wanted: int, budget: int) -> int:
         tokens = super().first_tokens(wanted, budget)
@@ -236,7 +241,7 @@ class PrefillFirst(BatchFormer):
         return [] if len(prefills) == len(self._running.prefilling) else None
 
 
-BATCH_FORMERS: dict[str, Callable[[SchedulerConfig, Lifecycle, Running], BatchFormer]] = {
+BATCH_FORMERS: dict[str, Callable[[SchedulerConfig, KVCache, Running], BatchFormer]] = {
     "running-first": RunningFirst,
     "prefill-first": PrefillFirst,
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
 from blis_py.core.request import Request, Status
 
+_FEWEST_ENTRIES = 64
+"""A heap smaller than this is not worth tidying up."""
 _NOWHERE = -(1 << 62)
 """Base and finish tick of a request that does not decode."""
 
@@ -29,7 +31,11 @@ class DecodeSet:
         self._block_size = block_size
         self.finishing: list[tuple[int, int, Request]] = []
         """Heap by the value of `tick` at which each will have all its tokens; some entries are stale."""
-        self._longest: list[tuple[int, int, Request]] | None = [] if track_longest else None
+        self._track_longest = track_longest
+        self._longest: list[tuple[int, int]] = []
+        """Heap by minus the base, with the place in the running list; some entries are stale."""
+        self._bases: dict[int, int] = {}
+        """Base by place in the running list, where anybody asks for the longest context."""
         self._computed = 0
 
     def computed_tokens(self, tick: int) -> int:
@@ -48,8 +54,9 @@ class DecodeSet:
             self.last_seq = request.seq
         request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
         heappush(self.finishing, (due, request.seq, request))
-        if self._longest is not None:
-            heappush(self._longest, (-base, request.seq, request))
+        if self._track_longest:
+            self._bases[request.seq] = base
+            heappush(self._longest, (-base, request.seq))
 
     def stop(self, request: Request, tick: int) -> None:
         """Takes it out before step `tick`, and makes its counts exact."""
@@ -62,6 +69,11 @@ class DecodeSet:
         self.count -= 1
         self.base_sum -= base
         self.crossings[-base % self._block_size] -= 1
+        if self._track_longest:
+            del self._bases[request.seq]
+            if len(self._longest) > _FEWEST_ENTRIES + 2 * self.count:
+                self._longest = [(-base, seq) for seq, base in self._bases.items()]
+                heapify(self._longest)
 
     def next_finish_tick(self) -> int:
         """Value of the step counter at which the first of them will have all its tokens."""
@@ -82,9 +94,9 @@ class DecodeSet:
 
     def longest(self, tick: int) -> int:
         """Longest context at step `tick`."""
-        heap = self._longest
-        assert heap is not None, "nobody keeps track of it"
-        while heap and heap[0][2].base != -heap[0][0]:
+        assert self._track_longest, "nobody keeps track of it"
+        heap, bases = self._longest, self._bases
+        while heap and bases.get(heap[0][1]) != -heap[0][0]:
             heappop(heap)
         return tick - heap[0][0] if heap else 0
 

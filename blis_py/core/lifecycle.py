@@ -49,7 +49,10 @@ class Lifecycle:
         self._max_num_seqs = config.max_num_seqs
         self._block_size = config.block_size
         self._admissions = 0
-        self._deadlines: list[tuple[int, int, Request]] = []
+        self._deadlines: list[tuple[int, int]] = []
+        """Heap of deadlines, each with the number of its request, which may have ended long ago."""
+        self._impatient: dict[int, Request] = {}
+        """By number, those with a deadline that have not ended."""
         self._submitted = 0
         self._waiting_priorities: dict[int, int] = {}
         """Waiting requests by priority."""
@@ -93,7 +96,9 @@ class Lifecycle:
         request.target = target
         if request.deadline_ns >= 0:
             self._submitted += 1
-            heappush(self._deadlines, (request.deadline_ns, self._submitted, request))
+            request.number = self._submitted
+            self._impatient[request.number] = request
+            heappush(self._deadlines, (request.deadline_ns, request.number))
             if request.deadline_ns < self.first_deadline_ns:
                 self.first_deadline_ns = request.deadline_ns
         self._count_waiting(request.priority, 1)
@@ -103,10 +108,10 @@ class Lifecycle:
     def expire(self, now_ns: int) -> list[Request]:
         """Drops the requests whose deadline has come; call it between steps."""
         expired: list[Request] = []
-        deadlines = self._deadlines
-        while deadlines and (deadlines[0][0] <= now_ns or deadlines[0][2].status is _FINISHED):
-            request = heappop(deadlines)[2]
-            if request.status is not _FINISHED:
+        deadlines, impatient = self._deadlines, self._impatient
+        while deadlines and (deadlines[0][0] <= now_ns or deadlines[0][1] not in impatient):
+            request = impatient.get(heappop(deadlines)[1])
+            if request is not None:
                 self.abort(request, FinishReason.TIMEOUT)
                 expired.append(request)
         self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
@@ -120,6 +125,7 @@ class Lifecycle:
         else:
             self._leave(request)
         self._forget(request)
+        self._impatient.pop(request.number, None)
         request.status, request.finish_reason = _FINISHED, reason
 
     def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
@@ -184,6 +190,7 @@ class Lifecycle:
     def _complete(self, request: Request) -> None:
         """It has all its output."""
         self._leave(request)
+        self._impatient.pop(request.number, None)
         request.status = _FINISHED
         if request.finish_reason is None:
             # At the cap, and neither the client nor the model wanted to stop there.

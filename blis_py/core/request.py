@@ -82,6 +82,7 @@ class Request:
         "match",
         "max_tokens",
         "node",
+        "number",
         "output_tokens",
         "preemptions",
         "priority",
@@ -141,6 +142,8 @@ class Request:
         self.gaps: list[tuple[int, int]] | None = None
         """(step, next step) pairs between which it emitted nothing though it had begun."""
 
+        self.number = -1
+        """Of a request with a deadline, on its instance."""
         self.base = 0
         self.seq = 0
         """Position in the running list: larger is later."""

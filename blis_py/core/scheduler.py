@@ -56,7 +56,7 @@ class Scheduler(Lifecycle):
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._running = Running(self._decoding)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
-        self._former = BATCH_FORMERS[config.batch_former](config, self, self._running)
+        self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
         self._owed_blocks = 0
         """Blocks the decodes of the planned step need, not yet taken from the pool."""
         self._cache_aware: CacheAwareQueue | None = None
@@ -85,7 +85,7 @@ class Scheduler(Lifecycle):
                 return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes))
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
-        self._former.fill(step, prefills, self.tick, now_ns)
+        self._former.fill(step, prefills, self, self.tick, now_ns)
         if not prefills and not self._decoding.count:
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(step.admitted, now_ns)

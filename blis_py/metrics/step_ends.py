@@ -12,7 +12,7 @@ from blis_py.latency.decode_line import PACKED_BYTES, PackedRuns
 from blis_py.latency.step_run import Ints, PricedRun, StepRun
 
 _AT_ONCE = 1 << 15
-"""Steps to put away together, or an eighth as many runs."""
+"""Steps to put away together, or a thirty-second as many runs."""
 _PART = 1 << 19
 """Steps to hand out together, about."""
 _GAP_BYTES = 4
@@ -63,7 +63,7 @@ class StepEnds:
         self.last_ns = run.end_ns
         self._latest.append(run)
         self._latest_steps += run.steps
-        if self._latest_steps > _AT_ONCE or len(self._latest) > _AT_ONCE // 8:
+        if self._latest_steps > _AT_ONCE or len(self._latest) > _AT_ONCE // 32:
             self._put_away()
 
     def _put_away(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class _Summary:
         """A group; tenants are often the classes, or everybody, and need not be computed again."""
         if len(rows) == len(self.everyone):
             return {**cluster}
-        key = rows.tobytes()
+        key = _digest(rows)
         if key not in self.known:
             self.known[key] = self._group(rows)
         return {**self.known[key]}
@@ -139,15 +140,15 @@ class _Summary:
     def _token_gaps(self) -> dict[tuple[int | None, bytes], Distribution]:
         """Of every group, in one pass over the steps."""
         groups = [self.everyone, *self.classes.values(), *self.tenants.values()]
-        wanted: dict[tuple[int | None, bytes], Rows] = {(None, rows.tobytes()): rows for rows in groups}
-        wanted |= {(index, rows.tobytes()): rows for index, rows in enumerate(self.instances)}
+        wanted: dict[tuple[int | None, bytes], Rows] = {(None, _digest(rows)): rows for rows in groups}
+        wanted |= {(index, _digest(rows)): rows for index, rows in enumerate(self.instances)}
         done = [rows[self.columns.completed[rows]] for rows in wanted.values()]
         found = TokenGaps(self.record).distributions(done, [instance for instance, _ in wanted])
         return dict(zip(wanted, found, strict=True))
 
     def _samples(self, metric: str, rows: Rows, instance: int | None = None) -> Distribution:
         if metric == "itl":
-            known = self.itl.get((instance, rows.tobytes()))
+            known = self.itl.get((instance, _digest(rows)))
             return known or Distribution.of(np.zeros(0, dtype=np.int64))  # nobody is of that class
         column = self.columns.column(metric)[rows]
         return Distribution.of(column[~np.isnan(column)])
@@ -175,6 +176,11 @@ class _Summary:
 
     def _elapsed_ns(self) -> int:
         return self.record.end_ns - self.first_arrival_ns
+
+
+def _digest(rows: Rows) -> bytes:
+    """A short name of a group of requests."""
+    return sha256(rows.tobytes()).digest()
 
 
 def statistics(samples: Distribution) -> dict[str, Any]:
