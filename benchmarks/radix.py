@@ -18,7 +18,8 @@ from collections.abc import Callable
 from measure import calibrate, pin
 
 from blis_py.core.kv import KeySpace
-from blis_py.core.radix import Keys, RadixTree
+from blis_py.core.radix import RadixTree
+from blis_py.core.radix_node import Keys
 
 _ROUNDS = 7
 

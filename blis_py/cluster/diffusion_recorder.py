@@ -34,8 +34,8 @@ class DiffusionRecorder(Recorder):
         self.block_tokens = block_tokens
         self.blocks, self.rounds = (np.zeros(len(table), dtype=np.int64) for _ in range(2))
 
-    def record(self, end_ns: int) -> RunRecord:
-        record = super().record(end_ns)
+    def _record(self, end_ns: int) -> RunRecord:
+        record = super()._record(end_ns)
         record.blocks, record.block_rounds = self.blocks, self.rounds
         record.tokens_per_output = self.block_tokens
         return record

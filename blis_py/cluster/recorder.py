@@ -49,6 +49,8 @@ class Recorder:
         """One for each instance."""
         self.spool = Spool()
         """For what grows with the steps."""
+        self._sent: list[int] | None = None
+        """Rows in order of arrival, where that was not known beforehand."""
         self.on_end: Callable[[Request, int], None] | None = None
         self._on_the_way_ns = on_the_way_ns
         rows = len(table)
@@ -63,11 +65,18 @@ class Recorder:
         )
         self.breaks: list[tuple[int, int, int]] = []
 
-    def sent(self, request: Request) -> None:
-        """When it arrives was not known beforehand."""
-        row, arrival_ns = request.row, request.arrival_ns
-        self.table.arrival_ns[row], self.table.deadline_ns[row] = arrival_ns, request.deadline_ns
-        self.ready_ns[row] = arrival_ns + self._on_the_way_ns + self.frontend.before_enqueue_ns
+    def listen(self, on_end: Callable[[Request, int], None]) -> None:
+        """The table's arrivals are not known beforehand: every request that is sent is to be told."""
+        self.on_end, self._sent = on_end, []
+
+    def sent(self, requests: Sequence[Request]) -> None:
+        """These arrive now."""
+        assert self._sent is not None
+        for request in requests:
+            row, arrival_ns = request.row, request.arrival_ns
+            self._sent.append(row)
+            self.table.arrival_ns[row], self.table.deadline_ns[row] = arrival_ns, request.deadline_ns
+            self.ready_ns[row] = arrival_ns + self._on_the_way_ns + self.frontend.before_enqueue_ns
 
     def dispatched(self, requests: Sequence[Request], instances: Sequence[int]) -> None:
         """Where each of them goes."""
@@ -77,6 +86,10 @@ class Recorder:
 
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
+        record = self._record(end_ns)
+        return record if self._sent is None else record.take(np.array(self._sent, dtype=np.intp))
+
+    def _record(self, end_ns: int) -> RunRecord:
         instances = [log.record() for log in self.logs]
         self.logs.clear()  # with the instances' KV pools
         self._forget_unseen_tokens(instances)

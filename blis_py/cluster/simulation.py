@@ -20,7 +20,7 @@ from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import ROUTING_POLICIES, MakeRouter, Signals
-from blis_py.cluster.source import Maker, Source, TableSource
+from blis_py.cluster.source import Maker, Send, Source, TableSource
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -95,16 +95,27 @@ def simulate(
     dispatch = Dispatcher(instances, router, recorder, outlook, progress)
     gateway = Gateway(env, source, delay_ns, dispatch, outlook)
     outlook.over(dispatch, gateway)
-    if source.listens:
-        recorder.on_end = source.ended
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
-    source.start(env, make, gateway.receive, outlook.is_open)
+    source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
 
     end_ns = _run(env, instances, horizon_ns)
     dispatch.report(len(source.table))
     outlook.over()  # the parts hold one another, and the instances with their KV pools
     del instances, router, dispatch, gateway
     return recorder.record(end_ns)
+
+
+def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
+    """Where the source sends to."""
+    if not source.listens:
+        return gateway.receive
+    recorder.listen(source.ended)
+
+    def noted(requests: Sequence[Request]) -> None:
+        recorder.sent(requests)
+        gateway.receive(requests)
+
+    return noted
 
 
 def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:

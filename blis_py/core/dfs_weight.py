@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from blis_py.core.cache_aware import CacheAwareQueue, by_arrival
-from blis_py.core.radix import Node
+from blis_py.core.radix_node import Node
 from blis_py.core.request import Request
 
 

@@ -7,10 +7,8 @@ smallest worth goes first, block by block from its end. While nobody uses a node
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from blis_py.core.radix import Node
+from blis_py.core.radix_node import Node
 
 Worth = tuple[int, ...]
 

@@ -19,59 +19,10 @@ from heapq import heapify, heappop, heappush, heapreplace
 from operator import ne
 
 from blis_py.core.eviction import Worth, lru
-
-Keys = list[Hashable]
+from blis_py.core.radix_node import Family, Keys, Node
 
 _FEWEST_ENTRIES = 64
 """A heap smaller than this is not worth tidying up."""
-
-
-class Family:
-    """Everything below one child of a root: the users of one system prompt, one document, one dialogue."""
-
-    __slots__ = ("saved_blocks",)
-
-    def __init__(self) -> None:
-        self.saved_blocks = 0
-        """Blocks that matches have found in it so far."""
-
-
-class Node:
-    """A run of blocks without a branch. A root has none."""
-
-    __slots__ = (
-        "blocks",
-        "children",
-        "created",
-        "entry",
-        "family",
-        "hits",
-        "keys",
-        "last_use",
-        "locks",
-        "parent",
-        "priority",
-        "version",
-    )
-
-    def __init__(self, keys: Keys, blocks: list[int], parent: Node | None, family: Family) -> None:
-        self.keys = keys
-        self.blocks = blocks
-        self.parent = parent
-        self.family = family
-        self.children: dict[Hashable, Node] = {}
-        """By the first key of each."""
-        self.locks = 0
-        """Users of this node or of one below it."""
-        self.version = 0
-        """Changes whenever a match that ended in this node may be out of date; see `RadixTree.holds`."""
-        self.hits = 0
-        """Matches locked in it or below."""
-        self.created = self.last_use = 0
-        self.priority = 1 << 30
-        """The most urgent one of its users so far: smaller is more urgent."""
-        self.entry = -1
-        """Serial number of its valid entry among the leaves to evict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from blis_py.core.blocks import BlockPool
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.kv import KVCache
-from blis_py.core.radix import Keys, Match, RadixTree
+from blis_py.core.radix import Match, RadixTree
+from blis_py.core.radix_node import Keys
 from blis_py.core.request import Request
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from blis_py.core.radix import Node
+from blis_py.core.radix_node import Node
 
 NEVER_NS = 1 << 62
 """Later than any time that occurs."""

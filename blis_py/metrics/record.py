@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,20 @@ class RunRecord:
     """Rounds that these took."""
     tokens_per_output: int = 1
     """Tokens that come at once: those of a block."""
+
+    def take(self, rows: NDArray[np.intp]) -> RunRecord:
+        """The given requests, in the given order, which is that of their arrival."""
+        columns: dict[str, Any] = {
+            column.name: value[rows]
+            for column in fields(self)
+            if column.name != "breaks" and isinstance(value := getattr(self, column.name), np.ndarray)
+        }
+        place = np.full(len(self.table), -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        breaks = np.column_stack((place[self.breaks[:, 0]], self.breaks[:, 1:]))
+        breaks = breaks[breaks[:, 0] >= 0]
+        breaks = breaks[np.lexsort(breaks.T[::-1])]
+        return replace(self, table=self.table.take(rows), breaks=breaks, **columns)
 
     @property
     def outputs(self) -> Ints:

@@ -27,6 +27,7 @@ MODULES = (
     "core.blocks",
     "core.decoding",
     "core.kv",
+    "core.radix_node",
     "core.radix",
     "core.radix_kv",
     "core.step",

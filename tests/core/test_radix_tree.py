@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from blis_py.core.eviction import EVICTION_POLICIES
-from blis_py.core.radix import Node, RadixTree
+from blis_py.core.radix import RadixTree
+from blis_py.core.radix_node import Node
 
 
 class Owner:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from blis_py.core.eviction import EVICTION_POLICIES
-from blis_py.core.radix import Match, Node, RadixTree
+from blis_py.core.radix import Match, RadixTree
+from blis_py.core.radix_node import Node
 
 Prefix = tuple[str, ...]
 """A namespace, then keys."""

@@ -1,0 +1,134 @@
+"""What a user adds without editing the package: a policy is a function or a class, and a line in a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from simpy import Environment, Event
+
+from blis_py.cluster.router import ROUTING_POLICIES, Loaded, Signals
+from blis_py.cluster.simulation import simulate
+from blis_py.cluster.source import Maker, Send
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.features import StepFeatures
+from blis_py.core.policies import SCHEDULERS
+from blis_py.core.queues import SortedQueue
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.metrics.record import Outcome
+from blis_py.workload.table import RequestTable
+
+US = 1000
+CONFIG = SchedulerConfig(num_kv_blocks=1000, max_model_len=1000)
+
+
+class TenMicroseconds:
+    """A latency model: every step takes as long."""
+
+    name, provenance = "ten", "made up"
+    frontend = FrontendDelays()
+    uses_max_context = False
+
+    def step(self, features: StepFeatures) -> StepTime:
+        return StepTime(10 * US, 0)
+
+    def step_ns(self, features: StepFeatures) -> int:
+        return 10 * US
+
+    def decode_run(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> StepRun:
+        return PricedRun(start_ns + 10 * US * np.arange(1, steps + 1)).until(until_ns)
+
+
+class ByPrompt:
+    """A routing policy: short prompts here, long ones there."""
+
+    looks_at_load = False
+
+    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
+        self._last = len(instances) - 1
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        return 0 if request.prompt_tokens < 100 else self._last
+
+
+def longest_prompt_first(request: Request) -> tuple[Any, ...]:
+    """A scheduling policy."""
+    return (-request.prompt_tokens, request.id)
+
+
+class OneAfterTheOther:
+    """A source: each request is sent a while after its client has seen the end of the one before."""
+
+    listens = True
+
+    def __init__(self, table: RequestTable, think_ns: int) -> None:
+        self.table, self._think_ns, self._next = table, think_ns, 0
+
+    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+        assert not ahead, "nobody knows when they come"
+        self._env, self._make, self._send = env, make, send
+        env.process(self._one(0))
+
+    def _one(self, time_ns: int) -> Generator[Event, None, None]:
+        yield self._env.timeout(time_ns - self._env.now)
+        (request,) = self._make(slice(self._next, self._next + 1))
+        request.arrival_ns = int(self._env.now)
+        self._next += 1
+        self._send([request])
+
+    def ended(self, request: Request, seen_ns: int) -> None:
+        if self._next < len(self.table):
+            self._env.process(self._one(seen_ns + self._think_ns))
+
+    def quiet_until_ns(self) -> int:
+        raise AssertionError("it is not asked, since it listens")
+
+
+def table(prompts: list[int], outputs: list[int], arrival_us: int = 0) -> RequestTable:
+    columns = (np.array(prompts, dtype=np.int64), np.array(outputs, dtype=np.int64))
+    return RequestTable.build(np.full(len(prompts), arrival_us * US), *columns)
+
+
+def test_a_latency_model_is_an_object_with_a_few_methods() -> None:
+    record = simulate(table([16], [5]), scheduler=CONFIG, latency=TenMicroseconds())
+    assert record.first_token_ns.tolist() == [10 * US]
+    assert record.finish_ns.tolist() == [50 * US]
+
+
+def test_a_routing_policy_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROUTING_POLICIES, "by-prompt", ByPrompt)
+    demand = table([8, 200, 9, 300], [2, 2, 2, 2])
+    latency = TenMicroseconds()
+    record = simulate(demand, scheduler=CONFIG, latency=latency, num_instances=3, routing_policy="by-prompt")
+    assert record.instance.tolist() == [0, 2, 0, 2]
+
+
+def test_a_scheduling_policy_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULERS, "longest-first", lambda config: SortedQueue(longest_prompt_first))
+    config = SchedulerConfig(num_kv_blocks=100, max_model_len=500, max_num_seqs=1, scheduler="longest-first")
+    record = simulate(table([10, 30, 20], [1, 1, 1]), scheduler=config, latency=TenMicroseconds())
+    assert record.finish_ns.tolist() == [30 * US, 10 * US, 20 * US]
+
+
+def test_a_source_that_listens_sends_the_next_request_when_one_has_ended() -> None:
+    source = OneAfterTheOther(table([16] * 3, [3, 2, 1]), think_ns=7 * US)
+    record = simulate(
+        source, scheduler=CONFIG, latency=TenMicroseconds(), num_instances=2, admission_latency_ns=1 * US
+    )
+    # 1 µs of admission, a step of 10 µs for every token, then 7 µs until the next.
+    assert record.table.arrival_ns.tolist() == [0, 38 * US, 66 * US]
+    assert record.finish_ns.tolist() == [31 * US, 59 * US, 77 * US]
+    assert record.instance.tolist() == [0, 1, 0]
+
+
+def test_what_a_source_never_sent_is_no_part_of_the_run() -> None:
+    source = OneAfterTheOther(table([16] * 3, [3, 2, 1]), think_ns=7 * US)
+    record = simulate(source, scheduler=CONFIG, latency=TenMicroseconds(), horizon_ns=45 * US)
+    assert record.table.arrival_ns.tolist() == [0, 37 * US]
+    assert [Outcome(outcome) for outcome in record.outcome] == [Outcome.COMPLETED, Outcome.RUNNING]
