@@ -24,7 +24,11 @@ class StepEvents(Events, Protocol):
     """What an autoregressive instance tells whoever keeps notes."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        """Alike steps are over; the scheduler has not been told yet."""
+        """Alike steps are over, or launched; the scheduler has not been told yet."""
+        ...
+
+    def in_progress(self, step: Step) -> None:
+        """A step that has been launched will not be over when the run ends."""
         ...
 
 
@@ -107,9 +111,13 @@ class AutoregressiveInstance(Instance):
         self._run = before.until(time_ns)
         if self._run.steps < before.steps:
             self._reach = 2 * self._run.steps
-            sleeper = self._alarm.callbacks
-            self._alarm.callbacks = []
-            self._ring_at(self._run.end_ns).callbacks = sleeper
+            self._wake_at(self._run.end_ns)
+
+    def _wake_at(self, time_ns: int) -> None:
+        """Earlier than was planned."""
+        sleeper = self._alarm.callbacks
+        self._alarm.callbacks = []
+        self._ring_at(time_ns).callbacks = sleeper
 
     def _cut(self, now_ns: int) -> None:
         if self._step is not None:
@@ -140,4 +148,9 @@ class Autoregressive:
         longest = self._record_steps or self._latency.uses_max_context
         core = Scheduler(self._config, track_longest=longest)
         log = InstanceLog(recorder, core, self._record_steps)
-        return AutoregressiveInstance(env, core, self._latency, log, outlook, self._single_step)
+        latency, single = self._latency, self._single_step
+        if self._config.async_scheduling:
+            from blis_py.cluster.overlapped import OverlappedInstance
+
+            return OverlappedInstance(env, core, latency, latency, log, outlook, single)
+        return AutoregressiveInstance(env, core, latency, log, outlook, single)

@@ -36,8 +36,8 @@ class Events(Protocol):
         """Their clients gave up, at the latest during the step that has just ended."""
         ...
 
-    def finished(self, requests: list[Request]) -> None:
-        """Their last tokens were emitted with the latest step."""
+    def finished(self, requests: list[Request], end_ns: int) -> None:
+        """Their last tokens were emitted with a step that ended then."""
         ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
@@ -143,7 +143,7 @@ class Instance:
 
     def _finished(self, requests: list[Request]) -> None:
         """Their last tokens came with the step that has just ended."""
-        self._fate.finished(requests)
+        self._fate.finished(requests, self.now_ns)
         self.in_flight -= len(requests)
 
     # -- time --------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ class Outlook:
 
     def __init__(self, end_ns: int = NEVER_NS, none_ahead: bool = False) -> None:
         self._parts: Sequence[Part] = ()
-        self._end_ns = end_ns
+        self.end_ns = end_ns
+        """When the run stops."""
         self._none_ahead = none_ahead
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
         """Nobody looks at an instance, and nothing not submitted yet reaches it, before or at this time."""
@@ -52,7 +53,7 @@ class Outlook:
         """Something has changed: asks every part again."""
         if self._none_ahead:
             return
-        until_ns = self._end_ns
+        until_ns = self.end_ns
         for part in self._parts:
             quiet_ns = part.quiet_until_ns()
             if quiet_ns < until_ns:

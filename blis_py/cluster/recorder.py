@@ -177,6 +177,8 @@ class InstanceLog:
         """The index of a step, and the time without work before it."""
         self._finished: list[Request] = []
         """Not yet noted."""
+        self._in_progress = StepFeatures()
+        """Of a step that was not over when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
@@ -195,6 +197,10 @@ class InstanceLog:
         """Steps so far."""
         return self._ends.steps
 
+    def in_progress(self, step: Step) -> None:
+        """What it has computed is booked, but it is not over when the run ends."""
+        self._in_progress = step.features
+
     def idle(self, duration_ns: int) -> None:
         self._pauses.append((self._ends.steps, duration_ns))
 
@@ -212,7 +218,7 @@ class InstanceLog:
                 to.on_end(request, seen_ns)
         self.ended(requests, Outcome.TIMED_OUT)
 
-    def finished(self, requests: list[Request]) -> None:
+    def finished(self, requests: list[Request], end_ns: int) -> None:
         self._finished += requests
         if len(self._finished) >= _BATCH:
             self._note_finished()
@@ -220,7 +226,7 @@ class InstanceLog:
             front_end = self._to.frontend
             for request in requests:
                 delay_ns = request.generated * front_end.per_token_ns + front_end.at_end_ns
-                self._to.on_end(request, self._ends.last_ns + delay_ns)
+                self._to.on_end(request, end_ns + delay_ns)
 
     def _note_finished(self) -> None:
         reasons = [request.finish_reason for request in self._finished]
@@ -258,8 +264,8 @@ class InstanceLog:
             busy_ns=self._busy_ns(),
             peak_kv_blocks=max(pool.total - pool.least_free, self._scheduler.blocks_in_use()),
             kv_block_steps=pool.in_use_ticks,
-            prefill_tokens=counters.prefill_tokens,
-            decode_tokens=self._scheduler.decode_tokens,
+            prefill_tokens=counters.prefill_tokens - self._in_progress.prefill_tokens,
+            decode_tokens=self._scheduler.decode_tokens - self._in_progress.decode_seqs,
             prefix_queried_tokens=counters.prefix_queried_tokens,
             prefix_hit_tokens=counters.prefix_hit_tokens,
             preemptions=counters.preemptions,

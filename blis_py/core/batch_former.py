@@ -16,6 +16,7 @@ from blis_py.core.request import Request, Status
 from blis_py.core.step import Prefills, Step
 
 _PREFILLING, _DECODING, _STALLED = Status.PREFILLING, Status.DECODING, Status.STALLED
+_ENDING = Status.ENDING
 
 
 class Running:
@@ -26,6 +27,8 @@ class Running:
         self.decoding = decoding
         self.stalled: dict[Request, None] = {}
         """Would decode, but the budget ended before their turn."""
+        self.ending: dict[Request, None] = {}
+        """Have had their last step, whose outcome is not known yet."""
 
 
 class BatchFormer:
@@ -97,11 +100,13 @@ class BatchFormer:
         i = 0
         while i < len(order) and budget > 0:
             request = order[i]
-            if request in granted:
+            if request in granted or request.status is _ENDING:
                 i += 1
                 continue
             tokens = self._wanted(request, budget)
             while not self._allocate(request, tokens, tick):
+                if self._free_ending():
+                    continue
                 victims = self._victims(order, step, granted)
                 for victim in victims:
                     v = order.index(victim)
@@ -146,11 +151,24 @@ class BatchFormer:
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
         """Whom to preempt so that an allocation may succeed."""
-        victim = order[self._pick_victim(order)]
+        candidates = [request for request in order if request.status is not _ENDING]
+        victim = candidates[self._pick_victim(candidates)]
         if victim.status is not _PREFILLING or victim not in granted:
             return [victim]
         # Whoever was admitted after it in this very step may share blocks it will now not compute.
         return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
+
+    def _free_ending(self) -> bool:
+        """Frees the pages of somebody who has had its last step, if there is any.
+
+        The forward that still reads them comes before the one that will write.
+        """
+        for request in self._running.ending:
+            if request.block_table:
+                self._kv.release(request)
+                request.computed = 0
+                return True
+        return False
 
     def _claim(self, request: Request, tick: int) -> None:
         """The block that was taken for its token in this step is its own, and goes with it."""

@@ -25,6 +25,10 @@ class SchedulerConfig:
     """Longest prefill chunk of one request in one step; 0 = no limit but the budget."""
     block_size: int = 16
     """Tokens per KV block."""
+    async_scheduling: bool = False
+    """A step is planned and launched before the outcome of the one before it is known (vLLM's name)."""
+    late_length_stops: bool = False
+    """With it: that a request has reached its length is also learnt from the outcome, as in SGLang."""
     prefix_cache: str = "hash"
     """`hash` (vLLM), `radix` (SGLang) or `none`: a key of `caches.PREFIX_CACHES`."""
     enable_prefix_caching: bool = True

@@ -15,3 +15,5 @@ class Counters:
     prefix_hit_tokens: int = 0
     priority_inversions: int = 0
     head_of_line_events: int = 0
+    discarded_tokens: int = 0
+    """Of forwards launched for requests that had ended, which was not known yet."""

@@ -48,6 +48,7 @@ class Lifecycle:
         self._granularity = granularity
         self._max_num_seqs = config.max_num_seqs
         self._block_size = config.block_size
+        self._async, self._late_length_stops = config.async_scheduling, config.late_length_stops
         self._admissions = 0
         self._deadlines: list[tuple[int, int]] = []
         """Heap of deadlines, each with the number of its request, which may have ended long ago."""
@@ -94,6 +95,9 @@ class Lifecycle:
         if request.output_tokens is not None and request.output_tokens < target:
             target = request.output_tokens
         request.target = target
+        request.ends_late = self._async and (
+            self._late_length_stops or (request.ends_by_eos and target < (limit or self._max_tokens - prompt))
+        )
         if request.deadline_ns >= 0:
             self._submitted += 1
             request.number = self._submitted
@@ -119,14 +123,9 @@ class Lifecycle:
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drops a request, waiting or running; call it between steps."""
-        if request.status is _WAITING:
-            self.waiting.remove(request)
-            self._count_waiting(request.priority, -1)
-        else:
-            self._leave(request)
+        self._part_with(request)
         self._forget(request)
-        self._impatient.pop(request.number, None)
-        request.status, request.finish_reason = _FINISHED, reason
+        request.finish_reason = reason
 
     def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
         """Lets waiting requests in, from the head of the queue until one does not fit.
@@ -189,9 +188,7 @@ class Lifecycle:
 
     def _complete(self, request: Request) -> None:
         """It has all its output."""
-        self._leave(request)
-        self._impatient.pop(request.number, None)
-        request.status = _FINISHED
+        self._part_with(request)
         if request.finish_reason is None:
             # At the cap, and neither the client nor the model wanted to stop there.
             capped = request.generated == self._max_tokens - request.prompt_tokens
@@ -199,6 +196,16 @@ class Lifecycle:
                 request.finish_reason = FinishReason.LENGTH
             else:
                 request.finish_reason = FinishReason.STOP
+
+    def _part_with(self, request: Request) -> None:
+        """It leaves for good, from the queue or from the running list."""
+        if request.status is _WAITING:
+            self.waiting.remove(request)
+            self._count_waiting(request.priority, -1)
+        else:
+            self._leave(request)
+        self._impatient.pop(request.number, None)
+        request.status = _FINISHED
 
     # -- notes ------------------------------------------------------------------------------------
 

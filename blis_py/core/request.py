@@ -22,7 +22,9 @@ class Status(IntEnum):
     """In the running list, one token a step."""
     STALLED = 3
     """Would decode, but the token budget ran out before its turn."""
-    FINISHED = 4
+    ENDING = 4
+    """In the running list until the outcome of its last step is known; no more steps."""
+    FINISHED = 5
 
 
 class FinishReason(IntEnum):
@@ -56,6 +58,7 @@ class Request:
             it is known, of the answer. A key names the content and everything before it. An engine may
             append keys of its answer until it hands over the step that ends the request.
         extra_key: what else has to be equal for a block to be shared: an adapter, a salt.
+        ends_by_eos: the `output_tokens` end with an end of sequence, which nobody knows before it is there.
         row: where the driver keeps its own notes on this request.
     """
 
@@ -68,6 +71,8 @@ class Request:
         "cached_tokens",
         "computed",
         "deadline_ns",
+        "ends_by_eos",
+        "ends_late",
         "extra_key",
         "finish_reason",
         "finish_tick",
@@ -107,6 +112,7 @@ class Request:
         block_keys: Sequence[Hashable] = (),
         row: int = -1,
         extra_key: Hashable = None,
+        ends_by_eos: bool = False,
     ) -> None:
         self.id = id
         self.arrival_ns = arrival_ns
@@ -118,14 +124,17 @@ class Request:
         self.block_keys = block_keys
         self.row = row
         self.extra_key = extra_key
+        self.ends_by_eos = ends_by_eos
 
         self.status = Status.WAITING
         self.computed = 0
         """Tokens whose KV is in the cache; stale while decoding."""
         self.generated = 0
-        """Tokens emitted; stale while decoding."""
+        """Tokens emitted, one in flight included; stale while decoding."""
         self.target = 0
         """Output tokens after which it finishes, from every limit that is known in advance."""
+        self.ends_late = False
+        """The scheduler learns that `target` is reached from the outcome of the step."""
         self.block_table: list[int] = []
         """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
         self.cached_tokens = -1
@@ -173,6 +182,17 @@ class Request:
         else:
             self.note_gap(tick)
         self.last_tick = tick
+
+    def forget_since(self, tick: int) -> None:
+        """Nothing that steps from this index on would have emitted will reach anybody."""
+        while self.generated and self.last_tick >= tick:
+            self.generated -= 1
+            if self.gaps and self.gaps[-1][1] == self.last_tick:
+                self.last_tick = self.gaps.pop()[0]
+            else:
+                self.last_tick -= 1
+        if not self.generated:
+            self.first_tick = self.last_tick = -1
 
     def note_gap(self, tick: int) -> None:
         """It has begun to emit, and does so again with the step of this index."""

@@ -29,6 +29,7 @@ from blis_py.core.request import FinishReason, Request, Status
 from blis_py.core.step import Prefills, Step
 
 _PREFILLING, _DECODING = Status.PREFILLING, Status.DECODING
+_ENDING, _FINISHED = Status.ENDING, Status.FINISHED
 _NO_FEATURES = StepFeatures()
 
 
@@ -49,7 +50,9 @@ class Scheduler(Lifecycle):
         room = config.num_kv_blocks * config.block_size + 1
         super().__init__(config, Counters(), min(config.max_model_len, room))
         self.tick = 0
-        """Steps finished; the index of the step being planned or executed."""
+        """Steps launched; the index of the step being planned."""
+        self.resolved = 0
+        """Steps whose outcome is known."""
         self._budget = config.max_num_batched_tokens
         self._publish = self.kv.publish if isinstance(self.kv, RadixKV) else None
         self._track_longest = track_longest
@@ -57,6 +60,8 @@ class Scheduler(Lifecycle):
         self._running = Running(self._decoding)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
+        self._unsettled = 0
+        """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
         """Blocks the decodes of the planned step need, not yet taken from the pool."""
         self._cache_aware: CacheAwareQueue | None = None
@@ -68,7 +73,7 @@ class Scheduler(Lifecycle):
     # -- one step ------------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
-        """Plans the next step, or returns None when there is nothing to compute.
+        """Plans the next step, or returns None when there is nothing to compute, at least for now.
 
         Allocates the blocks the step needs and, if there are too few, preempts.
         """
@@ -87,6 +92,8 @@ class Scheduler(Lifecycle):
         step = Step(_NO_FEATURES, prefills, [], [])
         self._former.fill(step, prefills, self, self.tick, now_ns)
         if not prefills and not self._decoding.count:
+            if self.resolved < self.tick:
+                return None  # what is in flight holds what it takes
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(step.admitted, now_ns)
         step.features = self._features(prefills)
@@ -102,6 +109,15 @@ class Scheduler(Lifecycle):
             stopped: requests whose token was an end of sequence or completed a stop string, where a real
                 model says so.
         """
+        self.advance(step, steps)
+        return self.resolve(step, steps, stopped)
+
+    def advance(self, step: Step, steps: int = 1) -> None:
+        """Books what is known when the step, or `steps` alike ones, are launched.
+
+        Tokens count as computed, whoever has its whole prompt behind it decodes next, and who has reached its
+        length gets no more steps. Slots and blocks stay, until the outcome is known.
+        """
         pool, decoding, tick = self.kv.pool, self._decoding, self.tick
         blocks = self._owed_blocks
         if steps > 1:
@@ -109,24 +125,18 @@ class Scheduler(Lifecycle):
         if blocks:
             pool.reserve(blocks)
             self._owed_blocks = 0
-        self.tick = pool.tick = tick = tick + steps
-        finished = self._finish_prefills(step.prefills, tick) if step.prefills else []
+        self.tick = pool.tick = step.end_tick = tick = tick + steps
+        if step.prefills:
+            self._advance_prefills(step, tick)
         finishing = decoding.finishing
         if finishing and finishing[0][0] <= tick:
-            finished += decoding.due(tick)
-        if stopped:
-            finished += self._stopped_early(stopped)
-        if len(finished) > 1:
-            finished.sort(key=_running_order)
-        for request in finished:
-            self._complete(request)
-        return finished
+            self._advance_decodes(step, tick)
+        self._unsettled += len(step.ending)
 
-    def _finish_prefills(self, prefills: Sequence[tuple[Request, int]], tick: int) -> list[Request]:
-        """Who has its whole prompt in the cache begins to decode; returns those who need not."""
-        finished: list[Request] = []
+    def _advance_prefills(self, step: Step, tick: int) -> None:
+        """Who has its whole prompt in the cache begins to decode, if it has to."""
         publish = self._publish
-        for request, tokens in prefills:
+        for request, tokens in step.prefills:
             self.counters.prefill_tokens += tokens
             request.computed = computed = request.computed + tokens
             if publish is not None:
@@ -136,21 +146,60 @@ class Scheduler(Lifecycle):
             del self._prefilling[request]
             request.generated += 1
             request.note_emission(tick - 1)
-            if request.generated < request.target:
-                self._decoding.start(request, tick)
-            else:
-                finished.append(request)
+            if request.generated >= request.target:
+                step.ending.append(request)
+                if not request.ends_late:
+                    self._expects_no_more(request)
+                    continue
+            self._decoding.start(request, tick)
+
+    def _advance_decodes(self, step: Step, tick: int) -> None:
+        """Whose last token comes with this step gets no more, unless that is not known yet."""
+        for request in self._decoding.due(tick):
+            step.ending.append(request)
+            if not request.ends_late:
+                self._decoding.stop(request, tick)
+                self._expects_no_more(request)
+
+    def _expects_no_more(self, request: Request) -> None:
+        request.status = _ENDING
+        if self._async:  # others plan steps while it is here
+            self.kv.settle(request, request.computed)
+            self._running.ending[request] = None
+
+    def resolve(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
+        """Applies the outcome of a step, or of `steps` more of those launched with it; returns who finished.
+
+        Whatever has become of them since: waiting, because they were preempted; stalled; at work again.
+
+        Args:
+            stopped: as for `finish`.
+        """
+        self.resolved += steps
+        if self.resolved < step.end_tick:
+            return []  # nobody ends before the last of alike steps
+        finished = step.ending
+        self._unsettled -= len(finished)
+        if stopped or (self._async and finished):
+            finished = self._ended(finished, stopped, step.end_tick - 1)
+        if len(finished) > 1:
+            finished.sort(key=_running_order)
+        for request in finished:
+            self._complete(request)
         return finished
 
-    def _stopped_early(self, stopped: Iterable[Request]) -> list[Request]:
-        """Those that the model itself ends before their target."""
-        early: list[Request] = []
-        for request in stopped:
-            request.finish_reason = FinishReason.STOP
+    def _ended(self, expected: Iterable[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
+        """Whose last token came with step `tick`, if they are still here. What comes after it is discarded."""
+        ended = dict.fromkeys([r for r in (*expected, *stopped) if r.status is not _FINISHED])
+        for request in ended:
             self.settle(request)
-            if request.generated < request.target:
-                early.append(request)
-        return early
+            planned = request.generated
+            request.forget_since(tick + 1)
+            self.counters.discarded_tokens += planned - request.generated
+        for request in stopped:
+            if request in ended:
+                request.finish_reason = FinishReason.STOP
+        return list(ended)
 
     def repeats(self, step: Step) -> int:
         """How many steps, this one included, are alike if nobody arrives or gives up.
@@ -159,7 +208,7 @@ class Scheduler(Lifecycle):
         last of them, every block allocation succeeds, and whoever waits goes on waiting: free
         blocks only become fewer, so a head of the queue that does not fit now will not fit then.
         """
-        if step.prefills or step.preempted:
+        if step.prefills or step.preempted or self._unsettled:
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
@@ -259,11 +308,16 @@ class Scheduler(Lifecycle):
         if request.status is _DECODING:
             self._decoding.stop(request, self.tick)
         elif request.status is _PREFILLING:
-            self._prefilling.pop(request, None)
+            del self._prefilling[request]
+        elif request.status is _ENDING:
+            self._running.ending.pop(request, None)
         else:
             del self._stalled[request]
         del self.running[request]
         self.kv.release(request, keep)
+
+    def _forget(self, request: Request) -> None:
+        request.forget_since(self.resolved)
 
     def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
         """What the planned step consists of."""

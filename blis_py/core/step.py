@@ -13,7 +13,7 @@ Prefills = list[tuple[Request, int]]
 class Step:
     """A planned step. `Scheduler.decoding` lists the requests that compute one token in it."""
 
-    __slots__ = ("admitted", "features", "preempted", "prefills")
+    __slots__ = ("admitted", "end_tick", "ending", "features", "preempted", "prefills")
 
     def __init__(
         self,
@@ -27,3 +27,7 @@ class Step:
         """Requests computing (part of) a prompt, with the number of tokens."""
         self.admitted = admitted
         self.preempted = preempted
+        self.end_tick = -1
+        """Index of the step that follows it, or the last of the steps like it; known once it is launched."""
+        self.ending: list[Request] = []
+        """Those who end with it as far as is known when it is launched."""

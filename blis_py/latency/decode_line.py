@@ -62,6 +62,15 @@ class LineRun(StepRun):
             return self
         return run_along(self.line, self.kv_tokens, self.growth, self.steps, self.start_ns, time_ns)
 
+    def first(self, steps: int) -> StepRun:
+        if steps == self.steps:
+            return self
+        return run_along(self.line, self.kv_tokens, self.growth, steps, self.start_ns, NEVER_NS)
+
+    def then(self, end_ns: int) -> StepRun:
+        """By a step along the same line."""
+        return LineRun(self.line, self.kv_tokens, self.growth, self.start_ns, self.steps + 1, end_ns)
+
     def ends_ns(self) -> Ints:
         return PackedRuns([self]).ends_ns()
 

@@ -22,6 +22,14 @@ class StepRun:
         """The run as far as the first step that ends at `time_ns` or later."""
         return self
 
+    def first(self, steps: int) -> StepRun:
+        """The first so many steps of it."""
+        return self
+
+    def then(self, end_ns: int) -> StepRun:
+        """The run with one more step, which ends at this time."""
+        return PricedRun(np.append(self.ends_ns(), end_ns))
+
     def ends_ns(self) -> Ints:
         """End of each step."""
         return np.array([self.end_ns], np.int64)
@@ -43,6 +51,9 @@ class PricedRun(StepRun):
         if time_ns > self.end_ns:
             return self
         steps = int(self._ends_ns.searchsorted(time_ns)) + 1
+        return self.first(steps)
+
+    def first(self, steps: int) -> StepRun:
         return self if steps == self.steps else PricedRun(self._ends_ns[:steps])
 
     def ends_ns(self) -> Ints:

@@ -49,7 +49,7 @@ def run_record(
         if outcome.finish_reason == "timeout":
             instance.timed_out([outcome.request])
         elif outcome.error is None:
-            instance.finished([outcome.request])
+            instance.finished([outcome.request], outcome.finish_ns)
         else:
             raise RuntimeError(f"{outcome.request.id}: {outcome.error}")
     return recorder.record(now_ns)

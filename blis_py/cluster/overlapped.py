@@ -1,0 +1,142 @@
+"""Asynchronous scheduling: a step is planned and launched while the one before it runs.
+
+The twin of `autoregressive.AutoregressiveInstance`, and of `run_overlapped` in the engine. Whatever comes
+during step n is seen when n ends; the step that is planned then is n + 2, since n + 1 has been launched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from simpy import Environment
+
+from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
+from blis_py.cluster.instance import IDLE_NS
+from blis_py.cluster.outlook import Outlook
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Step
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.step_run import StepRun
+
+
+class OverlappedInstance(AutoregressiveInstance):
+    """One step in flight, one planned behind it.
+
+    `now_ns` is the time at which the next step is planned: the end of the step before the one in flight.
+
+    Args:
+        overlapped: prices a step behind another: what its host does meanwhile is hidden.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        scheduler: Scheduler,
+        latency: LatencyModel,
+        overlapped: LatencyModel,
+        events: StepEvents,
+        outlook: Outlook,
+        single_step: bool = False,
+        before_finish: Callable[[Step, int], None] | None = None,
+    ) -> None:
+        super().__init__(env, scheduler, latency, events, outlook, single_step, before_finish)
+        self._overlapped = overlapped
+        self._flight: Step | None = None
+        """Launched; its outcome is not known."""
+        self._flight_end_ns = 0
+        self._last_planned_ns = 0
+        """When the last step of the run is launched: the next one is planned then."""
+
+    def _begin(self) -> int:
+        """Plans what comes behind the step in flight; that one's end is the next thing to happen."""
+        now_ns, inbox, scheduler = self.now_ns, self._inbox, self.scheduler
+        if (inbox and inbox[0][0] <= now_ns) or scheduler.first_deadline_ns <= now_ns:
+            self._receive(now_ns)
+        self._step = step = scheduler.schedule(now_ns)
+        if step is None:
+            return IDLE_NS if self._flight is None else self._flight_end_ns
+        if self._flight is None:
+            self._run = StepRun(1, now_ns + self.latency.step_ns(step.features))
+            return now_ns  # launched at once, and the next one planned
+        self._price_behind(step, self._flight_end_ns, now_ns)
+        return self._last_planned_ns
+
+    def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
+        """The step, and those like it that may follow."""
+        features, latency = step.features, self._overlapped
+        steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
+        if steps > 1:
+            change_ns = self.scheduler.next_change_ns(now_ns)
+            if self._inbox and self._inbox[0][0] < change_ns:
+                change_ns = self._inbox[0][0]
+            if change_ns > start_ns:
+                if change_ns > self._outlook.until_ns and steps > self._reach:
+                    steps = self._reach
+                    self._reach *= 4
+                run = latency.decode_run(features, steps, start_ns, change_ns)
+                if run.steps == steps:
+                    self._run = run
+                    self._last_planned_ns = run.end_ns - latency.step_ns(features.after(steps - 1))
+                else:  # what sees the change is planned when this run ends, behind one more like these
+                    self._last_planned_ns = run.end_ns
+                    self._run = run.then(run.end_ns + latency.step_ns(features.after(run.steps)))
+                return
+        self._last_planned_ns = start_ns
+        self._run = StepRun(1, start_ns + latency.step_ns(features))
+
+    def _end(self) -> None:
+        """The planned steps are launched; the step before the last of them is over."""
+        flight, step, run = self._flight, self._step, self._run
+        end_ns = self.now_ns if flight is None else self._flight_end_ns
+        if step is not None:
+            self._note(step, end_ns, run)
+            if self._before_finish is not None:
+                self._before_finish(step, run.steps)
+            self.scheduler.advance(step, run.steps)
+        if flight is not None:
+            self.now_ns = end_ns
+            finished = self.scheduler.resolve(flight)
+            if finished:
+                self._finished(finished)
+        if step is not None and run.steps > 1:
+            self.now_ns = self._last_planned_ns
+            self.scheduler.resolve(step, run.steps - 1)
+        self._flight, self._flight_end_ns, self._step = step, run.end_ns, None
+
+    def _note(self, step: Step, start_ns: int, run: StepRun) -> None:
+        """Writes down the steps, but for a last one that will not be over before the run ends."""
+        if run.end_ns > self._outlook.end_ns:
+            self._events.in_progress(step)
+            if run.steps == 1:
+                return
+            run = run.first(run.steps - 1)
+        self._events.steps(step, start_ns, run)
+
+    def _is_busy(self) -> bool:
+        return self._step is not None or self._flight is not None
+
+    def _disturb(self, time_ns: int) -> None:
+        """The run goes on until the first end of a step at which whoever comes is seen."""
+        if self._step is None or self._run.steps == 1:
+            return
+        before = self._run
+        steps = 1 if self._flight_end_ns >= time_ns else before.until(time_ns).steps + 1
+        if steps < before.steps:
+            self._run = before.first(steps)
+            self._reach = 2 * steps
+            self._last_planned_ns = self._flight_end_ns if steps == 1 else before.first(steps - 1).end_ns
+            self._wake_at(self._last_planned_ns)
+
+    def _cut(self, now_ns: int) -> None:
+        if self._flight is not None and self._step is not None and self._flight_end_ns <= now_ns:
+            over = bisect_right(self._run.ends_ns(), now_ns)
+            self._last_planned_ns = self._run.first(over).end_ns if over else self._flight_end_ns
+            self._run = self._run.first(over + 1)
+            self._end()
+            self.scheduler.schedule(self.now_ns)  # planned meanwhile
+        if self._flight is not None and self._flight_end_ns > now_ns:
+            self.scheduler.kv.pool.tick -= 1
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.scheduler.settle(request)
+            request.forget_since(self.scheduler.resolved)
