@@ -62,6 +62,8 @@ class Simulation:
         batches = f"{self.scheduler.scheduler} scheduler, {self.scheduler.batch_former} batches"
         if self.scheduler.prefix_cache == "radix":
             batches += ", radix prefix cache"
+        if self.scheduler.async_scheduling:
+            batches += ", asynchronous scheduling"
         several = "s" if self.config.num_instances > 1 else ""
         if self.diffusion is not None:
             return (

@@ -43,6 +43,10 @@ class SchedulerSection:
     in_batch_sharing_tokens: int | None = setting(32, least=1)
     """With `lpm`, `hrrn`, `dfs-weight`: whoever shares so many uncached tokens with a prompt that is being
     computed waits until they are; null = nobody."""
+    async_scheduling: bool = False
+    """A step is planned and launched before the outcome of the one before it is known."""
+    late_length_stops: bool = False
+    """With it: that a request has reached its length is learnt from the outcome too, as in SGLang."""
     sjf_aging_ms: float | None = setting(None, above=0)
     """With `sjf`: a request that has waited this long goes first; null = never."""
 
@@ -96,6 +100,9 @@ class WorkloadSection:
     output_tokens_stdev: int = setting(256, least=0)
     output_tokens_min: int = setting(2, least=1)
     output_tokens_max: int = setting(7000, least=1)
+    eos_share: float = setting(0.0, least=0, most=1)
+    """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
+    others end at their length, which it knows. It matters with `async_scheduling`."""
     prefix_tokens: int = setting(0, least=0)
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(300.0, above=0)

@@ -11,6 +11,7 @@ from blis_py.config_check import duration_ns
 from blis_py.config_models import RunConfig, WorkloadSection
 from blis_py.config_paths import spec_path
 from blis_py.errors import InputError
+from blis_py.workload.streams import stream
 from blis_py.workload.table import RequestTable
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def _described(
     diffusion: Mapping[str, DiffusionClient] | None = None,
 ) -> Demand:
     """With `dllm.workload`, every request is one of block diffusion, as described there."""
+    if config.workload.eos_share:
+        table = table.with_unforeseen_ends(config.workload.eos_share, stream(seed, "end of sequence"))
     if config.dllm.workload is not None:
         from blis_py.workload.diffusion import diffusion_client
         from blis_py.workload.yamlfile import load_mapping

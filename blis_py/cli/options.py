@@ -115,6 +115,20 @@ SCHEDULER = (
         "With radix: lru, lfu, fifo, mru, priority, cold-subtree. Default lru.",
     ),
     Flag(
+        "--async-scheduling",
+        bool,
+        "scheduler.async_scheduling",
+        "Plan and launch a step while the one before it runs.",
+        ("--overlap",),
+    ),
+    Flag(
+        "--no-async-scheduling",
+        bool,
+        "scheduler.async_scheduling",
+        "Steps and their planning take turns: the default.",
+        ("--no-overlap", "--disable-overlap-schedule"),
+    ),
+    Flag(
         "--fairness-ms",
         float,
         "scheduler.fairness_ms",
@@ -230,6 +244,12 @@ WORKLOAD = (
         )
     ),
     Flag("--prefix-tokens", int, "workload.prefix_tokens", "Shared prefix before every prompt. Default 0."),
+    Flag(
+        "--eos-share",
+        float,
+        "workload.eos_share",
+        "Share of answers that end unforeseen, with an end of sequence. Default 0.",
+    ),
     Flag(
         "--timeout", float, "workload.timeout_s", "Patience of a client, s; negative = endless. Default 300."
     ),

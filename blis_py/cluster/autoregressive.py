@@ -152,5 +152,5 @@ class Autoregressive:
         if self._config.async_scheduling:
             from blis_py.cluster.overlapped import OverlappedInstance
 
-            return OverlappedInstance(env, core, latency, latency, log, outlook, single)
+            return OverlappedInstance(env, core, latency, log, outlook, single)
         return AutoregressiveInstance(env, core, latency, log, outlook, single)

@@ -16,7 +16,7 @@ from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.outlook import Outlook
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from blis_py.latency.base import LatencyModel
+from blis_py.latency.base import LatencyModel, overlapped
 from blis_py.latency.step_run import StepRun
 
 
@@ -24,9 +24,6 @@ class OverlappedInstance(AutoregressiveInstance):
     """One step in flight, one planned behind it.
 
     `now_ns` is the time at which the next step is planned: the end of the step before the one in flight.
-
-    Args:
-        overlapped: prices a step behind another: what its host does meanwhile is hidden.
     """
 
     def __init__(
@@ -34,14 +31,14 @@ class OverlappedInstance(AutoregressiveInstance):
         env: Environment,
         scheduler: Scheduler,
         latency: LatencyModel,
-        overlapped: LatencyModel,
         events: StepEvents,
         outlook: Outlook,
         single_step: bool = False,
         before_finish: Callable[[Step, int], None] | None = None,
     ) -> None:
         super().__init__(env, scheduler, latency, events, outlook, single_step, before_finish)
-        self._overlapped = overlapped
+        self._behind = overlapped(latency)
+        """Prices steps behind others: what the host can do meanwhile is hidden."""
         self._flight: Step | None = None
         """Launched; its outcome is not known."""
         self._flight_end_ns = 0
@@ -64,7 +61,7 @@ class OverlappedInstance(AutoregressiveInstance):
 
     def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
         """The step, and those like it that may follow."""
-        features, latency = step.features, self._overlapped
+        features, latency = step.features, self._behind
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps > 1:
             change_ns = self.scheduler.next_change_ns(now_ns)

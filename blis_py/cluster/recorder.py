@@ -271,6 +271,7 @@ class InstanceLog:
             preemptions=counters.preemptions,
             priority_inversions=counters.priority_inversions,
             head_of_line_events=counters.head_of_line_events,
+            discarded_tokens=counters.discarded_tokens,
             runs=self._runs,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -96,6 +97,8 @@ class Maker:
                 table.deadline_ns[part].tolist(),
                 [keys_of(contents[i]) if i >= 0 else () for i in table.content[part].tolist()],
                 range(part.start, part.stop),
+                repeat(None),
+                repeat(False) if table.ends_by_eos is None else table.ends_by_eos[part].tolist(),
             )
         )
 

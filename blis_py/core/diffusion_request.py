@@ -34,6 +34,7 @@ class DiffusionRequest(Request):
         block_keys: Sequence[Hashable] = (),
         row: int = -1,
         extra_key: Hashable = None,
+        ends_by_eos: bool = False,
     ) -> None:
         # Argument by argument, since mypyc does not hand `*args` on to a native base.
         super().__init__(
@@ -47,6 +48,7 @@ class DiffusionRequest(Request):
             block_keys,
             row,
             extra_key,
+            ends_by_eos,
         )
         self.slot = NO_SLOT
         """Request slot it holds."""

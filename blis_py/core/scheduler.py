@@ -189,10 +189,12 @@ class Scheduler(Lifecycle):
         return finished
 
     def _ended(self, expected: Iterable[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
-        """Whose last token came with step `tick`, if they are still here. What comes after it is discarded."""
+        """Whose last token came with step `tick`, if they are still here; what comes after is discarded."""
         ended = dict.fromkeys([r for r in (*expected, *stopped) if r.status is not _FINISHED])
         for request in ended:
-            self.settle(request)
+            if request.status is _DECODING:
+                self._decoding.stop(request, self.tick)
+                request.status = _ENDING
             planned = request.generated
             request.forget_since(tick + 1)
             self.counters.discarded_tokens += planned - request.generated

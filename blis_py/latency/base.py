@@ -24,7 +24,7 @@ class FrontendDelays:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Duration of one step. A synchronous engine takes the sum, an overlapped one the larger."""
+    """Duration of one step: its parts in turn in a synchronous engine, side by side in an overlapped one."""
 
     gpu_ns: int
     host_ns: int
@@ -32,6 +32,11 @@ class StepTime:
     @property
     def synchronous_ns(self) -> int:
         return self.gpu_ns + self.host_ns
+
+    @property
+    def overlapped_ns(self) -> int:
+        """Behind another step, whose GPU time covers the host's work on this one."""
+        return max(self.gpu_ns, self.host_ns)
 
 
 class LatencyModel(Protocol):
@@ -66,3 +71,14 @@ class LatencyModel(Protocol):
         Fewer where one ends at `until_ns` or later: that is the last.
         """
         ...
+
+
+def overlapped(model: LatencyModel) -> LatencyModel:
+    """The model for steps that are planned and launched while the one before them runs.
+
+    A model that tells host time which can be hidden has a method `overlapped`. Of the others all time that
+    was learnt as the host's is a gap between two steps: nothing is hidden without data.
+    """
+    hide = getattr(model, "overlapped", None)
+    hidden: LatencyModel = model if hide is None else hide()
+    return hidden

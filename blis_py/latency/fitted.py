@@ -93,14 +93,19 @@ class Fitted:
         profile: what was fitted.
         shape: the model it was measured on; tells how many experts a batch reads.
         draw: the bootstrap set of prices to use; None = the fit itself.
+        hides_host: price steps that follow each other without a break, see `overlapped`.
     """
 
     name = "fitted"
 
     def __init__(
-        self, profile: FittedProfile, shape: ModelShape | None = None, draw: int | None = None
+        self,
+        profile: FittedProfile,
+        shape: ModelShape | None = None,
+        draw: int | None = None,
+        hides_host: bool = False,
     ) -> None:
-        self.profile, self.shape, self.index = profile, shape, draw
+        self.profile, self.shape, self.index, self._hides_host = profile, shape, draw, hides_host
         self.provenance = profile.describe() + ("" if draw is None else f", bootstrap set {draw}")
         self.frontend = FrontendDelays()
         self.outside = Outside()
@@ -119,6 +124,13 @@ class Fitted:
     def redrawn(self, index: int) -> Fitted:
         """The model with the prices of one bootstrap draw, `index` from 0 to `profile.draws` - 1."""
         return Fitted(self.profile, self.shape, index)
+
+    def overlapped(self) -> Fitted:
+        """The model where the host works while the GPU does: a step takes as long as the slower of the two.
+
+        What the profile calls host was measured apart from the GPU, on the engine that can hide it.
+        """
+        return Fitted(self.profile, self.shape, self.index, hides_host=True)
 
     # --- parts ---------------------------------------------------------------------------------------
 
@@ -239,7 +251,7 @@ class Fitted:
 
     def step_ns(self, features: StepFeatures) -> int:
         gpu_ns, host_ns = self._parts_ns(features)
-        return gpu_ns + host_ns
+        return max(gpu_ns, host_ns) if self._hides_host else gpu_ns + host_ns
 
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(*self._parts_ns(features))
@@ -253,10 +265,11 @@ class Fitted:
             return PricedRun(ends).until(until_ns)
         decode = self._decode(seqs, features.emitted_rows)
         # No later step is shorter, so this many are enough.
-        least_ns = _decode_ns(decode, kv, longest) + decode.host_ns
+        gpu_ns, hides = _decode_ns(decode, kv, longest), self._hides_host
+        least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
         price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
-        run = price(decode, features, steps, start_ns).until(until_ns)
+        run = price(decode, features, steps, start_ns, hides).until(until_ns)
         self._count(decode, features, run.steps)
         return run
 
@@ -288,17 +301,18 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
     return int(gpu) or 1
 
 
-def _one_by_one(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> PricedRun:
+def _one_by_one(decode: _Decode, f: StepFeatures, steps: int, start_ns: int, hides_host: bool) -> PricedRun:
     kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
     for _ in range(steps):
-        end += _decode_ns(decode, kv, longest) + decode.host_ns
+        gpu_ns = _decode_ns(decode, kv, longest)
+        end += max(gpu_ns, decode.host_ns) if hides_host else gpu_ns + decode.host_ns
         ends.append(end)
         kv += f.decode_seqs
         longest += longest >= 0
     return PricedRun(ends)
 
 
-def _in_numpy(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> PricedRun:
+def _in_numpy(decode: _Decode, f: StepFeatures, steps: int, start_ns: int, hides_host: bool) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
     kv = (f.decode_kv_tokens + f.decode_seqs * done).astype(np.float64)
@@ -311,6 +325,7 @@ def _in_numpy(decode: _Decode, f: StepFeatures, steps: int, start_ns: int) -> Pr
         gpu = ns[i] + slopes[i] * (kv - at[i])
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
-    whole = np.maximum(gpu.astype(np.int64), 1) + decode.host_ns
+    whole = np.maximum(gpu.astype(np.int64), 1)
+    whole = np.maximum(whole, decode.host_ns) if hides_host else whole + decode.host_ns
     whole[0] += start_ns
     return PricedRun(whole.cumsum())

@@ -84,10 +84,14 @@ class Linear:
     name = "linear"
     provenance = "explicit linear coefficients"
 
-    def __init__(self, coefficients: LinearCoefficients) -> None:
-        self.coefficients = coefficients
+    def __init__(self, coefficients: LinearCoefficients, hides_host: bool = False) -> None:
+        self.coefficients, self._hides_host = coefficients, hides_host
         self.frontend = coefficients.frontend
         self.uses_max_context = coefficients.gpu.max_context > 0 or coefficients.host.max_context > 0
+
+    def overlapped(self) -> Linear:
+        """The model where the host works while the GPU does: a step takes as long as the slower of both."""
+        return Linear(self.coefficients, hides_host=True)
 
     def step(self, features: StepFeatures) -> StepTime:
         kv, longest = features.decode_kv_tokens, features.max_context
@@ -98,7 +102,8 @@ class Linear:
         return StepTime(gpu if gpu + host else 1, host)
 
     def step_ns(self, features: StepFeatures) -> int:
-        return self.step(features).synchronous_ns
+        time = self.step(features)
+        return time.overlapped_ns if self._hides_host else time.synchronous_ns
 
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
@@ -115,12 +120,8 @@ class Linear:
         ends = []
         end = start_ns
         for _ in range(steps):
-            end += (
-                sum(
-                    [int(fixed + per_kv * kv + per_longest * longest) for fixed, per_kv, per_longest in parts]
-                )
-                or 1
-            )
+            both = [int(fixed + per_kv * kv + per_longest * longest) for fixed, per_kv, per_longest in parts]
+            end += (max(both) if self._hides_host else sum(both)) or 1
             ends.append(end)
             kv += features.decode_seqs
             longest += 1
@@ -134,7 +135,8 @@ class Linear:
         total = np.zeros(steps, dtype=np.int64)
         for cost in (self.coefficients.gpu, self.coefficients.host):
             ns = cost.fixed_ns(features) + 0.5 + cost.decode_kv_tokens * kv + cost.max_context * longest
-            total += ns.astype(np.int64)
+            whole = ns.astype(np.int64)
+            total = np.maximum(total, whole) if self._hides_host else total + whole
         ns = np.maximum(total, 1)
         ns[0] += start_ns
         return PricedRun(ns.cumsum())

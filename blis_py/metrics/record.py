@@ -60,6 +60,8 @@ class InstanceRecord:
     """Admissions made while a more urgent request was waiting at the same instance."""
     head_of_line_events: int
     """Requests that, at the head of the queue with others behind them, waited for KV blocks."""
+    discarded_tokens: int = 0
+    """Decode tokens of requests that had ended, which was not known yet: with asynchronous scheduling."""
     runs: StepsTable | None = None
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
     start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), and the

@@ -206,6 +206,7 @@ def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, An
         "decode_tokens": total("decode_tokens"),
         "mean_batch_tokens": _ratio(tokens, steps),
         "mean_decode_batch": _ratio(total("decode_tokens"), steps),
+        **({"discarded_tokens": discarded} if (discarded := total("discarded_tokens")) else {}),
         "prefix_queried_tokens": total("prefix_queried_tokens"),
         "prefix_hit_tokens": total("prefix_hit_tokens"),
         "prefix_hit_rate": _ratio(total("prefix_hit_tokens"), total("prefix_queried_tokens")),

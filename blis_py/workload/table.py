@@ -75,6 +75,8 @@ class RequestTable:
     """The client's own latency target; 0 where it has none."""
     request_id: Sequence[str] | None = None
     """Names; `request_<row>` where `None`."""
+    ends_by_eos: NDArray[np.bool_] | None = None
+    """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -158,7 +160,17 @@ class RequestTable:
             streaming=self.streaming[rows],
             slo_target_ns=self.slo_target_ns[rows],
             request_id=names,
+            ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
         )
+
+    def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:
+        """A share of the answers, at random, end with an end of sequence.
+
+        Where the client's limit was the length of the answer it has none now: it was but known in advance.
+        """
+        ends = rng.random(len(self)) < share
+        known = ends & (self.max_tokens == self.output_tokens)
+        return replace(self, max_tokens=np.where(known, 0, self.max_tokens), ends_by_eos=ends)
 
     def sorted_by_arrival(self) -> RequestTable:
         """In order of arrival; ties keep their order."""

@@ -84,10 +84,14 @@ class Run:
     config: SchedulerConfig
     latency: str = "constant"
     options: dict[str, Any] = field(default_factory=dict)
+    eos_share: float = 0.0
 
     def record(self, **more: Any) -> RunRecord:
+        table = table_of(self.rows)
+        if self.eos_share:
+            table = table.with_unforeseen_ends(self.eos_share, np.random.default_rng(len(table)))
         return simulate(
-            table_of(self.rows),
+            table,
             scheduler=self.config,
             latency=LATENCIES[self.latency],
             **{**self.options, **more},
