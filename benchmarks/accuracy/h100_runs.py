@@ -1,0 +1,142 @@
+"""How well real vLLM runs on H100 are predicted, with synchronous and with asynchronous scheduling.
+
+    python benchmarks/accuracy/h100_runs.py ../shared/data/vllm_h100_runs [--model trained] [--out FILE]
+
+Five runs of vLLM 0.15.1, which schedules asynchronously: Llama-2-7B TP1 three times, CodeLlama-34B TP2 and
+Llama-2-70B TP4, each with 7,200 to 16,800 requests as their clients saw them. Nothing is fitted to a run, and
+no front end is simulated: what the server adds before and after the engine is part of the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.cluster.simulation import simulate
+from blis_py.core.config import SchedulerConfig
+from blis_py.latency import build
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.model_shape import load_model
+from blis_py.metrics.record import RunRecord
+from blis_py.workload.table import RequestTable
+
+Floats = NDArray[np.float64]
+METRICS = ("TTFT", "TPOT", "E2E")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recorded run."""
+
+    name: str
+    facts: dict[str, Any]
+    table: RequestTable
+    ttft_ms: Floats
+    e2e_ms: Floats
+
+    @property
+    def tpot_ms(self) -> Floats:
+        return tpot(self.ttft_ms, self.e2e_ms, self.table.output_tokens)
+
+
+def tpot(ttft: Floats, e2e: Floats, tokens: NDArray[np.int64]) -> Floats:
+    several = tokens > 1
+    return (e2e[several] - ttft[several]) / (tokens[several] - 1)
+
+
+def names(folder: Path) -> list[str]:
+    return list(json.loads((folder / "runs.json").read_text()))
+
+
+def read(folder: Path, name: str) -> Run:
+    """Requests in order of arrival. Those that sent the same prompt share all of it."""
+    with gzip.open(folder / f"{name}.csv.gz", "rt") as file:
+        rows = list(csv.DictReader(file))
+
+    def column(key: str) -> NDArray[np.int64]:
+        return np.array([int(row[key]) for row in rows])
+
+    prompts = {(row["prompt_slot"], int(row["prompt_tokens"])): None for row in rows}
+    place = {prompt: index for index, prompt in enumerate(prompts)}
+    table = RequestTable.build(
+        column("arrival_us") * 1000,
+        column("prompt_tokens"),
+        column("output_tokens"),
+        content=np.array([place[row["prompt_slot"], int(row["prompt_tokens"])] for row in rows]),
+        contents=[((f"prompt {slot}", tokens),) for slot, tokens in prompts],
+    )
+    order = np.argsort(table.arrival_ns, kind="stable")
+    seen = [np.array([float(row[key]) for row in rows])[order] for key in ("ttft_ms", "e2e_ms")]
+    facts = json.loads((folder / "runs.json").read_text())[name]
+    return Run(name, facts, table.take(order), *seen)
+
+
+def predict(run: Run, model: str = "trained", async_scheduling: bool = True) -> RunRecord:
+    """The run as simulated, with the limits and the KV blocks that its server reported."""
+    facts = run.facts
+    shape, gpu = load_model(facts["model"]), load_gpu("h100")
+    config = SchedulerConfig(
+        num_kv_blocks=facts["num_kv_blocks"],
+        block_size=facts["block_size"],
+        max_model_len=shape.max_position_embeddings,
+        max_num_seqs=facts["max_num_seqs"],
+        max_num_batched_tokens=facts["max_num_batched_tokens"],
+        async_scheduling=async_scheduling,
+    )
+    return simulate(run.table, scheduler=config, latency=build(model, shape=shape, gpu=gpu, tp=facts["tp"]))
+
+
+def errors(run: Run, record: RunRecord) -> dict[str, float]:
+    """Predicted over measured, minus one, of each metric's mean and 99th percentile."""
+    ttft = (record.first_token_ns - record.table.arrival_ns) / 1e6
+    e2e = (record.finish_ns - record.table.arrival_ns) / 1e6
+    ours = dict(zip(METRICS, (ttft, tpot(ttft, e2e, record.emitted_tokens), e2e), strict=True))
+    theirs = dict(zip(METRICS, (run.ttft_ms, run.tpot_ms, run.e2e_ms), strict=True))
+    found = {}
+    for name in METRICS:
+        found[f"{name} mean"] = float(ours[name].mean() / theirs[name].mean() - 1)
+        found[f"{name} p99"] = float(np.percentile(ours[name], 99) / np.percentile(theirs[name], 99) - 1)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", nargs="+", default=["trained", "trained-physics", "roofline"])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    runs = [read(options.folder, name) for name in names(options.folder)]
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for model in options.model:
+        for mode in ("synchronous", "asynchronous"):
+            key = f"{model}, {mode}"
+            table[key] = {run.name: errors(run, predict(run, model, mode == "asynchronous")) for run in runs}
+            show(key, table[key])
+    if options.out is not None:
+        rounded = {
+            key: {run: {name: round(error, 4) for name, error in of.items()} for run, of in rows.items()}
+            for key, rows in table.items()
+        }
+        options.out.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+
+
+def show(key: str, rows: dict[str, dict[str, float]]) -> None:
+    """A line for each run, and the mean of the absolute errors."""
+    columns = list(next(iter(rows.values())))
+    print(f"\n{key:34}" + "".join(f"{name:>11}" for name in columns))
+    for run, found in rows.items():
+        print(f"  {run:32}" + "".join(f"{found[name]:>+11.1%}" for name in columns))
+    means = [float(np.mean([abs(found[name]) for found in rows.values()])) for name in columns]
+    print(f"  {'mean absolute error':32}" + "".join(f"{value:>11.1%}" for value in means), flush=True)
+
+
+if __name__ == "__main__":
+    main()
