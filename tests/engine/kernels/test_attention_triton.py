@@ -112,9 +112,9 @@ def test_a_grid_larger_than_the_batch_changes_nothing() -> None:
     [(8, 16_384, 16), (40, 16_384, 3), (40, 1100, 2), (8, 500, 1), (132, 16_384, 1), (1000, 16_384, 1)],
 )
 def test_few_tiles_over_long_contexts_are_split(programs: int, max_seq_len: int, splits: int) -> None:
-    from engine.kernels.triton.prefill_attention import _splits
+    from engine.kernels.triton.prefill_attention import num_splits
 
-    assert _splits(programs, 132, max_seq_len) == splits
+    assert num_splits(programs, 132, max_seq_len) == splits
 
 
 def test_the_interpreter_takes_the_first_configuration() -> None:

@@ -208,11 +208,11 @@ def test_the_longest_sequence_is_what_the_cache_holds_unless_told_otherwise() ->
 
 
 def test_the_profiling_forward_runs_and_stores_nothing() -> None:
-    from engine.build import _largest_forward
+    from engine.build import largest_forward
 
     model = StubModel()
     config = EngineConfig(model="stub", max_num_seqs=8, max_num_batched_tokens=100)
-    _largest_forward(model, config, torch.float32, CPU)
+    largest_forward(model, config, torch.float32, CPU)
     assert model.forwards == 1
 
 

@@ -1,0 +1,138 @@
+"""The command line of `engine.kernels.warm` and `engine.kernels.aot`: which kernels, and a row for each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from blis_py.errors import InputError
+from blis_py.latency.model_shape import known_models
+from engine.config import BLOCK_SIZES, EngineConfig
+from engine.kernels.gpu import target
+from engine.kernels.workers import Done, each
+
+if TYPE_CHECKING:
+    from engine.kernels.dry_run import Variant
+    from engine.models.config import ModelConfig
+
+Row = tuple[str, str]
+"""What to say of an item, and what is wrong with it; empty if nothing is."""
+
+
+class Command:
+    """What was asked for.
+
+    Raises:
+        SystemExit: bad input, with status 2.
+    """
+
+    def __init__(self, program: str, what: str, arguments: Sequence[str]) -> None:
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            _refuse("unset TRITON_INTERPRET: the interpreter has nothing to compile")
+        self.asked = _parser(program, what).parse_args(arguments)
+        try:
+            self.gpu = target(self.asked.target)
+            self.variants = self._variants()
+        except InputError as error:
+            _refuse(str(error))
+
+    def run(self, work: Callable[[str], Any], row: Callable[[Any], Row], more: Sequence[str] = ()) -> int:
+        """Works on the variants, prints the rows as they come and the sum, and returns the exit code.
+
+        Args:
+            work: gets the data of a variant, or one of `more`.
+            row: what to print of its result.
+            more: further items, which come first.
+        """
+        began_s, failures = time.monotonic(), 0
+        items = [*more, *(variant.data for variant in self.variants)]
+        names = [*more, *map(str, self.variants)]
+        budget_s = self.asked.budget_s or None
+        for done in each(work, items, self.asked.jobs, budget_s):
+            failures += not _told(names[done.index], done, row)
+        spent_s = time.monotonic() - began_s
+        print(
+            f"{len(items)} in all, {failures} failed: {spent_s:.1f} s in {self.asked.jobs} processes",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1 if failures else 0
+
+    def _variants(self) -> list[Variant]:
+        """Of all engines that were asked for, each once."""
+        from engine.variants import variants
+
+        asked, found = self.asked, dict[Any, None]()
+        for name, model in _models(asked.model):
+            for block_size, dtype in product(asked.block_size, asked.dtype):
+                settings = _settings(asked, model, block_size)
+                if settings is not None:
+                    config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
+                    found |= dict.fromkeys(variants(model, config, self.gpu))
+        chosen = [variant for variant in found if re.search(asked.only, str(variant))]
+        if not chosen:
+            raise InputError(
+                "nothing to compile", key="--only", value=asked.only, fix="leave it out to see all"
+            )
+        return chosen
+
+
+def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
+    """Prints a row; says whether all is well."""
+    said, problem = ("", done.error) if done.error else row(done.result)
+    state = "FAILED" if problem else "ok"
+    print(f"{state:6} {done.seconds:6.2f} s  {name}: {problem or said}", flush=True)
+    return not problem
+
+
+def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
+    """Those named; of the bundled ones, where none is, those that the engine serves."""
+    from engine.models.config import load_model_config
+
+    found = []
+    for name in names or known_models():
+        try:
+            found.append((name, load_model_config(name)))
+        except InputError:
+            if names:
+                raise
+    return found
+
+
+def _settings(asked: argparse.Namespace, model: ModelConfig, block_size: int) -> dict[str, Any] | None:
+    """Of an engine with pages of this size; None where a page does not hold whole diffusion blocks."""
+    if block_size % model.mask_block:
+        return None
+    settings: dict[str, Any] = {"block_size": block_size, "max_model_len": asked.max_model_len}
+    if model.mask_block > 1:
+        settings["max_num_seqs"] = 2048 // model.mask_block
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if getattr(asked, name) is not None:
+            settings[name] = getattr(asked, name)
+    return settings
+
+
+def _parser(program: str, what: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
+    add = parser.add_argument
+    add("--model", nargs="+", default=[], help="Folders or bundled models. Default every bundled one.")
+    add("--target", default="", help="As in cuda:90. Default the GPU that is present.")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="Processes. Default one per processor.")
+    add("--budget-s", type=float, default=0, help="What is not done after so many seconds has failed.")
+    add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, default=[16, 32], help="Default 16 and 32.")
+    add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
+    for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
+        add(name, type=int, help="Of the engine. Default its own.")
+    add("--only", default="", help="Variants whose row this regular expression is found in.")
+    return parser
+
+
+def _refuse(problem: str) -> None:
+    print(problem, file=sys.stderr)
+    raise SystemExit(2)

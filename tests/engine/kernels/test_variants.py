@@ -1,0 +1,47 @@
+"""After the warm-up nothing is left to compile: real engines serve, and launch what was launched before.
+
+Without a GPU: the launches are run dry, with the addresses of the engine's own buffers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EAGER = {
+    "experts": ("qwen3-30b-a3b", "max_model_len=8192"),
+    "600 sequences": ("engine/tiny/checkpoints/ar", "max_num_seqs=600", "block_size=64"),
+    "diffusion with experts": ("llada2.0-mini", "block_size=32", "max_num_seqs=64", "max_model_len=4096"),
+}
+
+
+def served(*arguments: str) -> tuple[set[str], set[str]]:
+    """Kernel variants before the first request, and of the requests."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    program = str(Path(__file__).with_name("dry_serving.py"))
+    done = subprocess.run(
+        [sys.executable, program, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return set(found["ready"]), set(found["served"])
+
+
+@pytest.mark.parametrize("arguments", EAGER.values(), ids=EAGER.keys())
+def test_serving_launches_what_the_warm_up_has_launched_all_of_it_and_nothing_else(
+    arguments: tuple[str, ...],
+) -> None:
+    ready, launched = served(*arguments, "enforce_eager=true")
+    assert launched - ready == set(), "a request would wait for the compiler"
+    assert ready - launched == set(), "compiled for nothing"
+
+
+def test_with_graphs_nothing_is_left_to_compile_either() -> None:
+    ready, launched = served("engine/tiny/checkpoints/ar", "max_num_seqs=40")
+    assert launched - ready == set()
+    assert any("prefill" in name for name in launched), "prompts run without graphs"
