@@ -15,7 +15,8 @@ from blis_py.errors import InputError
 from blis_py.latency.model_shape import known_models
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.kernels.gpu import target
-from engine.kernels.workers import Done, each
+from engine.tiny import checkpoint
+from engine.workers import Done, each
 
 if TYPE_CHECKING:
     from engine.kernels.dry_run import Variant
@@ -70,11 +71,11 @@ class Command:
 
         asked, found = self.asked, dict[Any, None]()
         for name, model in _models(asked.model):
-            for block_size, dtype in product(asked.block_size, asked.dtype):
-                settings = _settings(asked, model, block_size)
-                if settings is not None:
-                    config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
-                    found |= dict.fromkeys(variants(model, config, self.gpu))
+            pages = [size for size in asked.block_size or BLOCK_SIZES if size % model.mask_block == 0]
+            for block_size, dtype in product(pages if asked.block_size else pages[:1], asked.dtype):
+                settings = _settings(asked, model) | {"block_size": block_size}
+                config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
+                found |= dict.fromkeys(variants(model, config, self.gpu))
         chosen = [variant for variant in found if re.search(asked.only, str(variant))]
         if not chosen:
             raise InputError(
@@ -86,17 +87,18 @@ class Command:
 def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
     """Prints a row; says whether all is well."""
     said, problem = ("", done.error) if done.error else row(done.result)
-    state = "FAILED" if problem else "ok"
-    print(f"{state:6} {done.seconds:6.2f} s  {name}: {problem or said}", flush=True)
+    state, what = ("FAILED", problem) if problem else ("ok", said)
+    print(f"{state:6} {done.seconds:6.2f} s  {name}: {' '.join(what.split())}", flush=True)
     return not problem
 
 
 def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
-    """Those named; of the bundled ones, where none is, those that the engine serves."""
+    """Those named; where none is, the tiny ones and of the bundled ones those that the engine serves."""
     from engine.models.config import load_model_config
 
+    tiny = (str(checkpoint(kind)) for kind in ("ar", "diffusion"))
     found = []
-    for name in names or known_models():
+    for name in names or (*tiny, *known_models()):
         try:
             found.append((name, load_model_config(name)))
         except InputError:
@@ -105,27 +107,24 @@ def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
     return found
 
 
-def _settings(asked: argparse.Namespace, model: ModelConfig, block_size: int) -> dict[str, Any] | None:
-    """Of an engine with pages of this size; None where a page does not hold whole diffusion blocks."""
-    if block_size % model.mask_block:
-        return None
-    settings: dict[str, Any] = {"block_size": block_size, "max_model_len": asked.max_model_len}
-    if model.mask_block > 1:
-        settings["max_num_seqs"] = 2048 // model.mask_block
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
-        if getattr(asked, name) is not None:
-            settings[name] = getattr(asked, name)
-    return settings
+def _settings(asked: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
+    """Of an engine of this model: those that were given, and defaults that suit it."""
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if model.mask_block == 1:
+        return given
+    tokens = given.get("max_num_batched_tokens", EngineConfig.max_num_batched_tokens)
+    return {"max_num_seqs": max(1, tokens // model.mask_block), **given}
 
 
 def _parser(program: str, what: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
     add = parser.add_argument
-    add("--model", nargs="+", default=[], help="Folders or bundled models. Default every bundled one.")
+    add("--model", nargs="+", default=[], help="Folders or bundled models. Default all bundled ones.")
     add("--target", default="", help="As in cuda:90. Default the GPU that is present.")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="Processes. Default one per processor.")
     add("--budget-s", type=float, default=0, help="What is not done after so many seconds has failed.")
-    add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, default=[16, 32], help="Default 16 and 32.")
+    add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, help="Pages. Default the smallest.")
     add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
     for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
         add(name, type=int, help="Of the engine. Default its own.")

@@ -18,6 +18,7 @@ from typing import Any
 from engine.kernels import backend
 from engine.kernels.gpu import Gpu, pretend
 
+_INTERPRETED = "TRITON_INTERPRET was set when the kernels were imported: unset it to compile"
 KERNEL_MODULES = (
     "engine.kernels.triton.decode_attention",
     "engine.kernels.triton.denoise",
@@ -87,9 +88,14 @@ def recorded(gpu: Gpu) -> Iterator[dict[Variant, None]]:
     """Launches on meta tensors inside the block are noted, each variant once, in order of appearance.
 
     Every op takes the way it takes on a GPU.
+
+    Raises:
+        RuntimeError: kernels run in Triton's interpreter here, which has no variants.
     """
     from triton import knobs
 
+    if knobs.runtime.interpret:
+        raise RuntimeError(_INTERPRETED)
     noted: dict[Variant, None] = {}
 
     def note(*, compile: dict[str, Any], **_: Any) -> bool:
@@ -150,14 +156,16 @@ def _untuned() -> Iterator[None]:
         importlib.import_module(name)
     from engine.kernels.triton.autotune import TUNERS
 
-    before = [(tuner, tuner.cache, tuner.cache_results) for tuner in TUNERS]
+    before = [dict(vars(tuner)) for tuner in TUNERS]
     for tuner in TUNERS:
         tuner.cache, tuner.cache_results = {}, False
+        vars(tuner).pop("do_bench", None)  # how to time, which it has asked the driver
     try:
         yield
     finally:
-        for tuner, cache, cache_results in before:
-            tuner.cache, tuner.cache_results = cache, cache_results
+        for tuner, facts in zip(TUNERS, before, strict=True):
+            vars(tuner).clear()
+            vars(tuner).update(facts)
 
 
 def compiled(variant: Variant, gpu: Gpu) -> Any:
@@ -179,6 +187,6 @@ def jit_function(kernel: Any) -> Any:
 
     while not isinstance(kernel, JITFunction):
         if not hasattr(kernel, "fn"):
-            raise RuntimeError("TRITON_INTERPRET was set when the kernels were imported: unset it to compile")
+            raise RuntimeError(_INTERPRETED)
         kernel = kernel.fn
     return kernel

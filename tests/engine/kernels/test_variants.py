@@ -45,3 +45,32 @@ def test_with_graphs_nothing_is_left_to_compile_either() -> None:
     ready, launched = served("engine/tiny/checkpoints/ar", "max_num_seqs=40")
     assert launched - ready == set()
     assert any("prefill" in name for name in launched), "prompts run without graphs"
+
+
+TRACELESS = """
+from engine.config import EngineConfig
+from engine.kernels.dry_run import recorded
+from engine.kernels.gpu import HOPPER
+from engine.kernels.triton.autotune import TUNERS
+from engine.models.config import load_model_config
+from engine.variants import variants
+import engine.kernels.triton.moe, engine.kernels.triton.prefill_attention
+from triton import knobs
+from triton.runtime.driver import driver
+
+def state():
+    return knobs.runtime.jit_cache_hook, driver._active, [dict(vars(tuner)) for tuner in TUNERS]
+
+before = state()
+once, again = (variants(load_model_config("qwen3-30b-a3b"), EngineConfig(model=""), HOPPER) for _ in range(2))
+print(state() == before, once == again, len(TUNERS))
+"""
+
+
+def test_a_dry_run_leaves_no_trace_and_repeats() -> None:
+    """What it pretends to have timed would else decide which configuration really runs."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", TRACELESS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True True 4\n", done.stderr
