@@ -27,6 +27,7 @@ from engine.kernels import backend
 from engine.kernels.dry_run import Variant, recorded
 from engine.kernels.gpu import Gpu
 from engine.kv_pool import allocate
+from engine.memory import check_memory
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.weights import shapes_only
@@ -37,8 +38,13 @@ _PAGES = 1024
 
 
 def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant]:
-    """Those of an engine of this model and configuration on this GPU, in the order in which it needs them."""
+    """Those of an engine of this model and configuration on this GPU, in the order in which it needs them.
+
+    Raises:
+        InputError: settings for which this machine has no room.
+    """
     dtype: torch.dtype = getattr(torch, config.dtype_on("cuda"))
+    check_memory(config, model, dtype, META)
     decoder = without_weights(model, dtype)
     with recorded(gpu) as noted, torch.inference_mode():
         if model.mask_block == 1:

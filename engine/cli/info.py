@@ -18,7 +18,7 @@ GROUPS = (
 
 
 def info(flags: Flags) -> None:
-    """Show the model, its KV cache, and the implementation of every op."""
+    """Show the model, its KV cache, the implementation of every op, and how many kernels were compiled."""
     facts = _facts(flags)
     if flags.get("--format", "table" if sys.stdout.isatty() else "json") == "json":
         print(json.dumps(facts, indent=2))

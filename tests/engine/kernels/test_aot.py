@@ -24,11 +24,11 @@ from engine.kernels.gpu import HOPPER
 TINY, TINY_DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
 EXPERTS = "moe_gate.*BLOCK_M=(16|128)|moe_down.*BLOCK_M=64|moe_combine"
 PARTS = {
-    "head dim 32": ["--model", TINY, "--block-size", "16"],
-    "head dim 32, diffusion": ["--model", TINY_DIFFUSION, "--block-size", "32"],
-    "head dim 128": ["--model", "qwen3-8b", "--block-size", "16", "--only", "attention|qkv|norm"],
-    "head dim 128, diffusion": ["--model", "llada2.0-mini", "--block-size", "32", "--only", "prefill"],
-    "experts": [*("--model", "qwen3-30b-a3b", "--block-size", "16"), *("--only", EXPERTS)],
+    "head dim 32": ["--model", TINY],
+    "head dim 32, diffusion": ["--model", TINY_DIFFUSION, "--only", "prefill|denoise"],
+    "head dim 128": ["--model", "qwen3-8b", "--only", "attention|qkv|norm"],
+    "head dim 128, diffusion": ["--model", "llada2.0-mini", "--only", "prefill"],
+    "experts": ["--model", "qwen3-30b-a3b", "--only", EXPERTS],
 }
 """In parts, so that several processes can share them."""
 

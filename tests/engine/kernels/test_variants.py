@@ -62,7 +62,8 @@ def state():
     return knobs.runtime.jit_cache_hook, driver._active, [dict(vars(tuner)) for tuner in TUNERS]
 
 before = state()
-once, again = (variants(load_model_config("qwen3-30b-a3b"), EngineConfig(model=""), HOPPER) for _ in range(2))
+model, config = load_model_config("engine/tiny/checkpoints/ar"), EngineConfig(model="")
+once, again = (variants(model, config, HOPPER) for _ in range(2))
 print(state() == before, once == again, len(TUNERS))
 """
 
