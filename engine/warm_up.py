@@ -103,15 +103,14 @@ def choices(model: Any, batch: MadeUp, gpu: Gpu) -> set[Any]:
 
 
 def _candidates(bounds: Bounds) -> Iterator[MadeUp]:
-    """The largest first: what is timed on the way is timed on a batch that is worth it."""
+    """The largest first, and decodes, whose tokens are all alike, last: configurations are timed on the first
+    batch that needs them.
+    """
     block, long = bounds.block, min(bounds.length, _LONG // bounds.block * bounds.block)
     if block > 1:
         context = (long - block) // 2 // block * block
-        yield from (
-            MadeUp(chunks=((context, block),) * n) for n in _down(bounds.tokens // block, bounds.seqs)
-        )
-    else:
-        yield from (MadeUp(decodes=n) for n in _down(bounds.tokens, bounds.seqs))
+        for n in _down(bounds.tokens // block, bounds.seqs):
+            yield MadeUp(chunks=((context, block),) * n)
     for tokens in range(bounds.tokens, 0, -block):
         full, rest = divmod(tokens, bounds.chunk)
         chunks = ((0, bounds.chunk),) * full + ((0, rest),) * (rest > 0)
@@ -119,6 +118,9 @@ def _candidates(bounds: Bounds) -> Iterator[MadeUp]:
             yield MadeUp(chunks=chunks)
     for new in range(min(bounds.chunk, long), 0, -block):
         yield MadeUp(chunks=((long - new, new),))
+    if block == 1:
+        for n in _down(bounds.tokens, bounds.seqs):
+            yield MadeUp(decodes=n)
 
 
 def _down(*limits: int) -> Iterable[int]:

@@ -82,7 +82,7 @@ def each(
                 if worker.pipe in ready:
                     yield worker.finish()
         for index in [*(worker.index for worker in workers), *(index for index, _ in waiting)]:
-            yield Done(index, None, f"not done within {budget_s:g} s", 0.0)
+            yield Done(index, None, "not done in time", 0.0)
     finally:
         for worker in workers:
             worker.stop()

@@ -36,8 +36,11 @@ class Command:
     def __init__(self, program: str, what: str, arguments: Sequence[str]) -> None:
         if os.environ.get("TRITON_INTERPRET") == "1":
             _refuse("unset TRITON_INTERPRET: the interpreter has nothing to compile")
+        self._began_s = time.monotonic()
         self.asked = _parser(program, what).parse_args(arguments)
         try:
+            if self.asked.jobs < 1:
+                raise InputError("must be at least 1", key="--jobs", value=self.asked.jobs)
             self.gpu = target(self.asked.target)
             self.variants = self._variants()
         except InputError as error:
@@ -51,18 +54,15 @@ class Command:
             row: what to print of its result.
             more: further items, which come first.
         """
-        began_s, failures = time.monotonic(), 0
+        failures, asked = 0, self.asked
         items = [*more, *(variant.data for variant in self.variants)]
         names = [*more, *map(str, self.variants)]
-        budget_s = self.asked.budget_s or None
-        for done in each(work, items, self.asked.jobs, budget_s):
+        left_s = None if asked.budget_s is None else asked.budget_s - (time.monotonic() - self._began_s)
+        for done in each(work, items, asked.jobs, left_s):
             failures += not _told(names[done.index], done, row)
-        spent_s = time.monotonic() - began_s
-        print(
-            f"{len(items)} in all, {failures} failed: {spent_s:.1f} s in {self.asked.jobs} processes",
-            file=sys.stderr,
-            flush=True,
-        )
+        spent_s = time.monotonic() - self._began_s
+        told = f"{len(items)} in all, {failures} failed: {spent_s:.1f} s, {asked.jobs} processes"
+        print(told, file=sys.stderr, flush=True)
         return 1 if failures else 0
 
     def _variants(self) -> list[Variant]:
@@ -76,7 +76,10 @@ class Command:
                 settings = _settings(asked, model) | {"block_size": block_size}
                 config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
                 found |= dict.fromkeys(variants(model, config, self.gpu))
-        chosen = [variant for variant in found if re.search(asked.only, str(variant))]
+        try:
+            chosen = [variant for variant in found if re.search(asked.only, str(variant))]
+        except re.error as error:
+            raise InputError(f"no regular expression: {error}", key="--only", value=asked.only) from error
         if not chosen:
             raise InputError(
                 "nothing to compile", key="--only", value=asked.only, fix="leave it out to see all"
@@ -123,7 +126,7 @@ def _parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--model", nargs="+", default=[], help="Folders or bundled models. Default all bundled ones.")
     add("--target", default="", help="As in cuda:90. Default the GPU that is present.")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="Processes. Default one per processor.")
-    add("--budget-s", type=float, default=0, help="What is not done after so many seconds has failed.")
+    add("--budget-s", type=float, help="What is not done after so many seconds has failed.")
     add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, help="Pages. Default the smallest.")
     add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
     for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):

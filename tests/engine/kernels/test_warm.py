@@ -88,6 +88,8 @@ def test_what_fails_does_not_keep_the_rest_from_being_compiled(tmp_path: Path) -
         (["--target", "cuda:75"], "--target: unknown target (found 'cuda:75'); use one of cuda:80"),
         (["--target", "cuda:90", "--model", "no-such-model"], "neither a folder nor a bundled model"),
         ([*TINY, "--only", "no such kernel"], "--only: nothing to compile (found 'no such kernel')"),
+        ([*TINY, "--only", "(moe"], "--only: no regular expression"),
+        ([*TINY, "--jobs", "0"], "--jobs: must be at least 1"),
         ([*TINY, "--max-num-seqs", "0"], "max_num_seqs: must be at least 1"),
     ],
     ids=str,
@@ -99,7 +101,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr("engine.variants.variants", lambda *of: [])
+    monkeypatch.setattr("engine.variants.variants", lambda *of: ["a kernel"])
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     captured = capsys.readouterr()
