@@ -62,7 +62,8 @@ def state():
     return knobs.runtime.jit_cache_hook, driver._active, [dict(vars(tuner)) for tuner in TUNERS]
 
 def found(**settings):
-    return variants(load_model_config("engine/tiny/checkpoints/ar"), EngineConfig(model="", **settings), HOPPER)
+    config = EngineConfig(model="", **settings)
+    return variants(load_model_config("engine/tiny/checkpoints/ar"), config, HOPPER)
 
 before = state()
 once, again, shorter, larger_pages = found(), found(), found(max_model_len=480), found(block_size=32)
