@@ -15,7 +15,7 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test lint bench docs gpu clean
+.PHONY: run native test lint aot bench docs gpu clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -35,6 +35,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
+# checked for spills, shared memory and instructions. No GPU is needed, but many minutes.
+aot: $(VENV)/.installed-dev
+	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16
 
 bench: $(VENV)/.installed-dev $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py

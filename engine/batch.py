@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 
 Ints = NDArray[np.int64]
 _CACHED_LAYOUTS = 1024
+_ALIGNMENT = 16
+"""Bytes to which every array is aligned, whatever the batch. Triton compiles a kernel once for addresses that
+are multiples of 16, as wide as the widest load, and again for those that are not."""
 _ONE_FURTHER: Ints = np.array([[0], [1], [1]])
 """A decode moves its position and the place of its keys and values."""
 _PADDING: Ints = np.array([[0], [0], [-1]])
@@ -31,8 +35,8 @@ class Arrays:
     """The host's side of one layout of the staging buffer."""
 
     tokens: Ints
-    """[3, T]: input ids, positions, and slots, where keys and values go: page * page_size + offset; -1 =
-    nowhere."""
+    """[3, T], each row contiguous: input ids, positions, and slots, where keys and values go: page *
+    page_size + offset; -1 = nowhere."""
     rows: Ints
     """[S] row of each sequence in the block tables."""
     emit: Ints
@@ -76,11 +80,12 @@ class StagingBuffer:
     """
 
     def __init__(self, max_tokens: int, max_seqs: int, device: torch.device) -> None:
-        nbytes = 8 * (3 * max_tokens + 3 * max_seqs) + 4 * (2 * max_seqs + 1)
-        self._on_cpu = device.type == "cpu"
-        self._host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=not self._on_cpu)
-        self._device = self._host if self._on_cpu else torch.zeros(nbytes, dtype=torch.uint8, device=device)
-        self._sent = None if self._on_cpu else torch.cuda.Event()
+        nbytes = _places(max_tokens, max_seqs, max_seqs)[-1]
+        on_cuda = device.type == "cuda"
+        self._host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=on_cuda)
+        shared = device.type == "cpu"
+        self._device = self._host if shared else torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        self._sent = torch.cuda.Event() if on_cuda else None
         self._layouts: dict[tuple[int, int, int], Layout] = {}
 
     def layout(self, tokens: int, seqs: int, emitted: int) -> Layout:
@@ -96,26 +101,39 @@ class StagingBuffer:
         return layout
 
     def _divide(self, tokens: int, seqs: int, emitted: int) -> Layout:
-        wide, narrow = (tokens, tokens, tokens, seqs, emitted, emitted), (seqs + 1, seqs)
-        middle = 8 * sum(wide)
-        nbytes = middle + 4 * sum(narrow)
+        *starts, nbytes = _places(tokens, seqs, emitted)
+        lengths = _lengths(tokens, seqs, emitted)
 
         def parts(buffer: torch.Tensor) -> list[torch.Tensor]:
             return [
-                *buffer[:middle].view(torch.int64).split(wide),
-                *buffer[middle:nbytes].view(torch.int32).split(narrow),
+                buffer[start : start + dtype.itemsize * length].view(dtype)
+                for start, (dtype, length) in zip(starts, lengths, strict=True)
             ]
 
         _, _, _, *others = parts(self._host)
-        whole = self._host[: 8 * 3 * tokens].view(torch.int64).view(3, tokens)
+        row = starts[1]
+        whole = self._host[: 3 * row].view(torch.int64).view(3, row // 8)[:, :tokens]
         host = Arrays(whole.numpy(), *(part.numpy() for part in others))
         return Layout(host, Inputs(*parts(self._device)), nbytes)
 
     def send(self, layout: Layout) -> None:
         """To the device, in one copy."""
-        if self._sent is not None:
+        if self._device is not self._host:
             self._device[: layout.nbytes].copy_(self._host[: layout.nbytes], non_blocking=True)
+        if self._sent is not None:
             self._sent.record()
+
+
+def _lengths(tokens: int, seqs: int, emitted: int) -> list[tuple[torch.dtype, int]]:
+    """Element type and length of each array, in the order of `Inputs`."""
+    wide = (tokens, tokens, tokens, seqs, emitted, emitted)
+    return [(torch.int64, n) for n in wide] + [(torch.int32, n) for n in (seqs + 1, seqs)]
+
+
+def _places(tokens: int, seqs: int, emitted: int) -> list[int]:
+    """Where each array begins, in bytes, and where the last one ends."""
+    sizes = (dtype.itemsize * length for dtype, length in _lengths(tokens, seqs, emitted))
+    return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
 
 
 class BlockTables:

@@ -15,13 +15,18 @@ from engine.clock import Clock, clock_facts
 from engine.config import EngineConfig
 from engine.engine import LLMEngine
 from engine.executor import Executor, Forward, Model
-from engine.graphs import CudaCapture, DecodeGraphs, default_buckets
+from engine.graphs import Capture, CudaCapture, DecodeGraphs, default_buckets
 from engine.kernels.attention import AttentionMetadata
+from engine.kernels.compilations import Watch, watch
+from engine.kernels.cuda import library
+from engine.kernels.gpu import gpu_of
 from engine.kv_pool import Capacity, allocate, capacity
+from engine.memory import check_memory
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
+from engine.warm_up import Bounds, warm_up
 from engine.yardstick import clock_for
 
 
@@ -43,19 +48,24 @@ def build_engine(
     """
     device = pick_device(config.device)
     dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
+    compilations = watch_kernels(device)
     if model is None:
         model, tokenizer = _load(config, device, dtype, tokenizer)
+    else:
+        check_memory(config, model.config, dtype, device)
     sizes = model.config
 
     def profile() -> None:
-        _largest_forward(model, config, dtype, device)
+        largest_forward(model, config, dtype, device)
 
     room = capacity(config, sizes, dtype, device, profile)
     scheduler = Scheduler(config.scheduler_config(room.num_blocks, room.max_model_len), track_longest=True)
     forward = Forward(model, allocate(sizes, room.num_blocks, config.block_size, dtype, device))
-    executor = _executor(config, forward, room, device)
+    capture = CudaCapture() if device.type == "cuda" else None
+    executor = make_executor(config, forward, room.max_model_len, device, capture)
     if clock is None:
         clock = clock_for(config, model, lambda small, model: build_engine(small, model=model))
+    compilations.ready()
     return LLMEngine(
         scheduler=scheduler,
         executor=executor,
@@ -66,6 +76,7 @@ def build_engine(
         vocab_size=sizes.vocab_size,
         tokenizer=tokenizer,
         seed=config.seed,
+        compilations=compilations,
     )
 
 
@@ -81,10 +92,20 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
+def watch_kernels(device: torch.device) -> Watch:
+    """Counts the kernels that an engine has to wait for. The library of CUDA C++ kernels is the first."""
+    compilations = Watch()
+    if device.type == "cuda":
+        watch()
+        library.available()
+    return compilations
+
+
 def _load(
     config: EngineConfig, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None
 ) -> tuple[Model, Tokenizer]:
     from engine.models import build_model, load_model_config, load_tokenizer
+    from engine.models.weights import weight_bytes
 
     architecture = load_model_config(config.model)
     if architecture.mask_block != 1:
@@ -92,6 +113,7 @@ def _load(
         raise InputError(
             "is a block-diffusion model, not served yet", key="model", value=config.model, fix=fix
         )
+    check_memory(config, architecture, dtype, device, weight_bytes(architecture, dtype))
     model = build_model(
         architecture,
         device=device,
@@ -104,37 +126,45 @@ def _load(
     return model, tokenizer or load_tokenizer(config.tokenizer or config.model)
 
 
-def _executor(config: EngineConfig, forward: Forward, room: Capacity, device: torch.device) -> Executor:
+def make_executor(
+    config: EngineConfig, forward: Forward, max_model_len: int, device: torch.device, capture: Capture | None
+) -> Executor:
+    """What runs the steps, warmed up and with its decode graphs captured.
+
+    Args:
+        capture: how; None where there are no kernels to warm up and no graphs, which is the CPU.
+    """
     graphs = expert_load = None
     if config.count_active_experts:
         expert_load = forward.model.track_expert_load()
-    with_graphs = device.type == "cuda" and not config.enforce_eager
+    with_graphs = capture is not None and not config.enforce_eager
     buckets = config.cudagraph_capture_sizes or default_buckets(config.max_num_seqs)
     builder = BatchBuilder(
         max_seqs=config.max_num_seqs,
         max_tokens=config.max_num_batched_tokens,
-        max_model_len=room.max_model_len,
+        max_model_len=max_model_len,
         block_size=config.block_size,
         device=device,
         largest_bucket=max(buckets) if with_graphs else 0,
     )
-    if with_graphs:
-        with torch.inference_mode():
-            graphs = DecodeGraphs(forward, builder, room.max_model_len, buckets, CudaCapture())
+    if capture is not None:
+        warm_up(forward, builder, Bounds.of(config, max_model_len), gpu_of(device))
+        if with_graphs:
+            with torch.inference_mode():
+                graphs = DecodeGraphs(forward, builder, max_model_len, buckets, capture)
+    if expert_load is not None:
+        expert_load.zero_()
     return Executor(forward, builder, config.max_num_seqs, graphs, expert_load)
 
 
 @torch.inference_mode()
-def _largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> None:
+def largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> None:
     """As many tokens as a step can have, in as many sequences, with as many rows of logits; stores nothing.
 
-    All sequences read the same single page.
+    All sequences read the same single page. The tokens differ, so that they go to different experts.
     """
-    tokens = config.max_num_batched_tokens
-    seqs = min(config.max_num_seqs, tokens)
-    longest = tokens - seqs + 1
-    lengths = torch.ones(seqs, dtype=torch.int32)
-    lengths[-1] = longest
+    lengths = _lengths(config, model.config.max_position_embeddings)
+    seqs, tokens, longest = len(lengths), int(lengths.sum()), int(lengths.max())
     starts = torch.zeros(seqs + 1, dtype=torch.int32)
     starts[1:] = lengths.cumsum(0)
     meta = AttentionMetadata(
@@ -143,13 +173,27 @@ def _largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, dev
         block_tables=torch.zeros((seqs, -(-longest // config.block_size)), dtype=torch.int32, device=device),
         max_query_len=longest,
         max_seq_len=longest,
-        num_decodes=seqs - 1,
+        num_decodes=int((lengths == 1).sum()),
     )
-    zeros = torch.zeros(tokens, dtype=torch.int64, device=device)
+    ids = torch.arange(tokens, device=device) % model.config.vocab_size
+    zeros = torch.zeros_like(ids)
     page = allocate(model.config, 1, config.block_size, dtype, device)
-    hidden = model(zeros, zeros, zeros - 1, meta, page)
+    hidden = model(ids, zeros, zeros - 1, meta, page)
     logits = model.logits(hidden[:seqs])
     torch.log_softmax(logits, dim=-1).sort(dim=-1)  # about what sampling takes at most
+
+
+def _lengths(config: EngineConfig, max_position_embeddings: int) -> torch.Tensor:
+    """New tokens of each sequence of the largest step: as many of one token as can be, then long ones."""
+    seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+    longest = min(config.max_model_len or max_position_embeddings, max_position_embeddings)
+    more = min(config.max_num_batched_tokens - seqs, seqs * (longest - 1))
+    lengths = torch.ones(seqs, dtype=torch.int32)
+    full, rest = divmod(more, longest - 1) if longest > 1 else (0, 0)
+    lengths[seqs - full :] = longest
+    if rest:
+        lengths[seqs - full - 1] += rest
+    return lengths
 
 
 def run_meta(

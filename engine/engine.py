@@ -23,6 +23,7 @@ from blis_py.errors import InputError
 from engine.batch import Ints
 from engine.clock import Clock
 from engine.executor import Batch, Executor, end_of
+from engine.kernels.compilations import Watch
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
@@ -56,6 +57,7 @@ class LLMEngine:
         recorder: gets a row for every step.
         vocab_size: token ids are below it.
         seed: from it and its number every request without a seed gets one.
+        compilations: kernels that were compiled for it.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class LLMEngine:
         vocab_size: int,
         tokenizer: Tokenizer | None = None,
         seed: int = 0,
+        compilations: Watch | None = None,
     ) -> None:
+        self.compilations = compilations or Watch()
         self.scheduler = scheduler
         self.executor = executor
         self.sampler = sampler

@@ -98,7 +98,7 @@ def capacity(
         blocks = config.kv_cache_memory_bytes // per_block
         source = f"{config.kv_cache_memory_bytes / _GIB:.2f} GiB as given"
     elif device.type == "cuda":
-        room = _measured_bytes(config.gpu_memory_utilization, device, profile)
+        room = _measured_bytes(config, device, profile)
         blocks, source = room // per_block, f"{room / _GIB:.2f} GiB left after a profiling forward"
     else:
         blocks, source = CPU_DEFAULT_BYTES // per_block, f"{CPU_DEFAULT_BYTES / _GIB:.2f} GiB by default"
@@ -129,8 +129,20 @@ def _max_model_len(config: EngineConfig, sizes: ModelSizes, room: int) -> int:
     return config.max_model_len
 
 
-def _measured_bytes(utilization: float, device: torch.device, profile: Callable[[], None]) -> int:
-    """Bytes left for the KV cache: the share of the memory, less the peak of a forward and other users."""
+def _measured_bytes(config: EngineConfig, device: torch.device, profile: Callable[[], None]) -> int:
+    """Bytes left for the KV cache: the share of the memory, less the peak of a forward and other users.
+
+    The forward runs twice: what it takes to choose the kernels' configurations is not taken again.
+    """
+    try:
+        profile()
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            "the activations of the largest step do not fit",
+            key="max_num_batched_tokens",
+            value=config.max_num_batched_tokens,
+            fix="lower it, or max_num_seqs",
+        ) from error
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     profile()
@@ -140,13 +152,13 @@ def _measured_bytes(utilization: float, device: torch.device, profile: Callable[
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - reserved
     torch.cuda.empty_cache()
-    room = int(total * utilization) - peak - others
+    room = int(total * config.gpu_memory_utilization) - peak - others
     if room <= 0:
         raise InputError(
             f"the model does not fit: weights and activations take {peak / _GIB:.1f} GiB and others "
             f"{others / _GIB:.1f} GiB of the {total / _GIB:.1f} GiB of this GPU",
             key="gpu_memory_utilization",
-            value=utilization,
+            value=config.gpu_memory_utilization,
             fix="raise it, lower max_num_batched_tokens or max_num_seqs, or use a smaller model",
         )
     return room

@@ -46,5 +46,6 @@ def latency(flags: Flags) -> None:
         "latencies": latencies,
         "percentiles": {str(p): float(np.percentile(latencies, p)) for p in _PERCENTAGES},
         "clock": engine.clock.name,
+        "kernels_compiled": engine.compilations.while_serving.kernels,
     }
     finish(result, flags, engine.recorder.write)

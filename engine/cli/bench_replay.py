@@ -31,4 +31,5 @@ def replay(flags: Flags) -> None:
     record.config = {"model": ready.config.model}
     rate = "inf" if at_once else ready.run.workload.rate
     result = vllm_result(record, detailed=False, request_rate=rate)
-    finish({**result, "clock": engine.clock.name}, flags, engine.recorder.write)
+    more = {"clock": engine.clock.name, "kernels_compiled": engine.compilations.while_serving.kernels}
+    finish({**result, **more}, flags, engine.recorder.write)

@@ -63,6 +63,7 @@ def throughput(flags: Flags) -> None:
         "tokens_per_second": tokens / elapsed_s,
         "output_tokens_per_second": count * outputs / elapsed_s,
         "clock": engine.clock.name,
+        "kernels_compiled": engine.compilations.while_serving.kernels,
     }
     if not isinstance(engine, LLMEngine):
         counters = engine.scheduler.totals

@@ -7,16 +7,18 @@ import sys
 from typing import Any
 
 from blis_py.cli.options import Flag, Flags
-from engine.cli.options import ENGINE, engine_config
+from engine.cli.diffusion import DLLM, build
+from engine.cli.options import ENGINE
 
 GROUPS = (
     *ENGINE,
+    ("Block diffusion", DLLM),
     ("Output", (Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),)),
 )
 
 
 def info(flags: Flags) -> None:
-    """Show the model, its KV cache, and the implementation of every op."""
+    """Show the model, its KV cache, the implementation of every op, and how many kernels were compiled."""
     facts = _facts(flags)
     if flags.get("--format", "table" if sys.stdout.isatty() else "json") == "json":
         print(json.dumps(facts, indent=2))
@@ -28,14 +30,14 @@ def info(flags: Flags) -> None:
 def _facts(flags: Flags) -> dict[str, Any]:
     import torch
 
-    from engine.build import build_engine
+    from engine.engine import LLMEngine
     from engine.kernels import backend
 
-    engine = build_engine(engine_config(flags))
+    engine = build(flags)
     config = engine.scheduler.config
-    model = engine.executor.forward.model
+    forward = engine.executor.forward if isinstance(engine, LLMEngine) else engine.executor
+    model, kv = forward.model, forward.kv
     sizes, meta = model.config, engine.recorder.meta
-    kv = engine.executor.forward.kv
     probe = kv[0][0]
     graphs = engine.executor.graphs
     return {
@@ -54,6 +56,9 @@ def _facts(flags: Flags) -> dict[str, Any]:
         "kv_capacity_from": meta["kv_capacity"],
         "attention_norm_mlp": backend.choose(probe),
         "sampling_routing_pages": backend.choose_cuda(probe),
-        "decode_graphs": list(graphs.buckets) if graphs is not None else [],
+        "graph_buckets": list(graphs.buckets) if graphs is not None else [],
+        "kernels_compiled": engine.compilations.before_serving.compiled,
+        "kernels_loaded": engine.compilations.before_serving.loaded,
+        "kernels_seconds": round(engine.compilations.before_serving.seconds, 3),
         "torch": meta["torch"],
     }

@@ -23,6 +23,7 @@ from engine.clock import Clock
 from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.loops import run_fdfo, run_sync
 from engine.diffusion.steplog import RoundRecorder, TimedRounds
+from engine.kernels.compilations import Watch
 from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
@@ -52,6 +53,7 @@ class DiffusionEngine:
         scheduler: fresh; the engine is its only driver.
         recorder: gets a row for every round.
         poll: called between the rounds of a batch, to bring in arrivals (by `add_request`).
+        compilations: kernels that were compiled for it.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class DiffusionEngine:
         vocab_size: int,
         tokenizer: Tokenizer | None = None,
         poll: Callable[[], None] | None = None,
+        compilations: Watch | None = None,
     ) -> None:
+        self.compilations = compilations or Watch()
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
         self.recorder = recorder
         self.tokenizer = tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Ordered
 
 import numpy as np
 import torch
@@ -81,34 +82,16 @@ class RunningBatch:
         return self._bucket
 
     def _lay_out(self, work: list[tuple[DiffusionRequest, int]], prompts: list[int]) -> None:
-        page, device = self._executor.page_tokens, self._slots_of.device
-        positions = np.concatenate([np.arange(r.computed, r.computed + n) for r, n in work])
-        tables = np.zeros((len(work), max(len(r.block_table) for r, _ in work)), dtype=np.int32)
-        for row, (request, _) in enumerate(work):
-            tables[row, : len(request.block_table)] = request.block_table
-        counts = [n for _, n in work]
-        owner = np.repeat(np.arange(len(work)), counts)
-        slots = tables[owner, positions // page].astype(np.int64) * page + positions % page
-        lengths = np.array([r.computed + n for r, n in work], dtype=np.int32)
-        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        self._positions, self._places, seq_lens, block_tables = (
-            torch.from_numpy(array).to(device) for array in (positions, slots, lengths, tables)
+        executor, device = self._executor, self._slots_of.device
+        spans = [(request.computed, new, request.block_table) for request, new in work]
+        self._positions, self._places, self._meta = lay_out(
+            spans, executor.page_tokens, self.block_tokens, device
         )
         if self._bucket:
-            assert self._executor.graphs is not None
-            graphs = self._executor.graphs
-            graphs.load(self._bucket, self._positions, self._places, seq_lens, block_tables)
+            assert executor.graphs is not None
+            executor.graphs.load(self._bucket, self._positions, self._places, self._meta)
             return
         self._prompts = torch.tensor(prompts, dtype=torch.int64).to(device)
-        self._meta = AttentionMetadata(
-            query_start=torch.from_numpy(starts).to(device),
-            seq_lens=seq_lens,
-            block_tables=block_tables,
-            max_query_len=max(counts),
-            max_seq_len=int(lengths.max()),
-            num_decodes=0,
-            mask_block=self.block_tokens,
-        )
 
     def forward(self) -> None:
         """One forward of blocks and prompt chunks."""
@@ -183,6 +166,37 @@ class RunningBatch:
             return [[] for _ in denoise]
         ids = self._blocks.ids.tolist()
         return [row if over else [] for row, over in zip(ids, self.done, strict=True)]
+
+
+Span = tuple[int, int, Ordered[int]]
+"""New tokens of a sequence: position of the first, how many, and the pages of the sequence."""
+
+
+def lay_out(
+    spans: Ordered[Span], page_tokens: int, mask_block: int, device: torch.device
+) -> tuple[Tensor, Tensor, AttentionMetadata]:
+    """Positions and places of the new tokens, both `[T]` int64, and what the attention needs."""
+    counts = [new for _, new, _ in spans]
+    positions = np.concatenate([np.arange(first, first + new) for first, new, _ in spans])
+    tables = np.zeros((len(spans), max(len(pages) for _, _, pages in spans)), dtype=np.int32)
+    for row, (_, _, pages) in enumerate(spans):
+        tables[row, : len(pages)] = pages
+    owner = np.repeat(np.arange(len(spans)), counts)
+    places = tables[owner, positions // page_tokens].astype(np.int64) * page_tokens + positions % page_tokens
+    lengths = np.array([first + new for first, new, _ in spans], dtype=np.int32)
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    # Each in memory of its own, so each at an address that is a multiple of 16 whatever the batch.
+    on_device = [torch.from_numpy(array).to(device) for array in (positions, places, starts, lengths, tables)]
+    meta = AttentionMetadata(
+        query_start=on_device[2],
+        seq_lens=on_device[3],
+        block_tables=on_device[4],
+        max_query_len=max(counts),
+        max_seq_len=int(lengths.max()),
+        num_decodes=0,
+        mask_block=mask_block,
+    )
+    return on_device[0], on_device[1], meta
 
 
 def flat_rows(wanted: Tensor, count: int) -> Tensor:

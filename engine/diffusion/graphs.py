@@ -57,17 +57,17 @@ class BlockGraphs:
         index = bisect_left(self.buckets, blocks)
         return self.buckets[index] if blocks > 0 and index < len(self.buckets) else 0
 
-    def load(self, bucket: int, positions: Tensor, places: Tensor, seq_lens: Tensor, tables: Tensor) -> None:
+    def load(self, bucket: int, positions: Tensor, places: Tensor, meta: AttentionMetadata) -> None:
         """What stays the same over the rounds of a batch.
 
         Args:
-            positions, places: `[B * L]` int64; seq_lens: `[B]` int32; tables: `[B, pages]` int32.
+            positions, places: `[B * L]` int64.
         """
-        blocks = len(seq_lens)
+        blocks, tables = meta.num_seqs, meta.block_tables
         self._pad(blocks, bucket)
         self._tokens[1, : len(positions)].copy_(positions)
         self._tokens[2, : len(places)].copy_(places)
-        self._seq_lens[:blocks].copy_(seq_lens)
+        self._seq_lens[:blocks].copy_(meta.seq_lens)
         self._tables[:blocks, : tables.shape[1]].copy_(tables)
 
     def replay(self, bucket: int, ids: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def default_dtype(device: torch.device | str) -> torch.dtype:
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes of all weights as the decoder keeps them."""
-    return _bytes(_shapes_only(config, dtype))
+    return _bytes(shapes_only(config, dtype))
 
 
 def empty_decoder(config: ModelConfig, device: torch.device | str, dtype: torch.dtype) -> Decoder:
@@ -69,7 +69,7 @@ def empty_decoder(config: ModelConfig, device: torch.device | str, dtype: torch.
     Raises:
         InputError: they do not fit.
     """
-    device, decoder = torch.device(device), _shapes_only(config, dtype)
+    device, decoder = torch.device(device), shapes_only(config, dtype)
     needed, there = _bytes(decoder), _memory_bytes(device)
     if needed > there:
         problem = f"the weights need {needed / 1e9:.1f} GB, {device} has {there / 1e9:.1f} GB"
@@ -78,7 +78,8 @@ def empty_decoder(config: ModelConfig, device: torch.device | str, dtype: torch.
     return decoder.eval()
 
 
-def _shapes_only(config: ModelConfig, dtype: torch.dtype) -> Decoder:
+def shapes_only(config: ModelConfig, dtype: torch.dtype) -> Decoder:
+    """A decoder on torch's meta device: weights without memory."""
     with torch.device("meta"):
         return Decoder(config, dtype)
 

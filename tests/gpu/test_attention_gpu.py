@@ -110,18 +110,3 @@ def test_a_captured_graph_attends_what_is_copied_into_its_tensors() -> None:
         graph.replay()
         exact = oracle(replace(batch, meta=replace(meta, plans={})))
         torch.testing.assert_close(out.double(), exact, atol=2e-2, rtol=2e-2)
-
-
-def test_one_compilation_serves_every_batch_size() -> None:
-    """Counts and table widths must not specialise the kernels, or serving would stop to compile."""
-    from engine.kernels.triton import decode_attention
-
-    def compiled() -> int:
-        return sum(len(caches[0]) for caches in decode_attention._decode.device_caches.values())
-
-    batch_of([(1, 40)] * 3, {}).attend()
-    before = compiled()
-    for count in (1, 2, 16, 17, 48):
-        batch_of([(1, 40)] * count, {}).attend()
-        batch_of([(1, 40)] * count, {"spare_pages": count}).attend()
-    assert compiled() == before

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,10 +17,12 @@ import torch
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.diffusion.build import build_diffusion_engine
+from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import DllmSettings
 from engine.engine import LLMEngine
 from engine.graphs import default_buckets
+from engine.kernels.compilations import Compilations
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
 from engine.tiny import checkpoint
@@ -117,6 +120,54 @@ def test_every_default_bucket_is_captured_and_answers_problems_it_was_not_captur
         assert engine.recorder.log().steps["bucket"][first + 1] == size
 
 
+# ---- nothing is compiled while serving ----
+
+EXPERTS = Path(__file__).parent / "experts"
+"""Configuration of a small mixture of experts."""
+
+
+def serve_prompts_of_all_lengths(engine: LLMEngine | DiffusionEngine, longest: int) -> None:
+    """One at a time, then together, some of them behind what others have left in the cache."""
+    rng = Random("lengths")
+    lengths = [min(int(1.5**power) + rng.randrange(3), longest) for power in range(24)]
+    prompts = [[rng.randrange(250) for _ in range(length)] for length in lengths]
+    prompts += [
+        prompt[: rng.randrange(1, length + 1)] for prompt, length in zip(prompts, lengths, strict=True)
+    ]
+    for together in (*([prompt] for prompt in prompts), prompts, [[1]] * 200):
+        for prompt in together:
+            params = SamplingParams(temperature=0, max_tokens=rng.randint(1, 40), ignore_eos=True)
+            engine.add_request(prompt, params)
+        while engine.has_unfinished:
+            engine.step()
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graphs", "eager"])
+@pytest.mark.parametrize("kind", ["dense", "experts", "diffusion"])
+def test_after_the_warm_up_no_request_waits_for_a_compiler(kind: str, eager: bool) -> None:
+    models = {"dense": checkpoint("ar"), "experts": EXPERTS, "diffusion": checkpoint("diffusion")}
+    config = EngineConfig(
+        model=str(models[kind]),
+        device=DEVICE,
+        load_format="dummy",
+        enforce_eager=eager,
+        num_kv_blocks=2048,
+        block_size=32 if kind == "diffusion" else 16,
+        max_num_seqs=48 if kind == "diffusion" else 200,
+    )
+    if kind == "diffusion":
+        engine = build_diffusion_engine(config, DllmSettings(LowConfidence()))
+    else:
+        engine = build_engine(config)
+    serve_prompts_of_all_lengths(engine, engine.scheduler.config.max_model_len - 40)
+    assert engine.compilations.while_serving == Compilations()
+
+
+def test_an_engine_that_is_built_again_compiles_nothing() -> None:
+    build()
+    assert build().compilations.before_serving.compiled == 0
+
+
 # ---- races ----
 
 SHARED = [(7 * i) % 250 for i in range(64)]
@@ -182,6 +233,7 @@ def test_a_mixed_workload_repeats_to_the_bit() -> None:
         engine.reset()
         poison_free_memory()
         assert mixed_workload(engine) == first
+    assert engine.compilations.while_serving == Compilations()
 
 
 # ---- leaks ----

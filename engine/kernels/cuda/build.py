@@ -1,9 +1,14 @@
-"""Building the CUDA C++ kernels: one `nvcc -shared`, cached by the hash of everything that went into it."""
+"""Building the CUDA C++ kernels: one `nvcc -shared`, cached by the hash of what it is made from.
+
+The compiler is asked for only where there is no library of these sources, so one that was built elsewhere
+can be put into the cache of a machine without it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -43,16 +48,18 @@ def cache_folder() -> Path:
 
 
 def library() -> Path:
-    """Path of the shared library with all kernels, built if it is not in the cache yet."""
-    nvcc = compiler()
-    target = cache_folder() / f"blis_kernels_{_key(nvcc)}.so"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            built = Path(scratch) / target.name
-            run([nvcc, *FLAGS, "-shared", "-Xcompiler", "-fPIC", *ARCHITECTURES, "-o", str(built), *_names()])
-            built.replace(target)  # atomic: a process that builds at the same time leaves a whole file too
-    return target
+    """Where the shared library with all kernels of these sources is, once it has been built."""
+    return cache_folder() / f"blis_kernels_{_key()}.so"
+
+
+def build_library() -> None:
+    """Builds it; raises BuildError where that is impossible."""
+    nvcc, target = compiler(), library()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        built = Path(scratch) / target.name
+        run([nvcc, *FLAGS, "-shared", "-Xcompiler", "-fPIC", *ARCHITECTURES, "-o", str(built), *_names()])
+        built.replace(target)  # atomic: a process that builds at the same time leaves a whole file too
 
 
 def run(command: list[str]) -> str:
@@ -68,9 +75,9 @@ def _names() -> list[str]:
     return [path.name for path in sources()]
 
 
-def _key(nvcc: str) -> str:
-    digest = hashlib.sha256()
+def _key() -> str:
+    digest = hashlib.sha256(f"{platform.system()} {platform.machine()}\0".encode())
     for path in [*sources(), *sorted(FOLDER.glob("*.cuh"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update(repr((FLAGS, ARCHITECTURES)).encode() + run([nvcc, "--version"]).encode())
+    digest.update(repr((FLAGS, ARCHITECTURES)).encode())
     return digest.hexdigest()[:16]

@@ -14,8 +14,10 @@
 #define LAUNCH(kernel, grid, block, cluster, stream, ...) \
     (kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__), cudaGetLastError())
 
-// All threads of the cluster; what they wrote to global memory before is visible after.
+// All threads of the cluster; what they wrote to global memory before is visible after. The aligned instructions want
+// every warp whole, and one whose lanes have gone separate ways may not be until it is told to.
 __device__ __forceinline__ void cluster_barrier() {
+    __syncwarp();
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 import warnings
 
 import torch
 
+from engine.kernels import compilations
+from engine.kernels.compilations import Compilations
 from engine.kernels.cuda import build
 
 _pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -58,7 +61,27 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 @functools.cache
 def load() -> ctypes.CDLL:
     """The kernels, built if need be; raises BuildError or OSError where that is impossible."""
-    return declare(ctypes.CDLL(str(build.library())))
+    began_s = time.perf_counter()
+    found = build.library().exists()
+    if not found:
+        build.build_library()
+    try:
+        library = ctypes.CDLL(str(build.library()))
+    except OSError as error:
+        if not found:
+            raise
+        library, found = _built_here(error), False
+    compilations.note(Compilations(int(not found), int(found), time.perf_counter() - began_s))
+    return declare(library)
+
+
+def _built_here(error: OSError) -> ctypes.CDLL:
+    """In place of one that this system cannot load: it was built for another."""
+    try:
+        build.build_library()
+    except build.BuildError as reason:
+        raise build.BuildError(f"{build.library()} does not load here ({error}); {reason}") from error
+    return ctypes.CDLL(str(build.library()))
 
 
 @functools.cache
@@ -87,7 +110,12 @@ def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
 
 
 def launch(name: str, device: torch.device, *arguments: int | float | None) -> None:
-    """Call a launch function on the device's current stream; raises LaunchError if it was refused."""
+    """Call a launch function on the device's current stream; raises LaunchError if it was refused.
+
+    On torch's meta device there is nothing to launch on.
+    """
+    if device.type == "meta":
+        return
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     code = getattr(load(), name)(*arguments, stream)
     if code:

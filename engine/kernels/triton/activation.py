@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
 
 BLOCK = 1024
 
@@ -32,10 +35,6 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
     return out.view(*x.shape[:-1], f)
 
 
-def aot_cases() -> list[AotCase]:
-    """Widths of Qwen3-0.6B and Llama-3.1-8B."""
-    signature = {"x": "*bf16:16", "out": "*bf16:16", "stride_x": "i32:16"}
-    return [
-        AotCase(f"swiglu f{f}", _swiglu, signature, {"F": f, "BLOCK_F": BLOCK}, max_registers=64)
-        for f in (3072, 14336)
-    ]
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """See `engine.kernels.aot`."""
+    return Promise(max_registers=64)

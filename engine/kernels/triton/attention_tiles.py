@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 
@@ -64,11 +61,3 @@ def softmax_step(scores, peak, total, acc, values, scale_log2):
 def padded_head_dim(head_dim: int) -> int:
     """The head dimension of a tile: a power of two that tensor cores take."""
     return max(16, triton.next_power_of_2(head_dim))
-
-
-@functools.cache
-def multiprocessors(device: torch.device) -> int:
-    """Streaming multiprocessors of a GPU; a handful of pretended ones for the interpreter."""
-    if device.type != "cuda":
-        return 3
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import triton
@@ -13,6 +13,12 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 The interpreter computes wrongly in bf16: kernels cast every load to float32 under a constexpr there.
 """
+
+TUNERS: list[Any] = []
+"""Every kernel that chooses among configurations by timing them."""
+
+Fits = Callable[[Any, Mapping[str, Any]], bool]
+"""Whether a configuration can run, given all arguments of the launch by name."""
 
 
 class FirstConfig:
@@ -28,16 +34,26 @@ class FirstConfig:
         return launch
 
 
-def autotuned(configs: Sequence[Any], key: Sequence[str]) -> Callable[[Any], Any]:
+def autotuned(configs: Sequence[Any], key: Sequence[str], fits: Fits | None = None) -> Callable[[Any], Any]:
     """`triton.autotune`, except that a lone configuration and the interpreter take the first untimed.
 
     Keep the list short: every configuration is compiled and timed at the first launch of each key, which
     must have happened before a CUDA graph is captured.
+
+    Args:
+        fits: those for which it says no are left out; the first is kept if that would leave none.
     """
+
+    def prune(configs: Sequence[Any], named: Mapping[str, Any], **constants: Any) -> list[Any]:
+        fitting = [config for config in configs if fits is None or fits(config, {**named, **constants})]
+        return fitting or list(configs[:1])
 
     def decorate(kernel: Any) -> Any:
         if INTERPRETED or len(configs) == 1:
             return FirstConfig(kernel, configs[0])
-        return triton.autotune(configs=list(configs), key=list(key))(kernel)
+        pruning = {"early_config_prune": prune}
+        tuner = triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(kernel)
+        TUNERS.append(tuner)
+        return tuner
 
     return decorate

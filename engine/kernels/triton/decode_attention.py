@@ -10,17 +10,18 @@ tensor-core tile, so keys and values are read once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
+from engine.kernels.gpu import gpu_of
 from engine.kernels.triton.attention_tiles import (
     LOG2_E,
     load_tile,
-    multiprocessors,
     padded_head_dim,
     softmax_step,
     tile_offsets,
@@ -199,14 +200,14 @@ def decode_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    programs = PROGRAMS_PER_SM * multiprocessors(q.device)
+    programs = PROGRAMS_PER_SM * gpu_of(q.device).multiprocessors
     partial_out = torch.empty((programs, 2, group, head_dim), dtype=torch.float32, device=q.device)
     partial_stats = torch.empty((programs, 2, group, 2), dtype=torch.float32, device=q.device)
     line = {
         "NUM_KV_HEADS": num_kv_heads,
         "GROUP": group,
         "HEAD_DIM": head_dim,
-        "BLOCK_S": _block_s(meta.num_decodes),
+        "BLOCK_S": block_s(meta.num_decodes),
         "BLOCK_N": _block_n(head_dim),
         "BLOCK_D": padded_head_dim(head_dim),
     }
@@ -253,50 +254,11 @@ def _block_n(head_dim: int) -> int:
     return min(128, 8192 // padded_head_dim(head_dim))
 
 
-def _block_s(num_seqs: int) -> int:
+def block_s(num_seqs: int) -> int:
     """Room for the batch's lengths in few sizes, so that batches of all sizes share few compilations."""
     return 64 if num_seqs <= 64 else max(512, triton.next_power_of_2(num_seqs))
 
 
-def aot_cases() -> list[AotCase]:
-    """The decode kernels as launched for common models; pages that hold a whole tile, and smaller ones."""
-    tensors = dict.fromkeys(("out", "q", "k_cache", "v_cache"), "*bf16:16")
-    partials = dict.fromkeys(("partial_out", "partial_stats"), "*fp32:16")
-    scalars = {"scale_log2": "fp32", "num_seqs": "i32"}
-    strides = ("stride_ot", "stride_qt", "stride_qh", "stride_page", "stride_head", "stride_slot")
-    signature = {
-        **tensors,
-        **dict.fromkeys(("block_tables", "seq_lens"), "*i32:16"),
-        **partials,
-        **scalars,
-        "stride_table": "i32",
-        **dict.fromkeys(strides, "i32:16"),
-    }
-    shapes = ((128, 4, 16), (128, 4, 64), (128, 8, 256), (64, 8, 16), (96, 1, 32), (256, 4, 16))
-    expects = ("HMMA", "LDGSTS")
-    cases = []
-    for head_dim, group, page_size in shapes:
-        name = f"d{head_dim} g{group} page{page_size}"
-        line = {
-            "NUM_KV_HEADS": 8,
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "BLOCK_S": 64,
-            "BLOCK_N": _block_n(head_dim),
-            "BLOCK_D": padded_head_dim(head_dim),
-        }
-        constexprs = {**line, "PAGE_SIZE": page_size, "BLOCK_M": 16, "F32": False}
-        cases.append(
-            AotCase(f"decode {name}", _decode, signature, constexprs, NUM_WARPS, NUM_STAGES, expects)
-        )
-    merge = {
-        "out": "*bf16:16",
-        "seq_lens": "*i32:16",
-        **partials,
-        **scalars,
-        "programs": "i32",
-        "stride_ot": "i32:16",
-    }
-    merge_constexprs = {**line, "BLOCK_P": 16}
-    cases.append(AotCase("decode merge d256 g4", _merge, merge, merge_constexprs, MERGE_WARPS))
-    return cases
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """See `engine.kernels.aot`."""
+    return Promise(("HMMA", "LDGSTS")) if kernel == "_decode" else Promise(max_registers=64)

@@ -7,13 +7,14 @@ logits are by far the most of the work, so that one program at the end costs lit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
 
 if TYPE_CHECKING:
     from engine.kernels.denoise import Rule
@@ -23,7 +24,7 @@ BLOCK_V = 4096
 WARPS = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_blocks", "mask_id", "max_edit_rounds"])
 def _denoise(
     ids,
     answer,
@@ -136,9 +137,9 @@ def denoise(
         logits.shape[1],
         logits.stride(0),
         mask_id,
-        rule.threshold,
-        rule.edit_threshold if edits else 0.0,
-        rule.penalty,
+        float(rule.threshold),
+        0.0 if rule.edit_threshold is None else float(rule.edit_threshold),
+        float(rule.penalty),
         rule.max_edit_rounds,
         L=positions,
         BLOCK_L=triton.next_power_of_2(positions),
@@ -151,22 +152,6 @@ def denoise(
     return done.view(torch.bool)
 
 
-def aot_cases() -> list[AotCase]:
-    """Blocks of 32 over LLaDA2.0-mini's vocabulary, with and without edits."""
-    pointers = dict.fromkeys(("ids", "rows", "tokens"), "*i64:16")
-    pointers |= {"answer": "*u8:16", "logits": "*fp32:16", "confidence": "*fp32:16", "tickets": "*i32:16"}
-    pointers |= {"edit_rounds": "*i32:16", "done": "*u8:16"}
-    whole = {"num_rows": "i32", "num_blocks": "i32", "vocabulary": "i32:16", "stride_logits": "i32:16"}
-    real = dict.fromkeys(("threshold", "edit_threshold", "penalty"), "fp32")
-    signature = {**pointers, **whole, "mask_id": "i32", **real, "max_edit_rounds": "i32"}
-    return [
-        AotCase(
-            f"denoise {name}",
-            _denoise,
-            signature,
-            {"L": 32, "BLOCK_L": 32, "AT_LEAST": 1, "EDITS": edits, "PENALTY": edits, "BLOCK_V": BLOCK_V},
-            num_warps=WARPS,
-            max_registers=128,
-        )
-        for name, edits in (("fill", False), ("fill and edit", True))
-    ]
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """See `engine.kernels.aot`."""
+    return Promise(max_registers=128)

@@ -8,22 +8,48 @@ enough to hold nearly every expert's rows, so that each weight is read once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
-from engine.kernels.triton.autotune import INTERPRETED, autotuned
+from engine.kernels.aot import Promise
+from engine.kernels.gpu import gpu_of
+from engine.kernels.triton.autotune import INTERPRETED, Fits, autotuned
 
 Tensor = torch.Tensor
 MIN_BLOCK_M, MAX_BLOCK_M = 16, 128
 COMBINE_BLOCK = 1024
 
+_VARYING = ["num_rows", "tiles"]
+
 
 def _config(block_n: int, block_k: int, num_warps: int, num_stages: int) -> Any:
     return triton.Config({"BLOCK_N": block_n, "BLOCK_K": block_k}, num_warps=num_warps, num_stages=num_stages)
+
+
+def shared_bytes(config: Any, height: int, matrices: int, element_bytes: int) -> int:
+    """Shared memory of a pipeline over tiles of rows and of so many weight matrices.
+
+    wgmma, which takes 64 rows or more, reads every stage from shared memory; for lower tiles one of the
+    stages is in registers.
+    """
+    tiles = height + matrices * config.kwargs["BLOCK_N"]
+    stages = config.num_stages if height >= 64 else config.num_stages - 1
+    return stages * tiles * config.kwargs["BLOCK_K"] * element_bytes
+
+
+def _fits(matrices: int) -> Fits:
+    """Whether the pipeline of a configuration has room in the GPU's shared memory."""
+
+    def fits(config: Any, launch: Mapping[str, Any]) -> bool:
+        x = launch["hidden"]
+        needed = shared_bytes(config, launch["BLOCK_M"], matrices, x.element_size())
+        return needed <= gpu_of(x.device).shared_bytes
+
+    return fits
 
 
 # What differs in kind: narrow and wide tiles, deep and shallow pipelines. BLOCK_M follows from the load.
@@ -38,8 +64,8 @@ CONFIGS = [
 ]
 
 
-@autotuned(CONFIGS, key=["BLOCK_M", "D", "F"])
-@triton.jit(do_not_specialize=["num_rows"])
+@autotuned(CONFIGS, key=["BLOCK_M", "D", "F"], fits=_fits(matrices=2))
+@triton.jit(do_not_specialize=_VARYING)
 def _gate_up(
     hidden,
     x,
@@ -82,8 +108,8 @@ def _gate_up(
     tl.store(place, result.to(hidden.dtype.element_ty), mask=real[:, None] & (columns[None, :] < F))
 
 
-@autotuned(CONFIGS, key=["BLOCK_M", "D", "F"])
-@triton.jit(do_not_specialize=["num_rows"])
+@autotuned(CONFIGS, key=["BLOCK_M", "D", "F"], fits=_fits(matrices=1))
+@triton.jit(do_not_specialize=_VARYING)
 def _down(
     products,
     hidden,
@@ -208,28 +234,12 @@ def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) 
     return out
 
 
-def aot_cases() -> list[AotCase]:
-    """Qwen3-30B-A3B at every tile height and LLaDA2-mini, in the first configuration."""
-    bf16, indices = (
-        "*bf16:16",
-        {"rows": "*i32:16", "tile_experts": "*i32:16", "num_rows": "i32", "tiles": "i32"},
-    )
-    up = {"hidden": bf16, "x": bf16, "w13": bf16, **indices, "stride_x": "i32:16"}
-    down = {"products": bf16, "hidden": bf16, "w2": bf16, "weights": "*fp32:16", **indices}
-    first = CONFIGS[0]
-    cases = []
-    for name, d, f, heights in (
-        ("qwen3-30b-a3b", 2048, 768, (16, 32, 64, 128)),
-        ("llada2-mini", 2048, 512, (32,)),
-    ):
-        for height in heights:
-            constants = {"D": d, "F": f, "BLOCK_M": height, "F32": False, **first.kwargs}
-            expects = ("HGMMA" if height >= 64 else "HMMA", "LDGSTS")
-            launch = (first.num_warps, first.num_stages, expects)
-            cases.append(
-                AotCase(f"moe gate_up {name} m{height}", _gate_up, up, {**constants, "TOP_K": 8}, *launch)
-            )
-            cases.append(AotCase(f"moe down {name} m{height}", _down, down, constants, *launch))
-    combine = {"TOP_K": 8, "D": 2048, "BLOCK_D": COMBINE_BLOCK}
-    cases.append(AotCase("moe combine", _combine, {"out": bf16, "products": bf16}, combine, max_registers=64))
-    return cases
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """Tiles of 64 rows or more are multiplied by wgmma; see `engine.kernels.aot`.
+
+    Where one tile is as deep as the matrix there is no pipeline, and so no asynchronous copy.
+    """
+    if kernel == "_combine":
+        return Promise(max_registers=64)
+    deep = constants["D" if kernel == "_gate_up" else "F"] > constants["BLOCK_K"]
+    return Promise(("HGMMA" if constants["BLOCK_M"] >= 64 else "HMMA", *(["LDGSTS"] if deep else [])))

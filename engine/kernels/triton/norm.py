@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
 
 Tensor = torch.Tensor
 
@@ -74,18 +77,6 @@ def rms_norm(
     return out.view(x.shape), total.view(x.shape)
 
 
-def aot_cases() -> list[AotCase]:
-    """Hidden sizes of Qwen3-0.6B, LLaDA2-mini and the 8B models."""
-    pointers = dict.fromkeys(("x", "residual", "weight", "out", "total"), "*bf16:16")
-    scalars = {"stride_x": "i32:16", "stride_r": "i32:16", "eps": "fp32"}
-    return [
-        AotCase(
-            f"rms_norm d{d}{' + residual' * add}",
-            _rms_norm,
-            pointers | scalars,
-            {"D": d, "BLOCK_D": triton.next_power_of_2(d), "ADD": add},
-            num_warps=_num_warps(triton.next_power_of_2(d)),
-            max_registers=64,
-        )
-        for d, add in ((1024, False), (2048, True), (4096, True))
-    ]
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """See `engine.kernels.aot`."""
+    return Promise(max_registers=64)

@@ -13,17 +13,18 @@ are also split among several programs and a second kernel merges them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
+from engine.kernels.gpu import gpu_of
 from engine.kernels.triton.attention_tiles import (
     LOG2_E,
     load_tile,
-    multiprocessors,
     padded_head_dim,
     softmax_step,
     tile_offsets,
@@ -198,7 +199,7 @@ def _prefill(
             tl.store(out_rows[:, None] + dims[None, :], result.to(out.dtype.element_ty), mask=row_mask)
 
 
-@triton.jit(do_not_specialize=["first_row", "num_rows"])
+@triton.jit(do_not_specialize=["first_row", "num_rows", "num_splits"])
 def _merge(
     out,
     partial_out,
@@ -206,7 +207,7 @@ def _merge(
     scale_log2,
     first_row,
     num_rows,
-    SPLITS: tl.constexpr,
+    num_splits,
     HEAD_DIM: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -216,9 +217,9 @@ def _merge(
     splits = tl.arange(0, BLOCK_SPLITS)
     dims = tl.arange(0, BLOCK_D)
     part = splits * num_rows.to(tl.int64) + row
-    peaks = tl.load(partial_stats + part * 2, mask=splits < SPLITS, other=float("-inf"))
-    totals = tl.load(partial_stats + part * 2 + 1, mask=splits < SPLITS, other=0.0)
-    mask = (splits < SPLITS)[:, None] & (dims < HEAD_DIM)[None, :]
+    peaks = tl.load(partial_stats + part * 2, mask=splits < num_splits, other=float("-inf"))
+    totals = tl.load(partial_stats + part * 2 + 1, mask=splits < num_splits, other=0.0)
+    mask = (splits < num_splits)[:, None] & (dims < HEAD_DIM)[None, :]
     parts = tl.load(partial_out + part[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
     peak = tl.max(peaks, 0)
     factors = tl.where(totals == 0.0, 0.0, tl.exp2((peaks - peak) * scale_log2))
@@ -245,10 +246,36 @@ CONFIGS = {
 KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
 
 
-def _shape(rows: int, head_dim: int) -> str:
-    """Which configurations suit the longest sequence's rows (query tokens times GROUP)."""
-    width = "small" if rows <= 16 else "narrow" if rows <= 64 else "wide"
-    return width if head_dim <= 128 else f"{width} d256"
+class Choice(NamedTuple):
+    """What a launch chooses by the size of its batch."""
+
+    shape: str
+    """Key of `CONFIGS`."""
+    splits: int
+    """Among how many programs each tile's keys are divided, so that few tiles fill the GPU."""
+
+
+def choose(
+    *,
+    tokens: int,
+    num_seqs: int,
+    max_query_len: int,
+    max_seq_len: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    multiprocessors: int,
+) -> Choice:
+    """For so many new tokens of so many sequences; the other arguments are those of the launch."""
+    group = num_heads // num_kv_heads
+    rows, longest_rows = tokens * group, max_query_len * group
+    width = "small" if longest_rows <= 16 else "narrow" if longest_rows <= 64 else "wide"
+    shape = width if head_dim <= 128 else f"{width} d256"
+    block_m = CONFIGS[shape][0].kwargs["BLOCK_M"]
+    # Tiles that can have rows. The grid has more: it leaves each sequence room for one it may not need.
+    busy = min(rows // block_m + num_seqs, num_seqs * -(-longest_rows // block_m))
+    splits = min(multiprocessors // (busy * num_kv_heads), max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS)
+    return Choice(shape, max(1, splits))
 
 
 def prefill_attention(
@@ -269,18 +296,25 @@ def prefill_attention(
     group = num_heads // num_kv_heads
     tokens = q.shape[0] - meta.num_decodes
     num_seqs = meta.num_seqs - meta.num_decodes
-    shape = _shape(meta.max_query_len * group, head_dim)
+    choice = choose(
+        tokens=tokens,
+        num_seqs=num_seqs,
+        max_query_len=meta.max_query_len,
+        max_seq_len=meta.max_seq_len,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        multiprocessors=gpu_of(q.device).multiprocessors,
+    )
+    splits = choice.splits if splits is None else splits
 
     def tiles(block_m: int) -> int:
         return tokens * group // block_m + num_seqs
 
-    if splits is None:
-        programs = tiles(CONFIGS[shape][0].kwargs["BLOCK_M"]) * num_kv_heads
-        splits = _splits(programs, multiprocessors(q.device), meta.max_seq_len)
     parts = splits * tokens * num_heads if splits > 1 else 0
     partial_out = torch.empty((parts, head_dim), dtype=torch.float32, device=q.device)
     partial_stats = torch.empty((parts, 2), dtype=torch.float32, device=q.device)
-    KERNELS[shape][lambda config: (tiles(config["BLOCK_M"]), num_kv_heads, splits)](
+    KERNELS[choice.shape][lambda config: (tiles(config["BLOCK_M"]), num_kv_heads, splits)](
         out,
         q,
         k_cache,
@@ -315,7 +349,7 @@ def prefill_attention(
             scale * LOG2_E,
             meta.num_decodes * num_heads,
             tokens * num_heads,
-            SPLITS=splits,
+            splits,
             HEAD_DIM=head_dim,
             BLOCK_SPLITS=MAX_SPLITS,
             BLOCK_D=padded_head_dim(head_dim),
@@ -323,57 +357,8 @@ def prefill_attention(
         )
 
 
-def _splits(programs: int, sms: int, max_seq_len: int) -> int:
-    """Among how many programs to divide each tile's keys, so that few tiles fill the GPU."""
-    return max(1, min(sms // programs, max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS))
-
-
-def aot_cases() -> list[AotCase]:
-    """The prefill kernels as launched for common models, causal and block-causal, in every tile shape."""
-    strides = ("stride_ot", "stride_qt", "stride_qh", "stride_page", "stride_head", "stride_slot")
-    signature = {
-        **dict.fromkeys(("out", "q", "k_cache", "v_cache"), "*bf16:16"),
-        **dict.fromkeys(("query_start", "seq_lens", "block_tables"), "*i32:16"),
-        **dict.fromkeys(("partial_out", "partial_stats"), "*fp32:16"),
-        "scale_log2": "fp32",
-        **dict.fromkeys(_VARYING, "i32"),
-        **dict.fromkeys(strides, "i32:16"),
-    }
-    cases = []
-    for shape, head_dim, group, page_size, mask_block in (
-        ("wide", 128, 4, 16, 1),
-        ("wide", 128, 4, 64, 32),
-        ("wide", 128, 8, 256, 1),
-        ("wide", 64, 8, 16, 1),
-        ("wide", 96, 1, 32, 1),
-        ("wide d256", 256, 4, 16, 1),
-        ("narrow", 128, 4, 16, 1),
-        ("narrow d256", 256, 4, 16, 1),
-        ("small", 128, 1, 16, 1),
-        ("small d256", 256, 1, 16, 1),
-    ):
-        for config in CONFIGS[shape]:
-            block_m, block_n = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
-            constexprs = {
-                "GROUP": group,
-                "HEAD_DIM": head_dim,
-                "PAGE_SIZE": page_size,
-                "MASK_BLOCK": mask_block,
-                "SPLIT": mask_block > 1,
-                "BLOCK_D": padded_head_dim(head_dim),
-                "F32": False,
-                **config.kwargs,
-            }
-            tile = f"{block_m}x{block_n}x{config.num_stages}"
-            name = f"prefill {tile} d{head_dim} g{group} page{page_size} mask{mask_block}"
-            expects = ("HGMMA" if block_m >= 64 else "HMMA", "LDGSTS")
-            cases.append(
-                AotCase(name, _prefill, signature, constexprs, config.num_warps, config.num_stages, expects)
-            )
-    merge = {
-        **{name: signature[name] for name in ("out", "partial_out", "partial_stats", "scale_log2")},
-        **dict.fromkeys(("first_row", "num_rows"), "i32"),
-    }
-    sizes = {"SPLITS": 6, "HEAD_DIM": 128, "BLOCK_SPLITS": MAX_SPLITS, "BLOCK_D": 128}
-    cases.append(AotCase("prefill merge d128", _merge, merge, sizes, num_warps=1))
-    return cases
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """Tiles of 64 rows or more are multiplied by wgmma; see `engine.kernels.aot`."""
+    if kernel == "_merge":
+        return Promise(max_registers=128)
+    return Promise(("HGMMA" if constants["BLOCK_M"] >= 64 else "HMMA", "LDGSTS"))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
 from engine.kernels.prepare import DecodeInputs, DecodeState
 
 _COLUMNS = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_t", "stride_b"])
 def _prepare_decodes(
     rows,
     tokens,
@@ -74,32 +77,6 @@ def prepare_decodes(rows: torch.Tensor, state: DecodeState, page_size: int, inpu
     )
 
 
-def aot_cases() -> list[AotCase]:
-    """The smallest and the largest page."""
-    wide = dict.fromkeys(("rows", "tokens", "state_positions", "input_ids", "positions", "slots"), "*i64")
-    narrow = dict.fromkeys(("tables", "seq_lens", "block_tables"), "*i32")
-    order = (
-        "rows",
-        "tokens",
-        "state_positions",
-        "tables",
-        "stride_t",
-        "input_ids",
-        "positions",
-        "slots",
-        "seq_lens",
-        "block_tables",
-        "stride_b",
-    )
-    types = wide | narrow | {"stride_t": "i32", "stride_b": "i32"}
-    return [
-        AotCase(
-            f"prepare decodes page{page}",
-            _prepare_decodes,
-            {name: types[name] for name in order},
-            {"PAGE": page, "COLUMNS": _COLUMNS},
-            num_warps=2,
-            max_registers=64,
-        )
-        for page in (16, 256)
-    ]
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """See `engine.kernels.aot`."""
+    return Promise(max_registers=64)

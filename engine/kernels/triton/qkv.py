@@ -5,11 +5,14 @@ A program takes BLOCK_H heads of one token, whichever of queries, keys and value
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import AotCase
+from engine.kernels.aot import Promise
 
 Tensor = torch.Tensor
 BLOCK_H = 8
@@ -128,38 +131,6 @@ def qk_norm_rope_store(
     return q
 
 
-def aot_cases() -> list[AotCase]:
-    """Qwen3-8B (QK-norm), Llama-3.1-8B (none) and LLaDA2-mini (half of the dims rotate)."""
-    signature = {
-        **dict.fromkeys(("q_out", "k_cache", "v_cache", "qkv"), "*bf16:16"),
-        "cos_sin": "*fp32:16",
-        "positions": "*i64:16",
-        "slots": "*i64:16",
-        "q_weight": "*bf16:16",
-        "k_weight": "*bf16:16",
-        "eps": "fp32",
-        **dict.fromkeys(("stride_qkv", "stride_page", "stride_head", "stride_slot"), "i32:16"),
-    }
-    return [
-        AotCase(
-            f"qk_norm_rope_store {name}",
-            _qk_norm_rope_store,
-            signature,
-            {
-                "NUM_HEADS": heads,
-                "NUM_KV_HEADS": kv_heads,
-                "HEAD_DIM": 128,
-                "ROTARY_DIM": rotary,
-                "PAGE_SIZE": 64,
-                "NORM": norm,
-                "BLOCK_HEADS": BLOCK_H,
-                "BLOCK_D": 128,
-            },
-            max_registers=96,
-        )
-        for name, heads, kv_heads, rotary, norm in (
-            ("qwen3-8b", 32, 8, 128, True),
-            ("llama-3.1-8b", 32, 8, 128, False),
-            ("llada2-mini", 16, 4, 64, True),
-        )
-    ]
+def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
+    """See `engine.kernels.aot`."""
+    return Promise(max_registers=96)

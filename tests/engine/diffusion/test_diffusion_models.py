@@ -13,9 +13,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
-from engine.diffusion.build import build_diffusion_engine
+from engine.diffusion.build import build_diffusion_engine, make_executor
 from engine.diffusion.engine import DiffusionEngine
-from engine.diffusion.graphs import BlockGraphs
 from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import DllmSettings
@@ -131,22 +130,20 @@ def eager_capture(run: Any) -> tuple[Any, torch.Tensor]:
 
 
 @pytest.mark.parametrize("page", [32, 64])
-def test_padded_rounds_in_fixed_buffers_change_no_token(checkpoint: Path, page: int) -> None:
+def test_a_warm_up_and_padded_rounds_in_fixed_buffers_change_no_token(checkpoint: Path, page: int) -> None:
     asked = prompts(5)
     plain = outputs(engine_on(checkpoint, TopKPerStep(8), max_num_seqs=3, block_size=page), asked, most=40)
     engine = engine_on(checkpoint, TopKPerStep(8), max_num_seqs=3, block_size=page)
-    executor = engine.executor
-    with torch.inference_mode():
-        executor.graphs = BlockGraphs(
-            executor.model,
-            executor.kv,
-            block_tokens=BLOCK,
-            page_tokens=page,
-            max_model_len=256,
-            buckets=(1, 4),
-            device=torch.device("cpu"),
-            capture=eager_capture,
-        )
+    config = EngineConfig(
+        model=str(checkpoint),
+        max_num_seqs=3,
+        max_num_batched_tokens=256,
+        block_size=page,
+        cudagraph_capture_sizes=(1, 4),
+    )
+    bare = engine.executor
+    engine.executor = make_executor(config, bare.model, bare.kv, bare.slots, 256, eager_capture)
+    assert not any(cache.any() for layer in engine.executor.kv for cache in layer)
     assert outputs(engine, asked, most=40) == plain
 
 

@@ -107,14 +107,36 @@ def test_a_grid_larger_than_the_batch_changes_nothing() -> None:
         torch.testing.assert_close(roomy.attend(), expected, atol=3e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("programs", "max_seq_len", "splits"),
-    [(8, 16_384, 16), (40, 16_384, 3), (40, 1100, 2), (8, 500, 1), (132, 16_384, 1), (1000, 16_384, 1)],
-)
-def test_few_tiles_over_long_contexts_are_split(programs: int, max_seq_len: int, splits: int) -> None:
-    from engine.kernels.triton.prefill_attention import _splits
+def choice(queries: list[int], max_seq_len: int, **heads: int) -> Any:
+    from engine.kernels.triton.prefill_attention import choose
 
-    assert _splits(programs, 132, max_seq_len) == splits
+    settings = {"num_heads": 16, "num_kv_heads": 4, "head_dim": 128, "multiprocessors": 132, **heads}
+    batch = {"tokens": sum(queries), "num_seqs": len(queries), "max_query_len": max(queries)}
+    return choose(**batch, max_seq_len=max_seq_len, **settings)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4, 8, 16, 32])
+def test_diffusion_blocks_over_long_contexts_keep_nearly_every_multiprocessor_busy(blocks: int) -> None:
+    """A block of 32 tokens and a group of 4 heads fill a tile of 128 rows."""
+    programs = blocks * 4 * choice([32] * blocks, 16_384).splits
+    most = blocks * 4 * 16  # so many parts of the keys there can be
+    assert min(most, 128) <= programs <= max(132, blocks * 4)
+
+
+@pytest.mark.parametrize(
+    ("queries", "max_seq_len", "splits"),
+    [([32], 16_384, 16), ([32, 32], 1100, 2), ([32], 500, 1), ([4096], 16_384, 1), ([33, 1], 16_384, 11)],
+)
+def test_few_tiles_over_long_contexts_are_split(queries: list[int], max_seq_len: int, splits: int) -> None:
+    assert choice(queries, max_seq_len).splits == splits
+
+
+@pytest.mark.parametrize(
+    ("query", "head_dim", "shape"),
+    [(4, 128, "small"), (5, 128, "narrow"), (16, 64, "narrow"), (17, 128, "wide"), (17, 256, "wide d256")],
+)
+def test_tiles_are_as_high_as_the_longest_sequence_needs(query: int, head_dim: int, shape: str) -> None:
+    assert choice([1, query], 100, head_dim=head_dim).shape == shape
 
 
 def test_the_interpreter_takes_the_first_configuration() -> None:

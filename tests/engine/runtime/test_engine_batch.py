@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -12,10 +14,11 @@ from hypothesis import strategies as st
 from stub_engine import StubModel, StubSizes, stub_engine
 
 from blis_py.errors import InputError
-from engine.batch import BatchBuilder
+from engine.batch import BatchBuilder, StagingBuffer
 from engine.config import EngineConfig
 from engine.graphs import default_buckets
 from engine.kv_pool import CPU_DEFAULT_BYTES, block_bytes, capacity
+from engine.memory import check_memory, host_bytes, memory_needs
 from engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
@@ -116,6 +119,24 @@ def test_the_inputs_of_a_bucket_always_lie_at_the_same_place() -> None:
         assert getattr(before, name).data_ptr() == getattr(after, name).data_ptr()
 
 
+@given(tokens=st.integers(1, 64), seqs=st.integers(1, 6), emitted=st.integers(0, 6))
+def test_every_array_is_aligned_to_16_bytes_and_apart_from_the_others(
+    tokens: int, seqs: int, emitted: int
+) -> None:
+    staging = StagingBuffer(64, 6, CPU)
+    layout = staging.layout(tokens, seqs, emitted)
+    parts = [getattr(layout.device, field.name) for field in fields(layout.device)]
+    assert [len(part) for part in parts] == [tokens] * 3 + [seqs, emitted, emitted, seqs + 1, seqs]
+    spans = [(part.data_ptr(), part.data_ptr() + part.nbytes) for part in parts if len(part)]
+    base = staging.layout(64, 6, 6).device.input_ids.data_ptr()
+    assert all((begin - base) % 16 == 0 for begin, _ in spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    for number, part in enumerate((*layout.host.tokens, layout.host.rows, layout.host.emit)):
+        part[:] = number
+    seen = [part.tolist() for part in parts[:5]]
+    assert seen == [[number] * len(part) for number, part in enumerate(parts[:5])], "one and the same memory"
+
+
 @given(seed=st.integers(0, 2**32))
 def test_inputs_made_on_the_device_are_those_made_on_the_host(seed: int) -> None:
     rng = Random(seed)
@@ -202,17 +223,66 @@ def test_an_engine_that_cannot_work_is_refused(settings: dict[str, object], comp
         stub_engine(**{"max_model_len": None, "num_kv_blocks": None, **settings})
 
 
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"num_kv_blocks": 10**9}, "num_kv_blocks: a KV cache of 1,000,000,000 pages of 128 bytes"),
+        ({"kv_cache_memory_bytes": 10**14}, "kv_cache_memory_bytes: a KV cache of 781,250,000,000 pages"),
+        ({"max_num_seqs": 10**10}, "max_num_seqs: page tables for 10,000,000,000 sequences of 512 tokens"),
+        (
+            {"max_num_batched_tokens": 10**12},
+            "max_num_batched_tokens: the inputs of steps of 1,000,000,000,000",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_into_memory_is_refused_before_anything_is_allocated(
+    settings: dict[str, int], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocating(*arguments: object, **more: object) -> None:
+        raise AssertionError("allocates")
+
+    monkeypatch.setattr("engine.build.capacity", allocating)
+    monkeypatch.setattr("engine.build.Scheduler", allocating)
+    with pytest.raises(
+        InputError, match=rf"{complaint}.* would take [\d,.]+ GB, the host has [\d,.]+ GB free"
+    ):
+        stub_engine(**{"num_kv_blocks": None, **settings})
+
+
+def test_what_is_too_much_together_is_put_down_to_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(model="stub", num_kv_blocks=1000, max_num_seqs=100, max_num_batched_tokens=200)
+    needs = memory_needs(config, StubSizes(), torch.float32, CPU)
+    needed = sum(need.host + need.device for need in needs)
+    monkeypatch.setattr("engine.memory.host_bytes", lambda: needed)
+    check_memory(config, StubSizes(), torch.float32, CPU)
+    with pytest.raises(InputError, match=r"^model: the weights would take"):
+        check_memory(config, StubSizes(), torch.float32, CPU, weights=10 * needed)
+    monkeypatch.setattr("engine.memory.host_bytes", lambda: needed - 1)
+    with pytest.raises(InputError, match=f"^{max(needs, key=lambda need: need.host + need.device).key}: "):
+        check_memory(config, StubSizes(), torch.float32, CPU)
+
+
+def test_the_host_has_no_more_than_its_control_group_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host_bytes() > 1 << 20
+    texts = {"memory.max": "123456\n", "meminfo": "MemTotal: 2 kB\nMemAvailable:   900 kB\n"}
+    monkeypatch.setattr("engine.memory._text", lambda path: texts.get(path.name, ""))
+    assert host_bytes() == 123456
+    texts["memory.max"] = "max\n"
+    assert host_bytes() == 900 << 10
+
+
 def test_the_longest_sequence_is_what_the_cache_holds_unless_told_otherwise() -> None:
     engine = stub_engine(max_model_len=None, num_kv_blocks=5)
     assert engine.scheduler.config.max_model_len == 80
 
 
 def test_the_profiling_forward_runs_and_stores_nothing() -> None:
-    from engine.build import _largest_forward
+    from engine.build import largest_forward
 
     model = StubModel()
     config = EngineConfig(model="stub", max_num_seqs=8, max_num_batched_tokens=100)
-    _largest_forward(model, config, torch.float32, CPU)
+    largest_forward(model, config, torch.float32, CPU)
     assert model.forwards == 1
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from stub_engine import assert_no_leak, with_graphs
+from stub_engine import assert_no_leak, eager_capture, with_graphs
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.errors import InputError
-from engine.build import build_engine
+from engine.build import build_engine, make_executor
 from engine.config import EngineConfig
 from engine.llm import LLM, RequestOutput, generate
 from engine.sampling_params import SamplingParams
@@ -94,6 +94,21 @@ def test_padded_batches_give_the_same_logits_as_exact_ones(
     with_graphs(model.engine, (4, 16))
     assert tokens(model.generate(PROMPTS, GREEDY)) == one_by_one
     assert {"graph", "eager"} == set(model.engine.recorder.log().steps["regime"])
+
+
+@pytest.mark.usefixtures("prepared_on")
+@pytest.mark.parametrize("eager", [False, True])
+def test_the_warm_up_leaves_no_trace(checkpoint: str, one_by_one: list[list[int]], eager: bool) -> None:
+    settings = {"max_num_seqs": 9, "max_num_batched_tokens": 120, "enforce_eager": eager}
+    model = llm(checkpoint, **settings)
+    engine, config = model.engine, EngineConfig(model=checkpoint, **settings)
+    length = engine.scheduler.config.max_model_len
+    engine.executor = make_executor(
+        config, engine.executor.forward, length, torch.device("cpu"), eager_capture
+    )
+    assert not any(cache.any() for layer in engine.executor.forward.kv for cache in layer)
+    assert tokens(model.generate(PROMPTS, GREEDY)) == one_by_one
+    assert_no_leak(engine.scheduler, engine.executor)
 
 
 def test_a_cached_prefix_changes_no_token(checkpoint: str, one_by_one: list[list[int]]) -> None:

@@ -1,0 +1,140 @@
+"""The command line of `engine.kernels.warm` and `engine.kernels.aot`: which kernels, and a row for each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from blis_py.errors import InputError
+from blis_py.latency.model_shape import known_models
+from engine.config import BLOCK_SIZES, EngineConfig
+from engine.kernels.gpu import target
+from engine.tiny import checkpoint
+from engine.workers import Done, each
+
+if TYPE_CHECKING:
+    from engine.kernels.dry_run import Variant
+    from engine.models.config import ModelConfig
+
+Row = tuple[str, str]
+"""What to say of an item, and what is wrong with it; empty if nothing is."""
+
+
+class Command:
+    """What was asked for.
+
+    Raises:
+        SystemExit: bad input, with status 2.
+    """
+
+    def __init__(self, program: str, what: str, arguments: Sequence[str]) -> None:
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            _refuse("unset TRITON_INTERPRET: the interpreter has nothing to compile")
+        self._began_s = time.monotonic()
+        self.asked = _parser(program, what).parse_args(arguments)
+        try:
+            if self.asked.jobs < 1:
+                raise InputError("must be at least 1", key="--jobs", value=self.asked.jobs)
+            self.gpu = target(self.asked.target)
+            self.variants = self._variants()
+        except InputError as error:
+            _refuse(str(error))
+
+    def run(self, work: Callable[[str], Any], row: Callable[[Any], Row], more: Sequence[str] = ()) -> int:
+        """Works on the variants, prints the rows as they come and the sum, and returns the exit code.
+
+        Args:
+            work: gets the data of a variant, or one of `more`.
+            row: what to print of its result.
+            more: further items, which come first.
+        """
+        failures, asked = 0, self.asked
+        items = [*more, *(variant.data for variant in self.variants)]
+        names = [*more, *map(str, self.variants)]
+        left_s = None if asked.budget_s is None else asked.budget_s - (time.monotonic() - self._began_s)
+        for done in each(work, items, asked.jobs, left_s):
+            failures += not _told(names[done.index], done, row)
+        spent_s = time.monotonic() - self._began_s
+        told = f"{len(items)} in all, {failures} failed: {spent_s:.1f} s, {asked.jobs} processes"
+        print(told, file=sys.stderr, flush=True)
+        return 1 if failures else 0
+
+    def _variants(self) -> list[Variant]:
+        """Of all engines that were asked for, each once."""
+        from engine.variants import variants
+
+        asked, found = self.asked, dict[Any, None]()
+        for name, model in _models(asked.model):
+            pages = [size for size in asked.block_size or BLOCK_SIZES if size % model.mask_block == 0]
+            for block_size, dtype in product(pages if asked.block_size else pages[:1], asked.dtype):
+                settings = _settings(asked, model) | {"block_size": block_size}
+                config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
+                found |= dict.fromkeys(variants(model, config, self.gpu))
+        try:
+            chosen = [variant for variant in found if re.search(asked.only, str(variant))]
+        except re.error as error:
+            raise InputError(f"no regular expression: {error}", key="--only", value=asked.only) from error
+        if not chosen:
+            raise InputError(
+                "nothing to compile", key="--only", value=asked.only, fix="leave it out to see all"
+            )
+        return chosen
+
+
+def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
+    """Prints a row; says whether all is well."""
+    said, problem = ("", done.error) if done.error else row(done.result)
+    state, what = ("FAILED", problem) if problem else ("ok", said)
+    print(f"{state:6} {done.seconds:6.2f} s  {name}: {' '.join(what.split())}", flush=True)
+    return not problem
+
+
+def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
+    """Those named; where none is, the tiny ones and of the bundled ones those that the engine serves."""
+    from engine.models.config import load_model_config
+
+    tiny = (str(checkpoint(kind)) for kind in ("ar", "diffusion"))
+    found = []
+    for name in names or (*tiny, *known_models()):
+        try:
+            found.append((name, load_model_config(name)))
+        except InputError:
+            if names:
+                raise
+    return found
+
+
+def _settings(asked: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
+    """Of an engine of this model: those that were given, and defaults that suit it."""
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if model.mask_block == 1:
+        return given
+    tokens = given.get("max_num_batched_tokens", EngineConfig.max_num_batched_tokens)
+    return {"max_num_seqs": max(1, tokens // model.mask_block), **given}
+
+
+def _parser(program: str, what: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
+    add = parser.add_argument
+    add("--model", nargs="+", default=[], help="Folders or bundled models. Default all bundled ones.")
+    add("--target", default="", help="As in cuda:90. Default the GPU that is present.")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="Processes. Default one per processor.")
+    add("--budget-s", type=float, help="What is not done after so many seconds has failed.")
+    add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, help="Pages. Default the smallest.")
+    add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
+    for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
+        add(name, type=int, help="Of the engine. Default its own.")
+    add("--only", default="", help="Variants whose row this regular expression is found in.")
+    return parser
+
+
+def _refuse(problem: str) -> None:
+    print(problem, file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,99 @@
+"""Every variant of every Triton kernel that an engine can launch, found without a GPU.
+
+An engine is built as on a GPU, around a model without weights: the largest forward, the batches of its
+warm-up and the capture of its graphs are run dry (`engine.kernels.dry_run`). So the list is what an engine
+launches before it serves, and that is all it launches later (`engine.warm_up`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from engine.build import largest_forward, make_executor
+from engine.config import EngineConfig
+from engine.diffusion.blocks import Algorithm
+from engine.diffusion.build import largest_round
+from engine.diffusion.build import make_executor as make_diffusion_executor
+from engine.diffusion.executor import DiffusionExecutor
+from engine.diffusion.joint_threshold import JointThreshold
+from engine.diffusion.low_confidence import LowConfidence
+from engine.diffusion.slots import BlockSlots
+from engine.executor import Executor, Forward
+from engine.graphs import Replay
+from engine.kernels import backend
+from engine.kernels.dry_run import Variant, recorded
+from engine.kernels.gpu import Gpu
+from engine.kv_pool import allocate
+from engine.memory import check_memory
+from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder
+from engine.models.weights import shapes_only
+
+META = torch.device("meta")
+_PAGES = 1024
+"""Of a KV cache without memory. How many there are makes no difference to any launch."""
+
+
+def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant]:
+    """Those of an engine of this model and configuration on this GPU, in the order in which it needs them.
+
+    Raises:
+        InputError: settings for which this machine has no room.
+    """
+    dtype: torch.dtype = getattr(torch, config.dtype_on("cuda"))
+    check_memory(config, model, dtype, META)
+    decoder = without_weights(model, dtype)
+    with recorded(gpu) as noted, torch.inference_mode():
+        if model.mask_block == 1:
+            largest_forward(decoder, config, dtype, META)
+            executor(decoder, config)
+        else:
+            largest_round(decoder, config, dtype, META)
+            for algorithm in (LowConfidence(), JointThreshold()):
+                diffusion_executor(decoder, config, algorithm)
+                with backend.force("triton"):  # where there is no library of CUDA C++ kernels
+                    diffusion_executor(decoder, config, algorithm)
+    return list(noted)
+
+
+def without_weights(model: ModelConfig, dtype: torch.dtype) -> Decoder:
+    """A decoder on the meta device with one layer of each kind behind the first."""
+    sparse = [index in model.sparse_layers for index in range(model.num_layers)]
+    layers = [sparse[0], *sorted(set(sparse))]
+    kept = frozenset(index for index, is_sparse in enumerate(layers) if is_sparse)
+    decoder = shapes_only(replace(model, num_layers=len(layers), sparse_layers=kept), dtype).eval()
+    decoder.set_max_positions(1)
+    return decoder
+
+
+def executor(decoder: Decoder, config: EngineConfig) -> Executor:
+    """An executor to be run dry, warmed up."""
+    forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META))
+    return make_executor(config, forward, _max_model_len(decoder, config), META, capture_dry)
+
+
+def diffusion_executor(decoder: Decoder, config: EngineConfig, algorithm: Algorithm) -> DiffusionExecutor:
+    """The same for block diffusion."""
+    kv = allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META)
+    slots = BlockSlots(config.max_num_seqs, decoder.config.mask_block, 0, algorithm, META)
+    length = _max_model_len(decoder, config)
+    return make_diffusion_executor(config, decoder, kv, slots, length, capture_dry)
+
+
+def capture_dry(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
+    """Stands in for the capture of a CUDA graph: runs once."""
+    return _nothing, run()
+
+
+def _nothing() -> None: ...
+
+
+def _dtype(decoder: Decoder) -> torch.dtype:
+    return decoder.embedding.dtype
+
+
+def _max_model_len(decoder: Decoder, config: EngineConfig) -> int:
+    return config.max_model_len or decoder.config.max_position_embeddings

@@ -1,0 +1,133 @@
+"""The Triton kernels compiled for sm_90: nothing spills, memory suffices, the instructions meant are there.
+
+Compilation needs Triton without its interpreter, hence other processes. Every variant of every bundled model
+is checked by `make aot`, in minutes; here are those of a few engines that between them take every kernel and
+every branch of it, and of the mixtures of experts the tiles whose pipelines are the largest and the smallest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.kernels.aot import Promise, Report, broken_promises
+from engine.kernels.gpu import HOPPER
+
+TINY, TINY_DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
+EXPERTS = "moe_gate.*BLOCK_M=(16|128)|moe_down.*BLOCK_M=64|moe_combine"
+PARTS = {
+    "head dim 32": ["--model", TINY],
+    "head dim 32, diffusion": ["--model", TINY_DIFFUSION, "--only", "prefill|denoise"],
+    "head dim 128": ["--model", "qwen3-8b", "--only", "attention|qkv|norm"],
+    "head dim 128, diffusion": ["--model", "llada2.0-mini", "--only", "prefill"],
+    "experts": ["--model", "qwen3-30b-a3b", "--only", EXPERTS],
+}
+"""In parts, so that several processes can share them."""
+
+SCRIPT = """
+import json, sys
+from dataclasses import asdict
+from engine.kernels import aot
+from engine.kernels.command import Command
+
+command = Command("aot", "", [*sys.argv[1:], "--target", "cuda:90"])
+for variant in command.variants:
+    report, problems = aot.check(variant.data, command.gpu)
+    facts = {"kernel": variant.kernel, "constants": variant.constants, **variant.facts["options"]}
+    print(json.dumps({"name": str(variant), "problems": problems, **facts, "report": asdict(report)}))
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # A process of its own: in this one Triton may have been imported for its interpreter.
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def compiled(part: str) -> list[dict[str, Any]]:
+    done = python("-c", SCRIPT, *PARTS[part])
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "experts"])
+def test_every_variant_keeps_its_promise(part: str) -> None:
+    found = compiled(part)
+    assert {row["name"]: row["problems"] for row in found if row["problems"]} == {}
+    wide = [row["report"]["opcodes"] for row in found if row["constants"].get("BLOCK_M", 0) >= 64]
+    assert wide, "a part without the kernels that matter most"
+    assert all(opcodes["HGMMA"] and not opcodes["HMMA"] for opcodes in wide)
+
+
+def test_experts_take_the_shared_memory_that_was_computed_and_not_more_than_there_is() -> None:
+    from engine.kernels.triton.moe import shared_bytes
+
+    found = compiled("experts")
+    assert {row["name"]: row["problems"] for row in found if row["problems"]} == {}
+    products = [row for row in found if row["kernel"] in ("_gate_up", "_down")]
+    assert len(products) == 6 + 4 + 6, "two configurations do not fit at 128 rows"
+    for row in products:
+        config = Configuration(row["constants"], row["num_stages"])
+        matrices = 2 if row["kernel"] == "_gate_up" else 1
+        assert row["report"]["shared_bytes"] == shared_bytes(config, row["constants"]["BLOCK_M"], matrices, 2)
+
+
+class Configuration:
+    """As much of a `triton.Config` as the computation reads."""
+
+    def __init__(self, kwargs: dict[str, int], num_stages: int) -> None:
+        self.kwargs, self.num_stages = kwargs, num_stages
+
+
+def test_every_kernel_module_is_known_and_promises_something() -> None:
+    from engine.kernels.dry_run import KERNEL_MODULES
+
+    folder = Path(importlib.import_module("engine.kernels.triton").__file__ or "").parent
+    written = {file.stem for file in folder.glob("*.py") if "@triton.jit" in file.read_text()}
+    assert {name.rpartition(".")[2] for name in KERNEL_MODULES} == written - {"attention_tiles"}
+    for name in KERNEL_MODULES:
+        assert callable(importlib.import_module(name).promise)
+
+
+PROMISE = Promise(("HGMMA",), max_registers=128)
+SOUND = Report(128, 0, HOPPER.shared_bytes, {"HGMMA": 4, "LDL": 0, "STL": 0})
+
+
+def test_a_sound_kernel_breaks_no_promise() -> None:
+    assert broken_promises(PROMISE, SOUND, HOPPER) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"opcodes": {"HGMMA": 4, "STL": 2, "LDL": 1}}, "3 spills and 0 B of stack"),
+        ({"stack_bytes": 8}, "0 spills and 8 B of stack"),
+        ({"shared_bytes": HOPPER.shared_bytes + 1}, "232449 B of shared memory, above 232448"),
+        ({"registers": 129}, "129 registers, above 128"),
+        ({"opcodes": {"HMMA": 4}}, "no HGMMA instruction"),
+    ],
+)
+def test_a_broken_promise_is_named(change: dict[str, Any], problem: str) -> None:
+    assert broken_promises(PROMISE, replace(SOUND, **change), HOPPER) == [problem]
+
+
+def test_the_interpreter_has_nothing_to_compile() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "engine.kernels.aot", "--target", "cuda:90"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "unset TRITON_INTERPRET" in done.stderr
