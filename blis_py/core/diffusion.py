@@ -92,6 +92,26 @@ class DiffusionScheduler:
         self._count_waiting(request, 1)
         return None
 
+    def place(self, request: DiffusionRequest, computed: int) -> None:
+        """Lets a request run with the first `computed` tokens in the cache, though nobody computed them.
+
+        The next batch computes what its prompt has beyond them, or its first block. See `Scheduler.place`.
+
+        Raises:
+            RuntimeError: there is no place for another, or too few blocks are free.
+        """
+        room = bool(self._free_slots_left()) and bool(self._free_slots)
+        if not (room and (computed == 0 or self.kv.admit(request, [], 0, computed))):
+            raise RuntimeError(f"no room for {request!r} in {self!r}")
+        request.target = request.max_tokens or self._max_len - request.prompt_tokens
+        request.computed = request.cached_tokens = computed
+        self._share(request)
+        request.status = _PREFILLING if computed < self._prefill_target(request) else _DENOISING
+        request.seq = self._admissions
+        self._admissions += 1
+        self.running[request] = None
+        self._take_slot(request)
+
     def expire(self, now_ns: int) -> list[DiffusionRequest]:
         """Drops the requests whose deadline has come; call it between batches."""
         expired, deadlines = [], self._deadlines

@@ -145,6 +145,27 @@ class Scheduler:
         self.waiting.push(request)
         return None
 
+    def place(self, request: Request, computed: int) -> None:
+        """Lets a request run with `computed` of its prompt tokens in the cache, though nobody computed them.
+
+        The next step computes the others. Whoever measures steps gets to any composition like this; call it
+        between steps.
+
+        Raises:
+            RuntimeError: there is no place for another, or too few blocks are free.
+        """
+        room = len(self.running) < self.config.max_num_seqs
+        if not (room and (computed == 0 or self.kv.admit(request, [], 0, computed))):
+            raise RuntimeError(f"no room for {request!r} in {self!r}")
+        request.target = request.max_tokens or self._max_len - request.prompt_tokens
+        request.computed = request.cached_tokens = computed
+        if self._publish is not None:
+            self._publish(request)
+        request.status = _PREFILLING
+        request.seq = self._admissions
+        self._admissions += 1
+        self.running[request] = self._prefilling[request] = None
+
     def _refusal(self, longest: int) -> str:
         if longest > self.config.max_model_len:
             return f"needs {longest} tokens, max_model_len is {self.config.max_model_len}"
