@@ -11,7 +11,8 @@ from profile_cases import AR, DIFFUSION
 
 from blis_py.calibrate.samples import medians, read_samples
 from blis_py.cli import main
-from engine.profile.provenance import device_name, engine_commit, machine, model_facts, model_name
+from engine.profile.provenance import device_name, machine, model_facts, model_name
+from engine.revision import revision
 
 QUICK = ["engine", "profile", "--quick", "--no-fit", "--device", "cpu", "--max-num-seqs", "2"]
 QUICK += ["--num-kv-blocks", "120"]
@@ -184,4 +185,4 @@ def test_nothing_unknown_is_told_of_the_machine() -> None:
     assert known["device_kind"] == "cpu"
     assert "driver" not in known
     assert "" not in known.values()
-    assert known.get("engine_commit", "") == engine_commit()
+    assert known.get("engine_commit", "") == revision()
