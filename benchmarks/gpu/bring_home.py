@@ -7,7 +7,7 @@
     profiles/fits/DEVICE/MODEL/             samples and the latency model fitted to them
 
 Several folders may be of one campaign, or of several: of a row the latest counts, of a profile the longest.
-What was rehearsed on a CPU goes nowhere but to an `--into` of its own. Needs the engine's packages and no GPU.
+What was rehearsed on a CPU goes nowhere but to an `--into` of its own. Needs the engine's packages, no GPU.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ OVER = ("done", "failed")
 """States of parts that came to an end of their own."""
 PACKING_S = 6.0
 """Kept of a job for what comes behind its last part."""
+WITHIN_S = 20.0
+"""What a part that is told its time leaves of it, to begin and to end."""
 LEAST_S = 10.0
 """With less time than that no part is begun."""
 MOST_FILES, MOST_BYTES = 8, 16 << 20
@@ -113,7 +115,7 @@ class Campaign:
     def process(self, part: Part, limit_s: float) -> Ended:
         command = part.command if self.device == "cuda" else part.on_cpu
         assert command is not None
-        places = {"seconds": f"{limit_s - ENDING_S:.0f}", "cores": str(os.cpu_count() or 1)}
+        places = {"seconds": f"{max(limit_s - WITHIN_S, 1):.0f}", "cores": str(os.cpu_count() or 1)}
         arguments = [argument.format(**places) if "{" in argument else argument for argument in command]
         if command[0].startswith(SCRIPTS):
             arguments += ["--device", self.device, "--out", str(self.out)]

@@ -22,8 +22,8 @@ _ONE_KERNEL = (
 class Part:
     """One process.
 
-    `{seconds}` in an argument stands for the time the part has, less what ending takes; `{cores}` for the
-    processor cores there are. A script of this folder is also told the device and where its rows go.
+    `{seconds}` in an argument stands for the time the part has, less what beginning and ending take; `{cores}`
+    for the processor cores there are. A script of this folder is also told the device and where its rows go.
     """
 
     name: str
@@ -67,16 +67,13 @@ def gpu_tests(limit_s: float) -> tuple[Part, ...]:
     return (replace(parts[0], on_cpu=on_cpu), *parts[1:])
 
 
-def profile(model: str, seconds: float) -> Part:
+def profile(model: str, limit_s: float, on_cpu: bool = False) -> Part:
     """A profile that goes as far as its time reaches."""
+    path, budget = f"{SCRIPTS}profile_campaign.py", ("--budget", "{seconds}")
     small = ("--quick", "--rounds", "1", "--max-num-seqs", "2", "--num-kv-blocks", "120")
-    part = script(
-        "profile_campaign",
-        seconds,
-        *("--model", model, "--budget", "{seconds}"),
-        on_cpu=("--model", AR, "--budget", "{seconds}", "--max-model-len", "256", *small),
-    )
-    return replace(part, name=f"profile-{model}")
+    rehearsed = (path, "--model", AR, *budget, "--max-model-len", "256", *small)
+    command = (path, "--model", model, *budget)
+    return Part(f"profile-{model}", command, limit_s, rehearsed if on_cpu else None)
 
 
 JOBS: dict[str, Job] = {
@@ -113,7 +110,7 @@ JOBS: dict[str, Job] = {
         "step-time profiles, and block diffusion",
         360,
         (
-            profile("qwen3-8b", 190),
+            profile("qwen3-8b", 190, on_cpu=True),
             profile("qwen3-0.6b", 95),
             script(
                 "diffusion",

@@ -22,12 +22,13 @@ from engine.config import EngineConfig
 from engine.engine import LLMEngine
 from engine.sampling_params import SamplingParams
 
+TOKENS, WARM_UPS = 2048, 2
 KERNELS = 30
 _NAME = 120
 
 
 def build(options: argparse.Namespace) -> LLMEngine:
-    longest = max(options.context, options.prompt) + options.steps + 16
+    longest = max(options.context + _answer(options), options.prompt + 2)
     return build_engine(
         EngineConfig(
             model=options.model,
@@ -36,19 +37,25 @@ def build(options: argparse.Namespace) -> LLMEngine:
             max_model_len=longest,
             max_num_seqs=options.batch,
             num_kv_blocks=(options.batch + 1) * -(-longest // 16),
-            max_num_batched_tokens=max(2048, options.prompt),
+            max_num_batched_tokens=max(TOKENS, options.prompt),
             cudagraph_capture_sizes=(options.batch,),
             enable_prefix_caching=False,
         )
     )
 
 
+def _answer(options: argparse.Namespace) -> int:
+    """Tokens after which a sequence ends: not before all of them decode, and not while they are watched."""
+    prefills = -(-options.batch * options.context // TOKENS)
+    return prefills + WARM_UPS + options.steps + 8
+
+
 def decode(engine: LLMEngine, options: argparse.Namespace) -> Row:
     """Steps in which all sequences decode."""
-    add(engine, options.batch, options.context, options.steps + 8)
+    add(engine, options.batch, options.context, _answer(options))
     while len(engine.step().tokens) < options.batch:
         pass
-    for _ in range(2):
+    for _ in range(WARM_UPS):
         engine.step()
     found = profiled(engine, options.steps, options.device)
     drain(engine)
