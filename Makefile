@@ -43,8 +43,8 @@ bench: $(VENV)/.installed-dev $(VENV)/.native
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
-# On a machine whose python3 has torch with CUDA, numpy, scipy, safetensors, PyYAML, pytest and hypothesis; installs
-# nothing. docs/gpu.md tells what the jobs are. GIVEN=... is what an earlier call left in OUT.
+# On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
+# docs/gpu.md tells what the jobs are. GIVEN=... is what an earlier call left in OUT.
 gpu: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu:
 	@$(GPU_PYTHON) benchmarks/gpu/campaign.py $(JOB) --out $(OUT) --device $(GPU_DEVICE) \

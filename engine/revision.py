@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+_CODE = ("engine", "blis_py", "benchmarks")
 CHANGED = "-changed"
 """At the end of a revision: files were changed since, so it may be any code."""
 
@@ -34,7 +35,7 @@ def _checked_out() -> str:
     if not top or Path(top).resolve() != ROOT:
         return ""
     commit = _git("rev-parse", "HEAD")
-    changed = commit and _git("status", "--porcelain", "--untracked-files=no", "--", "engine", "blis_py")
+    changed = commit and _git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
     return commit + CHANGED if changed else commit
 
 

@@ -22,8 +22,9 @@ _ONE_KERNEL = (
 class Part:
     """One process.
 
-    `{seconds}` in an argument stands for the time the part has, less what beginning and ending take; `{cores}`
-    for the processor cores there are. A script of this folder is also told the device and where its rows go.
+    `{seconds}` in an argument stands for the time the part has, less what beginning and ending take,
+    `{cores}` for the processor cores there are. A script of this folder is also told the device and where its
+    rows go.
     """
 
     name: str

@@ -7,5 +7,5 @@ from pathlib import Path
 if find_spec("torch") is None:
     collect_ignore_glob = ["*.py"]
 
-# The scripts stand beside each other, not in a package.
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "gpu"))
+# The scripts stand beside each other, not in a package. Others have some of these names, too: they go first.
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "gpu"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +17,7 @@ import jobs
 import process
 import pytest
 import torch
-from jobs import DEFAULT, JOBS, SCRIPTS, Job, Part
+from jobs import DEFAULT, JOBS, Job, Part
 from rows import read_rows
 
 GPU = Path(campaign.__file__).parent
@@ -244,19 +244,36 @@ def test_jobs_fit_into_the_time_there_is() -> None:
     assert len(names) == len(set(names)), "a part is known by its name"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="here they would measure")
-def test_every_script_understands_what_it_is_told_and_refuses_to_run_without_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    scripts = [part for job in JOBS.values() for part in job.parts if part.command[0].startswith(SCRIPTS)]
-    assert len(scripts) > 10
-    for one in scripts:
-        path, *arguments = (argument.replace("{seconds}", "60") for argument in one.command)
-        monkeypatch.setattr(sys, "argv", [path, *arguments, "--device", "cuda", "--out", str(tmp_path)])
-        with pytest.raises(SystemExit) as refused:
+CALL_ALL = """
+import contextlib, importlib, io, json, sys
+from pathlib import Path
+sys.path.insert(0, {gpu!r})
+from jobs import JOBS, SCRIPTS
+told = {{}}
+for part in (part for job in JOBS.values() for part in job.parts if part.command[0].startswith(SCRIPTS)):
+    path, *arguments = (argument.replace("{{seconds}}", "60") for argument in part.command)
+    sys.argv = [path, *arguments, "--device", "cuda", "--out", {out!r}]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
             importlib.import_module(Path(path).stem).main()
-        assert refused.value.code == 2
-        assert "there is no CUDA device here" in capsys.readouterr().err, one.name
+    except SystemExit as refused:
+        told[part.name] = [refused.code, said.getvalue()]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here they would measure")
+def test_every_script_understands_what_it_is_told_and_refuses_to_run_without_a_gpu(tmp_path: Path) -> None:
+    code = CALL_ALL.format(gpu=str(GPU), out=str(tmp_path))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    told = json.loads(done.stdout)
+    assert len(told) > 10
+    for name, (status, said) in told.items():
+        assert (status, "there is no CUDA device here" in said) == (2, True), f"{name}: {said}"
     assert not list(tmp_path.iterdir())
 
 
