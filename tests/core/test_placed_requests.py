@@ -58,6 +58,15 @@ def test_what_a_placed_request_leaves_behind_can_be_found(cache: str) -> None:
     assert (features.prefill_kv_tokens, features.prefill_tokens) == (96, 14)
 
 
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_what_a_placed_request_has_in_the_cache_is_shared_from_the_beginning(cache: str) -> None:
+    scheduler = Scheduler(replace(CONFIG, prefix_cache=cache))
+    scheduler.place(Request("placed", 0, 101, block_keys=list(range(6))), 100)
+    scheduler.add(Request("other", 0, 110, block_keys=list(range(6))))
+    (features,) = steps(scheduler, 1)
+    assert (features.prefill_kv_tokens, features.prefill_tokens) == (100 + 96, 1 + 14)
+
+
 def test_where_there_is_no_room_nothing_is_placed() -> None:
     scheduler = Scheduler(CONFIG)
     for number in range(3):
@@ -85,6 +94,17 @@ def test_a_placed_diffusion_request_denoises_the_block_behind_its_context(cache:
     assert (first.denoise_blocks, first.prefill_kv_tokens) == (1, 2 * BLOCK)
     assert request.generated == 10
     assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_others_share_the_context_of_a_placed_diffusion_request_from_the_beginning(cache: str) -> None:
+    scheduler = diffusion_scheduler(fdfo=True, prefix_cache=cache)
+    scheduler.place(DiffusionRequest("placed", 0, 2 * BLOCK, block_keys=[b"a", b"b"]), 2 * BLOCK)
+    scheduler.add(DiffusionRequest("other", 0, 3 * BLOCK, block_keys=[b"a", b"b", b"c"]))
+    batch = scheduler.schedule(0)
+    assert batch is not None
+    (prefill,) = batch.prefills
+    assert (prefill[0].cached_tokens, prefill[1]) == (2 * BLOCK, BLOCK)
 
 
 def test_a_placed_diffusion_request_first_computes_what_is_missing_of_its_prompt() -> None:
