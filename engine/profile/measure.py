@@ -95,8 +95,7 @@ class StepBench:
         engine.step(now_ns)
         for _ in range(1, shape.steps):
             engine.step()
-        self._skip()  # for the time from the last step to the next
-        return self._leave(shape, first)
+        return self._leave(shape, first, engine.clock.now_ns())
 
     def serve(self, number: int) -> list[StepSamples]:
         """A closed loop of short requests, as many under way as there may be or fewer; see `Bench.serve`."""
@@ -149,10 +148,15 @@ class StepBench:
         self.engine.step()
         executor.forward, executor.graphs = forward, graphs
 
-    def _leave(self, shape: Shape, first: int) -> StepSamples:
-        """Everybody goes; the rows of the measured steps, checked against the plan."""
+    def _leave(self, shape: Shape, first: int, next_ns: int) -> StepSamples:
+        """Everybody goes; the rows of the measured steps, checked against the plan.
+
+        Args:
+            next_ns: when another step would have begun.
+        """
         engine = self.engine
         log = engine.recorder.log()
+        log.steps["end_ns"][-1] = next_ns  # nobody idles until then
         for number in log.requests["id"]:
             engine.abort_request(number)
         engine.let_go()

@@ -137,14 +137,14 @@ def test_what_a_visit_costs_the_host_does_not_depend_on_the_contexts(bench: Step
     assert max(short, middle, long) < 1.05 * min(short, middle, long)
 
 
-def test_three_steps_of_a_visit_are_not_measured_whatever_the_contexts(
+def test_two_steps_of_a_visit_are_not_measured_whatever_the_contexts(
     bench: StepBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joining, leading and the one behind."""
+    """Joining and leading."""
     monkeypatch.setattr("engine.engine.token_keys", None)
     for contexts in ((30,) * 2, (400, 350, 300, 250, 200, 150, 100, 50)):
         bench.visit(Shape("decode", contexts, steps=2))
-        assert bench.engine.recorder.steps == 2 + 3
+        assert bench.engine.recorder.steps == 2 + 2
 
 
 def test_a_measured_prompt_is_added_hashed_and_found_in_the_cache_as_in_service(
