@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from machine import output
+from gpu_machine import output
 from rows import Row
 from timing import begin, capture, common_options, end
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from machine import provenance, state
+from gpu_machine import provenance, state
 from rows import Rows
 
 WARM_UPS = 5
