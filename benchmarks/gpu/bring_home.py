@@ -2,11 +2,12 @@
 
     python benchmarks/gpu/bring_home.py DIR... [--into ROOT] [--caches DIR]
 
-    benchmarks/results/gpu/SCRIPT.json      rows, with GPU, driver, clocks, versions and revision of each run
-    benchmarks/results/gpu/README.md        tables of all that is there, and of what is not
-    profiles/fits/DEVICE/MODEL/             samples and the latency model fitted to them
+    benchmarks/results/gpu/DEVICE/SCRIPT.json    rows; GPU, driver, clocks, versions and revision of each run
+    benchmarks/results/gpu/DEVICE/README.md      tables of all that is there, and of what is not
+    profiles/fits/DEVICE/MODEL/                  samples and the latency model fitted to them
 
-Several folders may be of one campaign, or of several: of a row the latest counts, of a profile the longest.
+Several folders may be of one campaign, or of several, and what was brought home before stays: of a row the
+latest counts, of a profile the longest.
 What was rehearsed on a CPU goes nowhere but to an `--into` of its own. Needs the engine's packages, no GPU.
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import caches
-from gpu_tables import Results, draw, gathered, table_of
+from gpu_tables import Results, by_gpu, draw, table_of
 
 from blis_py.calibrate.fit import FittedProfile, fit, write_profile
 from blis_py.calibrate.samples import StepSamples, read_samples, write_samples
@@ -31,26 +32,40 @@ from engine.revision import ROOT
 
 RESULTS = Path("benchmarks/results/gpu")
 FITS = Path("profiles/fits")
-_TITLE = """# Measured on GPUs
+_TITLE = """# Measured on this GPU
 
-Written by `benchmarks/gpu/bring_home.py`; [how to measure](../../../docs/gpu.md).
+Written by `benchmarks/gpu/bring_home.py`; [how to measure](../../../../docs/gpu.md).
 
 """
 
 
-def write_results(results: Results, into: Path) -> list[Path]:
-    """A file for each script, and one with all tables."""
-    folder, written = into / RESULTS, []
+def write_results(results: Results, folder: Path) -> list[Path]:
+    """A file for each script, and one with all tables; what stands there already stays."""
     folder.mkdir(parents=True, exist_ok=True)
-    for script, by_key in sorted(results.rows.items()):
+    both, written = known(folder), []
+    both.runs |= results.runs
+    for row in (row for rows in results.rows.values() for row in rows.values()):
+        both.add(row)
+    for script, by_key in sorted(both.rows.items()):
         rows = list(by_key.values())
         used = dict.fromkeys(row["run"] for row in rows)
-        told = {"runs": {run: results.runs.get(run, {}) for run in used}, "rows": rows}
+        told = {"runs": {run: both.runs.get(run, {}) for run in used}, "rows": rows}
         written.append(folder / f"{script}.json")
         written[-1].write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     written.append(folder / "README.md")
-    written[-1].write_text(_TITLE + draw(results), encoding="utf-8")
+    written[-1].write_text(_TITLE + draw(both), encoding="utf-8")
     return written
+
+
+def known(folder: Path) -> Results:
+    """What was brought home before."""
+    found = Results()
+    for path in sorted(folder.glob("*.json")):
+        told = json.loads(path.read_text(encoding="utf-8"))
+        found.runs |= told["runs"]
+        for row in told["rows"]:
+            found.add(row)
+    return found
 
 
 def longest_profiles(folders: Iterable[Path]) -> dict[Path, StepSamples]:
@@ -95,15 +110,22 @@ def _errors(fitted: FittedProfile) -> list[str]:
 
 def main() -> int:
     options = _options()
-    results = gathered(options.folder)
-    if not results.rows:
+    results = by_gpu(options.folder)
+    if not any(found.rows for found in results.values()):
         print("nothing was measured there: no results.jsonl with rows", file=sys.stderr)
         return 2
-    if results.rehearsed and options.into.resolve() == ROOT:
+    if "cpu" in results and options.into.resolve() == ROOT:
         print("rehearsed on a CPU: no figures of a GPU; give --into another folder", file=sys.stderr)
         return 2
-    for path in write_results(results, options.into):
-        print(path)
+    for gpu, found in results.items():
+        place = device_name({"device_kind": "cpu" if gpu == "cpu" else "cuda", "device": gpu})
+        for path in write_results(found, options.into / RESULTS / place):
+            print(path)
+        revisions = {str(told.get("revision")) for told in found.runs.values()}
+        if len(revisions) > 1:
+            print(
+                f"note: rows of {len(revisions)} revisions stand side by side: {', '.join(sorted(revisions))}"
+            )
     fits = [
         write_fit(samples, options.into / FITS / place)
         for place, samples in longest_profiles(options.folder).items()
@@ -113,9 +135,6 @@ def main() -> int:
     if options.caches is not None:
         for folder in options.folder:
             print(caches.unpack(folder, options.caches) or f"{folder}: no compiled kernels to unpack")
-    revisions = {told.get("revision") for told in results.runs.values()}
-    if len(revisions) > 1:
-        print(f"note: rows of {len(revisions)} revisions stand side by side: {sorted(map(str, revisions))}")
     return 0
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self.stopped = 0
         """The signal that told it to stop."""
-        self.rows = Rows(self.out, "campaign", {"gpu": self.device, "revision": revision()})
+        self.rows = Rows(self.out, "campaign", {"gpu": gpu_name(self.device), "revision": revision()})
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {
             **os.environ,
@@ -136,6 +137,18 @@ class Campaign:
         if there != self.packed:
             print(caches.pack(self.cache, self.out), flush=True)
             self.packed = there
+
+
+def gpu_name(device: str) -> str:
+    """Asked without torch, which would take some of its memory."""
+    if device == "cpu":
+        return device
+    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0")
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return device
+    return told.strip() or device
 
 
 def bring(given: Path, out: Path) -> None:

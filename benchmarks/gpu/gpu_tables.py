@@ -38,6 +38,12 @@ class Results:
         """The rows of a script that were measured, in the order in which they were first tried."""
         return [row for row in self.rows.get(script, {}).values() if "error" not in row]
 
+    def add(self, row: Row) -> None:
+        """A row that counts instead of that of its key, unless it is no row of a figure and that one is."""
+        mine = self.rows.setdefault(row["script"], {})
+        if "error" not in row or "error" in mine.get(row["key"], {"error": ""}):
+            mine[row["key"]] = row
+
     def only(self, scripts: set[str]) -> Results:
         """Without the rows of others."""
         return Results({name: rows for name, rows in self.rows.items() if name in scripts}, self.runs)
@@ -55,14 +61,24 @@ class Results:
 def gathered(folders: Iterable[Path]) -> Results:
     """The rows of all folders; of a key the latest that was measured, if any was."""
     found = Results()
-    for folder in folders:
-        for row in read_rows(folder):
-            if "provenance" in row:
-                found.runs[row["run"]] = row["provenance"]
-            elif "key" in row:
-                mine = found.rows.setdefault(row["script"], {})
-                if "error" not in row or "error" in mine.get(row["key"], {"error": ""}):
-                    mine[row["key"]] = row
+    for row in (row for folder in folders for row in read_rows(folder)):
+        if "provenance" in row:
+            found.runs[row["run"]] = row["provenance"]
+        elif "key" in row:
+            found.add(row)
+    return found
+
+
+def by_gpu(folders: Iterable[Path]) -> dict[str, Results]:
+    """The same for each GPU by itself, by its name."""
+    found: dict[str, Results] = {}
+    gpu_of: dict[str, str] = {}
+    for row in (row for folder in folders for row in read_rows(folder)):
+        if "provenance" in row:
+            gpu_of[row["run"]] = gpu = row["provenance"]["gpu"]
+            found.setdefault(gpu, Results()).runs[row["run"]] = row["provenance"]
+        elif "key" in row:
+            found[gpu_of[row["run"]]].add(row)
     return found
 
 

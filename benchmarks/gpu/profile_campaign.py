@@ -80,7 +80,7 @@ def row_of(outcome: Outcome, seconds: float) -> Row:
     """How far a profile is."""
     meta = outcome.samples.meta
     names = ("model", "rounds", "visits", "counts", "drift", "launch_bound", "max_model_len", "num_kv_blocks")
-    return {**{name: meta[name] for name in names}, "seconds": seconds}
+    return {**{name: meta.get(name) for name in names}, "seconds": seconds}
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def shortcomings(out: Path, brought: Path, jobs: list[str]) -> list[str]:
         state = parts.get(part.name, {}).get("state", "never begun")
         if state != "done":
             found.append(f"{part.name}: {state}")
-    tables = (brought / "benchmarks" / "results" / "gpu" / "README.md").read_text(encoding="utf-8")
+    tables = (brought / "benchmarks/results/gpu/cpu/README.md").read_text(encoding="utf-8")
     if "Rehearsed on a CPU" not in tables:
         found.append("the tables do not say that they are of a rehearsal")
     fits = [path for path in brought.glob("profiles/fits/*/*/profile.yaml") if "\nfit:" in path.read_text()]

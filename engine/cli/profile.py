@@ -45,7 +45,7 @@ def profile(flags: Flags) -> None:
     if outcome.drift > TOLERATED_DRIFT:
         say(f"warning: the machine drifted by {outcome.drift:.1%} meanwhile; measure again when it is quiet")
     if not outcome.complete:
-        part = f" and {meta['visits']} visits of the next" if meta["visits"] else ""
+        part = f" and {meta['visits']} visits of the next" if meta.get("visits") else ""
         done = f"{meta['rounds']} of {effort.rounds} rounds measured{part}"
         say(f"{done}; run the same command again to go on")
     reason = None if "--no-fit" in flags else fit_profile(outcome)

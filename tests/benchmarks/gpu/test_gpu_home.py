@@ -99,7 +99,7 @@ def test_rows_go_to_a_file_of_their_script_with_the_provenance_of_their_runs(
 ) -> None:
     measured(tmp_path / "out")
     assert bring(monkeypatch, tmp_path / "out", "--into", tmp_path / "home") == 0
-    folder = tmp_path / "home" / "benchmarks" / "results" / "gpu"
+    folder = tmp_path / "home" / "benchmarks" / "results" / "gpu" / "h200"
     told = json.loads((folder / "attention.json").read_text())
     (row,) = told["rows"]
     assert told["runs"] == {row["run"]: H200}
@@ -152,7 +152,7 @@ def test_a_rehearsal_is_never_taken_for_figures_of_a_gpu(
     assert bring(monkeypatch, tmp_path / "out") == 2
     assert "rehearsed on a CPU" in capsys.readouterr().err
     assert bring(monkeypatch, tmp_path / "out", "--into", tmp_path / "home") == 0
-    text = (tmp_path / "home" / "benchmarks" / "results" / "gpu" / "README.md").read_text()
+    text = (tmp_path / "home" / "benchmarks" / "results" / "gpu" / "cpu" / "README.md").read_text()
     assert "no figures of a GPU" in text
 
 
@@ -161,6 +161,26 @@ def test_an_empty_folder_is_one_clear_line(
 ) -> None:
     assert bring(monkeypatch, tmp_path, "--into", tmp_path / "home") == 2
     assert "nothing was measured there" in capsys.readouterr().err
+
+
+def test_gpus_do_not_mix_and_what_was_brought_home_before_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured(tmp_path / "one")
+    measured(tmp_path / "two", gpu="NVIDIA H100 80GB HBM3").add("prompts", ATTENTION)
+    Rows(tmp_path / "three", "attention", H200).add("decode 8x1024", ATTENTION)
+    Rows(tmp_path / "three", "attention", H200).note("decode 4x1024", {"error": "out of time"})
+    for folders in (("one", "two"), ("three",)):
+        assert bring(monkeypatch, *(tmp_path / name for name in folders), "--into", tmp_path / "home") == 0
+    results = tmp_path / "home" / "benchmarks" / "results" / "gpu"
+    keys = {
+        path.parent.name: [row["key"] for row in json.loads(path.read_text())["rows"]]
+        for path in results.glob("*/attention.json")
+    }
+    assert keys == {"h200": ["decode 4x1024", "decode 8x1024"], "h100": ["decode 4x1024", "prompts"]}
+    tables = (results / "h200" / "README.md").read_text()
+    assert "| decode 4x1024 | 20 |" in tables
+    assert "H100" not in tables
 
 
 def test_rows_of_several_revisions_are_told(

@@ -35,11 +35,12 @@ def test_a_campaign_brings_home_what_draws_the_tables_and_fits_a_profile(
         "profiles",
         "results.jsonl",
     ]
-    tables = (brought / "benchmarks" / "results" / "gpu" / "README.md").read_text()
+    results = brought / "benchmarks" / "results" / "gpu" / "cpu"
+    tables = (results / "README.md").read_text()
     for title in ("Bandwidth", "Attention", "Other kernels", "Decode steps", "Profiles", "Block diffusion"):
         assert f"## {title}\n\n| " in tables
     assert "## Throughput\n\nNot measured yet." in tables
-    told = json.loads((brought / "benchmarks" / "results" / "gpu" / "ops.json").read_text())
+    told = json.loads((results / "ops.json").read_text())
     assert {run["revision"] for run in told["runs"].values()} == {"rehearsal"}
     (fitted,) = brought.glob("profiles/fits/cpu/*/profile.yaml")
     assert "cross_validated" in fitted.read_text()
