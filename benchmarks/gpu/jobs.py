@@ -82,8 +82,8 @@ JOBS: dict[str, Job] = {
         "the machine, its bandwidth, compiled kernels, and whether the tests pass",
         420,
         (
-            script("probe", 40),
-            script("bandwidth", 40),
+            script("probe", 60),
+            script("bandwidth", 60),
             Part("warm", ("-m", "engine.kernels.warm", "--jobs", "{cores}"), 200, ("-c", _ONE_KERNEL), True),
             Part("cuda-library", ("-c", _LIBRARY), 120, compiles=True),
             *gpu_tests(120),
