@@ -2,9 +2,10 @@
 
 PYTHON ?= python3
 GPU_PYTHON ?= python3
-GPU_OUT ?= benchmarks/results/gpu
-GPU_BUDGET ?= 300
-GPU_JOBS ?= gpu-tests bandwidth attention ops decode-steps diffusion throughput profiles
+GPU_DEVICE ?= cuda
+OUT ?= out/gpu
+JOB ?= A B C D
+REHEARSAL ?= out/rehearsal
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -15,7 +16,7 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test lint aot bench docs gpu clean
+.PHONY: run native test lint aot bench docs gpu gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -48,20 +49,21 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
 # On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
-gpu: export PYTHONPATH := $(CURDIR)
+# docs/gpu.md tells what the jobs are. GIVEN=... is what an earlier call left in OUT.
+gpu: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu:
-	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu needs a CUDA device and a torch that sees it; GPU_PYTHON=... names the Python to use")'
-	@failed=; $(foreach job,$(GPU_JOBS),echo "$(job)"; $(GPU_PYTHON) $($(job)) || failed="$$failed $(job)";) \
-		test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+	@$(GPU_PYTHON) benchmarks/gpu/campaign.py $(JOB) --out $(OUT) --device $(GPU_DEVICE) \
+		$(if $(GIVEN),--given $(GIVEN)) $(if $(AGAIN),--again $(AGAIN))
 
-gpu-tests := -m pytest tests/gpu
-bandwidth := benchmarks/gpu/bandwidth.py --out $(GPU_OUT)
-attention := benchmarks/gpu/attention.py --out $(GPU_OUT)
-ops := benchmarks/gpu/ops.py --out $(GPU_OUT)
-decode-steps := benchmarks/gpu/decode_steps.py --out $(GPU_OUT)
-diffusion := benchmarks/gpu/diffusion.py --out $(GPU_OUT)
-throughput := benchmarks/gpu/throughput.py --out $(GPU_OUT)
-profiles := benchmarks/gpu/profile_campaign.py --budget $(GPU_BUDGET)
+# What `make gpu` left in OUT, as results, tables and profiles of this checkout.
+gpu-home: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/gpu/bring_home.py $(OUT)
+
+# The whole campaign without a GPU, as it would run where there is one: no repository, no pydantic, no simpy.
+gpu-rehearsal: export PYTHONPATH := $(CURDIR)
+gpu-rehearsal: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/gpu/rehearsal.py --to $(REHEARSAL) \
+		$(if $(REHEARSAL_PYTHON),--python $(REHEARSAL_PYTHON))
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis blis_py/native/cpython-*

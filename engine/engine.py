@@ -33,6 +33,7 @@ from engine.timing import StepTimer
 
 DEFAULT_PRIORITY = 1
 NOTHING: Ints = np.zeros(0, dtype=np.int64)
+NO_STOP: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -152,7 +153,31 @@ class LLMEngine:
             tokenizer=self.tokenizer,
             prompt=text,
         )
-        self._sequences[request] = self._by_id[request_id] = sequence
+        return self._enter(sequence)
+
+    def place_request(self, prompt: Ints, params: SamplingParams) -> Sequence:
+        """A request that runs from the next step on, all of its prompt but the last token in the cache.
+
+        Nobody has computed these tokens: their pages hold whatever they held. For whoever measures steps; to
+        be called between steps.
+
+        Args:
+            prompt: neither looked at nor named, so nobody shares its pages.
+            params: with a seed, and no stop tokens of its own.
+
+        Raises:
+            RuntimeError: there is no room; see `Scheduler.place`.
+        """
+        number = self._added
+        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number)
+        self.scheduler.place(request, len(prompt) - 1)
+        self._added += 1
+        return self._enter(Sequence(number, request, prompt, params, params.seed or 0, NO_STOP, None))
+
+    def _enter(self, sequence: Sequence) -> Sequence:
+        """The scheduler has taken it, so does the engine."""
+        request = sequence.request
+        self._sequences[request] = self._by_id[request.id] = sequence
         self.recorder.added(sequence)
         return sequence
 
@@ -267,8 +292,9 @@ class LLMEngine:
             Logits and positions of the emitting rows; no logits where nobody emits.
         """
         self.clock.computing(len(batch.layout.device.input_ids))
+        inputs = self.executor.send(batch)
         self.timer.gpu_begin()
-        logits, positions = self.executor.launch(batch)
+        logits, positions = self.executor.launch(batch, inputs)
         self.timer.lap()
         return logits, positions
 
@@ -304,8 +330,10 @@ class LLMEngine:
                 sequence.first_token_ns = end_ns
         finished = [self._remove(request, end_ns) for request in ended]
         experts = self.executor.active_experts()
-        times = self.timer.times(end_ns)
-        self.recorder.done(step, times, ended, bucket=batch.bucket, active_experts=experts)
+        times, waited = self.timer.times(end_ns), self.timer.launch_bound
+        self.recorder.done(
+            step, times, ended, bucket=batch.bucket, active_experts=experts, launch_bound=waited
+        )
         return finished
 
     # -- leaving -----------------------------------------------------------------------------------

@@ -244,14 +244,17 @@ class Executor:
 
     # -- launch ------------------------------------------------------------------------------------
 
-    def launch(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Sends the batch and starts its forward.
+    def send(self, batch: Batch) -> Inputs:
+        """Starts the copies of what its forward reads."""
+        return self.builder.send(batch.layout)
+
+    def launch(self, batch: Batch, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Starts the forward of a batch that has been sent.
 
         Returns:
             Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions, which may
             have padding behind them.
         """
-        inputs = self.builder.send(batch.layout)
         hidden, positions = self._hidden(batch, inputs), inputs.positions
         if batch.num_decodes < batch.num_seqs:  # not every row emits
             if not batch.emitters.sequences:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Ordered
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,7 +55,7 @@ class Sequence:
         self,
         index: int,
         request: Request,
-        prompt_ids: list[int],
+        prompt_ids: Ordered[int] | NDArray[np.int64],
         params: SamplingParams,
         seed: int,
         stop_ids: frozenset[int],

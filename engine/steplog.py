@@ -13,13 +13,22 @@ from blis_py.core.diffusion_request import Batch
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from blis_py.traces.steplog import FEATURE_KINDS, REQUEST_KINDS, SCHEMA, STEP_KINDS, StepLog, write_step_log
+from blis_py.traces.steplog import (
+    FEATURE_KINDS,
+    REQUEST_KINDS,
+    SCHEMA,
+    STEP_KINDS,
+    TIMING_KINDS,
+    StepLog,
+    write_step_log,
+)
 from engine.sequence import Sequence
 
-_NUMBERS = tuple(name for name, kind in STEP_KINDS.items() if kind in ("int", "float"))
+_KINDS = STEP_KINDS | TIMING_KINDS
+_NUMBERS = tuple(name for name, kind in _KINDS.items() if kind in ("int", "float"))
 _TIMED = _NUMBERS[1:9]
-_STATE = tuple(name for name in _NUMBERS[9:] if name not in FEATURE_KINDS)
-assert ("step", *_TIMED, *_STATE, *FEATURE_KINDS) == _NUMBERS
+_STATE = tuple(name for name in _NUMBERS[9:-1] if name not in FEATURE_KINDS)
+assert ("step", *_TIMED, *_STATE, *FEATURE_KINDS, "launch_bound") == _NUMBERS
 
 _PACK = 1024
 """Steps kept as tuples before they are packed."""
@@ -101,6 +110,7 @@ class StepRecorder:
         bucket: int = 0,
         active_experts: int = -1,
         failed: bool = False,
+        launch_bound: bool = False,
     ) -> None:
         """The step is over."""
         ended = _rows(finished)
@@ -124,6 +134,7 @@ class StepRecorder:
                 f.decode_kv_tokens,
                 f.max_context,
                 f.emitted_rows,
+                launch_bound,
             )
         )
         if len(self._latest) == _PACK:
@@ -149,7 +160,7 @@ class StepRecorder:
         steps: dict[str, list[Any]] = {}
         for i, name in enumerate(_NUMBERS):
             column = numbers[:, i].tolist()
-            steps[name] = column if STEP_KINDS[name] == "float" else [int(value) for value in column]
+            steps[name] = column if _KINDS[name] == "float" else [int(value) for value in column]
         steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
         for name, by_step in self._lists.items():
             steps[name] = [by_step.get(i, ()) for i in range(self.steps)]

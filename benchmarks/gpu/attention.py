@@ -1,26 +1,23 @@
 """Paged attention against its floors: decode against measured bandwidth, prefill against measured GEMM rate.
 
-    python benchmarks/gpu/attention.py [--only decode|prefill] [--sweep] [--out DIR]
+    python benchmarks/gpu/attention.py [--only decode|prefill|sweep...] [--out DIR]
 
-Each case runs beside torch's scaled-dot-product attention on the same keys laid out without pages. `--sweep`
-times decode under other launch settings too. A table goes to stdout, rows with all samples to `--out`.
+Each case runs beside torch's scaled-dot-product attention on the same keys laid out without pages. The sweep,
+which has to be asked for, times decode under other launch settings. A table goes to stdout, rows with all
+samples to `--out`; what is there already is not measured again.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from bandwidth import copy_bandwidth, gemm_flops
-from provenance import provenance
-from timing import Timing, copies_beyond_cache, require_cuda, time_calls
+from rows import Row
+from timing import Timing, begin, common_options, copies_beyond_cache, end, time_calls
 
 from engine.kernels.attention import AttentionMetadata, paged_attention
 
@@ -91,70 +88,91 @@ def prefill_cases() -> Iterator[Case]:
         yield Case(f"diffusion blocks {blocks}x32 over {context}", ((32, context),) * blocks, 16, 32)
 
 
-def build(case: Case, seed: int) -> Inputs:
+def sweep_cases() -> Iterator[Case]:
+    yield Case("decode 64x1024", ((1, 1024),) * 64)
+    yield Case("decode 16x16384", ((1, 16384),) * 16)
+
+
+FAMILIES = {"decode": decode_cases, "prefill": prefill_cases, "sweep": sweep_cases}
+ON_CPU = {
+    "decode": (Case("decode 2x64", ((1, 64),) * 2),),
+    "prefill": (Case("prompts 1x64", ((64, 64),)),),
+    "sweep": (Case("decode 1x64", ((1, 64),)),),
+}
+
+
+def cases_of(family: str, device: str) -> Iterable[Case]:
+    return FAMILIES[family]() if device == "cuda" else ON_CPU[family]
+
+
+def build(case: Case, seed: int, device: str) -> Inputs:
     """Random inputs on scattered pages."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
+    generator = torch.Generator(device=device).manual_seed(seed)
     pages = [-(-total // case.page_size) for _, total in case.lengths]
     shape = (sum(pages), KV_HEADS, case.page_size, HEAD_DIM)
     k_cache, v_cache = (
-        torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=generator) for _ in range(2)
+        torch.randn(shape, dtype=torch.bfloat16, device=device, generator=generator) for _ in range(2)
     )
-    scattered = torch.randperm(sum(pages), device="cuda", generator=generator).int().split(pages)
+    scattered = torch.randperm(sum(pages), device=device, generator=generator).int().split(pages)
     tables = torch.nn.utils.rnn.pad_sequence(list(scattered), batch_first=True)
     news = [new for new, _ in case.lengths]
     meta = AttentionMetadata(
-        query_start=torch.tensor([0, *itertools.accumulate(news)], dtype=torch.int32, device="cuda"),
-        seq_lens=torch.tensor([total for _, total in case.lengths], dtype=torch.int32, device="cuda"),
+        query_start=torch.tensor([0, *itertools.accumulate(news)], dtype=torch.int32, device=device),
+        seq_lens=torch.tensor([total for _, total in case.lengths], dtype=torch.int32, device=device),
         block_tables=tables,
         max_query_len=max(news),
         max_seq_len=max(total for _, total in case.lengths),
         num_decodes=sum(1 for _ in itertools.takewhile(lambda new: new == 1, news)),
         mask_block=case.mask_block,
     )
-    q = torch.randn(sum(news), HEADS, HEAD_DIM, dtype=torch.bfloat16, device="cuda", generator=generator)
+    q = torch.randn(sum(news), HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device, generator=generator)
     return Inputs(q, k_cache, v_cache, meta)
 
 
-def time_ours(case: Case, copies: int) -> Timing:
+def time_ours(case: Case, copies: int, device: str) -> Timing:
     scale = HEAD_DIM**-0.5
-    sets = [build(case, seed) for seed in range(copies)]
-    return time_calls([_call(inputs, scale) for inputs in sets])
+    sets = [build(case, seed, device) for seed in range(copies)]
+    return time_calls([_call(inputs, scale) for inputs in sets], device=device)
 
 
 def _call(inputs: Inputs, scale: float) -> Callable[[], object]:
     return lambda: paged_attention(inputs.q, inputs.k_cache, inputs.v_cache, inputs.meta, scale)
 
 
-def time_torch(case: Case, copies: int) -> Timing | None:
+def time_torch(case: Case, copies: int, device: str) -> Timing | None:
     """Torch on contiguous keys, where one call with the same mask exists: equal lengths, no chunks."""
     new, total = case.lengths[0]
     if not case.uniform or (new not in (1, total) and case.mask_block != new):
         return None
     calls = []
     for _ in range(copies):
-        q = torch.randn(len(case.lengths), HEADS, new, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+        q = torch.randn(len(case.lengths), HEADS, new, HEAD_DIM, dtype=torch.bfloat16, device=device)
         k, v = torch.randn(
-            2, len(case.lengths), KV_HEADS, total, HEAD_DIM, dtype=torch.bfloat16, device="cuda"
+            2, len(case.lengths), KV_HEADS, total, HEAD_DIM, dtype=torch.bfloat16, device=device
         )
         calls.append(_torch_call(q, k, v, causal=new == total and case.mask_block == 1))
-    return time_calls(calls)
+    return time_calls(calls, device=device)
 
 
 def _torch_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Callable[[], object]:
     return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
-def measure(case: Case, bandwidth: float, flops: float) -> dict[str, Any]:
-    copies = copies_beyond_cache(case.least_bytes)
-    ours = time_ours(case, copies)
-    theirs = time_torch(case, copies)
-    torch.cuda.empty_cache()
+def measure(case: Case, bandwidth: float, flops: float, device: str) -> Row:
+    copies = copies_beyond_cache(case.least_bytes, device)
+    ours = time_ours(case, copies, device)
+    theirs = time_torch(case, copies, device)
+    if device == "cuda":
+        torch.cuda.empty_cache()
     floor_s = max(case.least_bytes / bandwidth, case.flops / flops)
     return {
-        "case": asdict(case) | {"lengths": [list(pair) for pair in case.lengths]},
+        "page_size": case.page_size,
+        "mask_block": case.mask_block,
+        "lengths": _runs(case.lengths),
         "median_us": ours.median_s * 1e6,
         "floor_us": floor_s * 1e6,
-        "gigabytes_per_s": case.least_bytes / ours.median_s / 1e9,
+        "bytes_per_s": bandwidth,
+        "flop_per_s": flops,
         "fraction_of_bandwidth": case.least_bytes / ours.median_s / bandwidth,
         "teraflops": case.flops / ours.median_s / 1e12,
         "fraction_of_gemm": case.flops / ours.median_s / flops,
@@ -163,54 +181,66 @@ def measure(case: Case, bandwidth: float, flops: float) -> dict[str, Any]:
     }
 
 
-def sweep(case: Case) -> list[dict[str, Any]]:
+def _runs(lengths: tuple[tuple[int, int], ...]) -> list[list[int]]:
+    """Query tokens, tokens in all, and how many sequences in a row have these."""
+    return [[*pair, len(list(same))] for pair, same in itertools.groupby(lengths)]
+
+
+def sweep(case: Case, device: str) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Decode under other numbers of programs, warps and stages than the ones built in."""
     from engine.kernels.triton import decode_attention as kernel
 
-    chosen = kernel.PROGRAMS_PER_SM, kernel.NUM_WARPS, kernel.NUM_STAGES
-    rows = []
-    for programs, warps, stages in itertools.product((1, 2, 3, 4), (4, 8), (3, 5, 7)):
+    built_in = kernel.PROGRAMS_PER_SM, kernel.NUM_WARPS, kernel.NUM_STAGES
+
+    def timed(programs: int, warps: int, stages: int) -> Row:
         kernel.PROGRAMS_PER_SM, kernel.NUM_WARPS, kernel.NUM_STAGES = programs, warps, stages
-        median_s = time_ours(case, copies_beyond_cache(case.least_bytes)).median_s
-        setting = {"programs_per_sm": programs, "num_warps": warps, "num_stages": stages}
-        rows.append({"case": case.name, **setting, "median_us": median_s * 1e6})
-        print(f"{case.name}: {setting} {median_s * 1e6:.1f} µs", flush=True)
-    kernel.PROGRAMS_PER_SM, kernel.NUM_WARPS, kernel.NUM_STAGES = chosen
-    return rows
+        try:
+            timing = time_ours(case, copies_beyond_cache(case.least_bytes, device), device)
+        finally:
+            kernel.PROGRAMS_PER_SM, kernel.NUM_WARPS, kernel.NUM_STAGES = built_in
+        return {
+            "case": case.name,
+            "programs_per_sm": programs,
+            "num_warps": warps,
+            "num_stages": stages,
+            "built_in": (programs, warps, stages) == built_in,
+            "median_us": timing.median_s * 1e6,
+        }
+
+    settings = itertools.product((1, 2, 3, 4), (4, 8), (3, 5, 7)) if device == "cuda" else [(1, 4, 3)]
+    for setting in settings:
+        yield (
+            f"sweep {case.name}, {' '.join(map(str, setting))}",
+            lambda setting=setting: timed(*setting),
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("decode", "prefill"))
-    parser.add_argument("--sweep", action="store_true", help="time decode under other launch settings too")
-    parser.add_argument("--out", type=Path, help="folder for attention.json")
+    parser = common_options(__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=("decode", "prefill"))
     options = parser.parse_args()
-    require_cuda("benchmarks/gpu/attention.py")
+    rows, device = begin(options, "attention"), options.device
     torch.manual_seed(0)
-    bandwidth, flops = copy_bandwidth(), gemm_flops()
-    cases = [*(decode_cases() if options.only != "prefill" else ())]
-    cases += prefill_cases() if options.only != "decode" else ()
+    bandwidth, flops = copy_bandwidth(device), gemm_flops(device)
     print(f"measured: {bandwidth / 1e9:.0f} GB/s copied, {flops / 1e12:.0f} TFLOP/s bf16 GEMM\n")
     print("| case | µs | floor µs | of bandwidth | TFLOP/s | torch SDPA µs |\n|---|---|---|---|---|---|")
-    rows = []
-    for case in cases:
-        row = measure(case, bandwidth, flops)
-        rows.append(row)
+    families = [cases_of(name, device) for name in ("decode", "prefill") if name in options.only]
+    for case in itertools.chain(*families):
+        row = rows.once(case.name, lambda case=case: measure(case, bandwidth, flops, device))
+        if row is None:
+            continue
         theirs = f"{row['torch_median_us']:.1f}" if row["torch_median_us"] else ""
         print(
             f"| {case.name} | {row['median_us']:.1f} | {row['floor_us']:.1f} "
             f"| {row['fraction_of_bandwidth']:.0%} | {row['teraflops']:.0f} | {theirs} |",
             flush=True,
         )
-    swept = []
-    if options.sweep:
-        for case in (Case("decode 64x1024", ((1, 1024),) * 64), Case("decode 16x16384", ((1, 16384),) * 16)):
-            swept += sweep(case)
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        denominators = {"bytes_per_s": bandwidth, "flop_per_s": flops}
-        record = {"provenance": provenance(), "denominators": denominators, "rows": rows, "sweep": swept}
-        (options.out / "attention.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if "sweep" in options.only:
+        for case in cases_of("sweep", device):
+            for key, timed in sweep(case, device):
+                row = rows.once(key, timed)
+                print(f"{key}: {row['median_us']:.1f} µs" if row else f"{key}: failed", flush=True)
+    end(options, rows)
 
 
 if __name__ == "__main__":

@@ -4,27 +4,25 @@
 
 Dummy weights; every block takes a number of rounds drawn from a distribution (mean 12.5, coefficient of
 variation 0.28: what the published FDFO speed-ups imply for LowConfidence on GSM8K). All requests are there
-from the beginning: 96 tokens in, 160 out. The floor of a round is all weights and the KV cache read once at
-the measured bandwidth; with four blocks nearly every expert is in use. The step kernel is timed by itself,
-from a CUDA graph. `--device cpu --model engine/tiny/checkpoints/diffusion` shows the code path: it measures
-nothing worth keeping and writes nothing.
+from the beginning: 96 tokens in, 160 out. The floor of a round is the weights in use and the KV cache read
+once at the measured bandwidth; of the experts those count that evenly routed tokens go to. The step kernel is
+timed by itself, from a CUDA graph. Rows go to `--out`; what is there already is not measured again. For a
+look at the code path use `--device cpu --model engine/tiny/checkpoints/diffusion`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from bandwidth import read_bandwidth
-from provenance import provenance
-from timing import copies_beyond_cache, require_cuda, time_calls
+from floors import forward_bytes
+from rows import Row
+from timing import begin, common_options, copies_beyond_cache, end, time_calls
 
 from blis_py.workload.diffusion_steps import MeanAndSpread
 from engine.config import EngineConfig
@@ -35,7 +33,6 @@ from engine.diffusion.settings import DllmSettings
 from engine.kernels import backend
 from engine.kernels.denoise import Rule, denoise
 from engine.models import load_model_config
-from engine.models.weights import weight_bytes
 from engine.sampling_params import SamplingParams
 
 MODEL = "llada2.0-mini"
@@ -74,7 +71,7 @@ def serve(engine: DiffusionEngine, count: int) -> float:
     return time.perf_counter() - began
 
 
-def measure(options: argparse.Namespace, slots: int, fdfo: bool, bytes_per_s: float) -> dict[str, Any]:
+def measure(options: argparse.Namespace, slots: int, fdfo: bool, bytes_per_s: float) -> Row:
     """One mode at one number of slots. Times in ms."""
     engine = build(options, slots, fdfo)
     serve(engine, slots)  # warm-up
@@ -85,8 +82,8 @@ def measure(options: argparse.Namespace, slots: int, fdfo: bool, bytes_per_s: fl
     full = [i for i, blocks in enumerate(steps["denoise_blocks"]) if blocks == slots and not prompts[i]]
     kv_tokens = statistics.median(steps["prefill_kv_tokens"][i] for i in full)
     config = load_model_config(options.model)
-    dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
-    moved = weight_bytes(config, dtype) + kv_tokens * config.kv_elements_per_token * dtype.itemsize
+    dtype = engine.executor.kv[0][0].dtype
+    moved = forward_bytes(config, dtype, slots * BLOCK, kv_tokens)
     gpu_ns = statistics.median(steps["gpu_ns"][i] for i in full)
     return {
         "slots": slots,
@@ -97,14 +94,16 @@ def measure(options: argparse.Namespace, slots: int, fdfo: bool, bytes_per_s: fl
         "seconds": seconds,
         "output_tokens_per_s": counters.emitted_tokens / seconds,
         "round_gpu_ms": gpu_ns / 1e6,
+        "launch_bound_share": statistics.mean(steps["launch_bound"][i] for i in full),
         "floor_ms": moved / bytes_per_s * 1e3,
+        "bytes_per_s": bytes_per_s,
         "over_floor": gpu_ns / 1e9 / (moved / bytes_per_s),
         "gpu_share": sum(steps["gpu_ns"]) / 1e9 / seconds,
     }
 
 
-def kernel_times(model: str, blocks: int) -> list[dict[str, Any]]:
-    """The step kernel, all positions masked, by implementation."""
+def time_kernel(model: str, blocks: int, name: str) -> Row:
+    """The step kernel, all positions masked, in one implementation."""
     vocabulary, rows = load_model_config(model).vocab_size, blocks * BLOCK
     bytes_moved = rows * vocabulary * 4
     places = torch.arange(rows, device="cuda")
@@ -114,57 +113,39 @@ def kernel_times(model: str, blocks: int) -> list[dict[str, Any]]:
     for _ in range(min(copies_beyond_cache(bytes_moved), 4)):
         ids = torch.full((blocks, BLOCK), mask_id, device="cuda")
         sets.append((ids, torch.randn(rows, vocabulary, device="cuda")))
-    times = []
-    for name in ("cuda", "triton"):
-        calls = [
-            lambda ids=ids, logits=logits: denoise(ids, answer, logits, places, mask_id, Rule(0.95))
-            for ids, logits in sets
-        ]
-        with backend.force(name):
-            median_s = time_calls(calls).median_s
-        times.append(
-            {"blocks": blocks, "kernel": name, "us": median_s * 1e6, "gb_per_s": bytes_moved / median_s / 1e9}
-        )
-    return times
+    calls = [
+        lambda ids=ids, logits=logits: denoise(ids, answer, logits, places, mask_id, Rule(0.95))
+        for ids, logits in sets
+    ]
+    with backend.force(name):
+        median_s = time_calls(calls).median_s
+    return {
+        "blocks": blocks,
+        "kernel": name,
+        "median_us": median_s * 1e6,
+        "gb_per_s": bytes_moved / median_s / 1e9,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = common_options(__doc__.splitlines()[0])
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--slots", nargs="+", type=int, default=(4, 16, 64))
     parser.add_argument("--requests-per-slot", type=int, default=8)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--out", type=Path, help="folder for diffusion.json")
     options = parser.parse_args()
-    on_gpu = options.device == "cuda"
-    if on_gpu:
-        require_cuda("benchmarks/gpu/diffusion.py")
-    bytes_per_s = read_bandwidth() if on_gpu else 1e10
-    rows, kernels, speed_ups = [], [], []
+    rows, on_gpu = begin(options, "diffusion"), options.device == "cuda"
+    bytes_per_s = read_bandwidth(options.device)
     for slots in options.slots:
-        pair = {}
         for fdfo in (False, True):
-            row = measure(options, slots, fdfo, bytes_per_s)
-            pair[fdfo] = row
-            print({name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()})
+            key = f"{options.model} {slots} slots, {'fdfo' if fdfo else 'sync'}"
+            row = rows.once(key, lambda s=slots, f=fdfo: measure(options, s, f, bytes_per_s))
+            print({name: round(v, 3) if isinstance(v, float) else v for name, v in (row or {}).items()})
             if on_gpu:
                 torch.cuda.empty_cache()
-        rows += pair.values()
-        speed_ups.append(
-            {
-                "slots": slots,
-                "rounds": pair[False]["rounds"] / pair[True]["rounds"],
-                "wall": pair[False]["seconds"] / pair[True]["seconds"],
-            }
-        )
-        print(speed_ups[-1])
-        if on_gpu:
-            kernels += kernel_times(options.model, slots)
-            print(*kernels[-2:], sep="\n")
-    if options.out and on_gpu:
-        options.out.mkdir(parents=True, exist_ok=True)
-        result = {"provenance": provenance(), "rows": rows, "speed_ups": speed_ups, "step_kernel": kernels}
-        (options.out / "diffusion.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for name in ("cuda", "triton") if on_gpu else ():
+            key = f"step kernel, {slots} blocks, {name}"
+            print(rows.once(key, lambda s=slots, n=name: time_kernel(options.model, s, n)), flush=True)
+    end(options, rows)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python benchmarks/gpu/profile_campaign.py [--model NAME...] [--budget SECONDS] [--out DIR]
 
 Random weights and distinct prompts: the time of a step does not depend on what the tokens say. What has been
-measured is kept, so a campaign that was broken off goes on where it stopped. `--device cpu` and `--quick` are
-for a look at the code path.
+measured is on disk visit by visit, so a campaign that was broken off goes on where it stopped. With `--out`
+there are samples in DIR/profiles alone, to be fitted elsewhere; without, profiles/fits gets them and the fit.
+`--device cpu` and `--quick` are for a look at the code path.
 """
 
 from __future__ import annotations
@@ -12,16 +13,27 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import time
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from timing import require_cuda
+from rows import Row
+from timing import begin, common_options, end
 
 from engine.build import pick_device
 from engine.config import EngineConfig
 from engine.models import load_model_config
-from engine.profile.run import EFFORTS, TOLERATED_DRIFT, Effort, Outcome, fit_profile, profile, suitable
+from engine.profile.provenance import model_name
+from engine.profile.run import (
+    EFFORTS,
+    PROFILE,
+    TOLERATED_DRIFT,
+    Effort,
+    Outcome,
+    fit_profile,
+    profile,
+    suitable,
+)
 
 MODELS = (
     "qwen3-0.6b",
@@ -32,7 +44,7 @@ MODELS = (
     "qwen3-30b-a3b",
     "llada2.0-mini",
 )
-LONGEST = 16384
+LONGEST = 4096
 """Tokens of the longest sequence measured, where the model has no lower limit."""
 
 
@@ -51,8 +63,11 @@ def measure(model: str, options: argparse.Namespace, effort: Effort) -> Outcome:
         num_kv_blocks=options.num_kv_blocks,
         **settings,
     )
-    folder = options.out / model if options.out else None
-    return profile(config, effort, folder, budget_s=options.budget, progress=tell)
+    folder = options.out / "profiles" / model_name(model) if options.out else None
+    outcome = profile(config, effort, folder, budget_s=options.budget, progress=tell)
+    if folder is not None:
+        (folder / PROFILE).unlink()  # all of it stands in the samples
+    return outcome
 
 
 def tell(what: str, done: int, total: int) -> None:
@@ -61,8 +76,15 @@ def tell(what: str, done: int, total: int) -> None:
         print(f"  {what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
 
+def row_of(outcome: Outcome, seconds: float) -> Row:
+    """How far a profile is."""
+    meta = outcome.samples.meta
+    names = ("model", "rounds", "visits", "counts", "drift", "launch_bound", "max_model_len", "num_kv_blocks")
+    return {**{name: meta.get(name) for name in names}, "seconds": seconds}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = common_options(__doc__.splitlines()[0])
     parser.add_argument("--model", nargs="+", default=MODELS)
     parser.add_argument("--budget", type=float, help="seconds for each model; run it again to go on")
     parser.add_argument("--rounds", type=int, help="repetitions of every shape")
@@ -70,31 +92,31 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int, default=LONGEST)
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--num-kv-blocks", type=int)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--out", type=Path, help="a folder for each model in it; default profiles/fits")
     options = parser.parse_args()
-    if options.device == "cuda":
-        require_cuda("benchmarks/gpu/profile_campaign.py")
+    rows = begin(options, "profiles")
     effort = EFFORTS["quick" if options.quick else "full"]
     if options.rounds is not None:
         effort = replace(effort, rounds=options.rounds)
     for model in options.model:
         print(model, file=sys.stderr, flush=True)
+        began_s = time.monotonic()
         outcome = measure(model, options, effort)
-        meta = outcome.samples.meta
+        row = rows.add(model, row_of(outcome, time.monotonic() - began_s))
         warning = " (!)" if outcome.drift > TOLERATED_DRIFT else ""
-        reason = fit_profile(outcome)
-        told = (
-            f"{meta['rounds']} of {effort.rounds} rounds",
-            f"{meta['counts']['steps']:,} steps",
+        told = [
+            f"{row['rounds']} of {effort.rounds} rounds, {row['visits']} visits of the next",
+            f"{row['counts']['steps']:,} steps",
             f"drift {outcome.drift:.1%}{warning}",
-            "fitted" if reason is None else f"not fitted: {reason}",
             str(outcome.folder),
-        )
+        ]
+        if options.out is None:
+            reason = fit_profile(outcome)
+            told.append("fitted" if reason is None else f"not fitted: {reason}")
         print(f"{model}: {', '.join(told)}", flush=True)
         gc.collect()
-        if torch.cuda.is_available():
+        if options.device == "cuda":
             torch.cuda.empty_cache()
+    end(options, rows)
 
 
 if __name__ == "__main__":

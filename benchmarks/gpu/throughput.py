@@ -5,26 +5,25 @@
 All requests are there from the beginning, and each emits as many tokens as it was given, greedily. The
 engine batches them as it serves; `plain_generation.py` takes them in order, in static batches. Dummy weights;
 lengths are skewed like those of conversations: lognormal, medians of 100 tokens in and 200 out, sigma 1,
-between 4 and 1024. `--device cpu` runs it without a GPU, for a look at the code path: it measures nothing
-worth keeping and writes nothing.
+between 4 and 1024. Rows go to `--out`; what is there already is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from plain_generation import generate
-from provenance import provenance
-from timing import require_cuda
+from rows import Row, Rows
+from timing import begin, common_options, end
 
 from engine.build import build_engine
 from engine.config import EngineConfig
@@ -48,26 +47,6 @@ class Mix:
     def first(self, requests: int, longest: int) -> Mix:
         """So many of them, with outputs cut to so many tokens."""
         return Mix(self.prompts[:requests], [min(length, longest) for length in self.lengths[:requests]])
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way to serve one mix. A static batch that does not fit has no time."""
-
-    model: str
-    system: str
-    """`engine`, or `plain torch` with its batch size."""
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    elapsed_s: float | None
-    peak_bytes: int
-    same_first_tokens: float
-    """Share of requests that begin with the engine's first token."""
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        return self.output_tokens / self.elapsed_s if self.elapsed_s else 0.0
 
 
 def draw_mix(requests: int, longest: int, vocab_size: int, seed: int = 0) -> Mix:
@@ -119,99 +98,98 @@ def plain_run(decoder: Decoder, mix: Mix, batch: int) -> list[list[int]]:
     return outputs
 
 
-def measure(name: str, mix: Mix, batches: list[int], device: str, longest: int) -> list[Row]:
+def measure(rows: Rows, name: str, mix: Mix, options: argparse.Namespace) -> list[Row]:
     """The engine first; its KV cache is gone when the others begin."""
-    decoder = build_model(
-        load_model_config(name), device=device, load_format="dummy", path=name, max_positions=2 * longest
-    )
+    longest, device = options.longest, options.device
+    workload = {"requests": len(mix.prompts), "workload": _workload(options)}
+
+    @functools.cache
+    def decoder() -> Decoder:
+        config = load_model_config(name)
+        return build_model(config, device=device, load_format="dummy", path=name, max_positions=2 * longest)
+
     warm_up = mix.first(WARM_UP_REQUESTS, WARM_UP_TOKENS)
-    with_engine = EngineRun(decoder, name, device, longest, None if device == "cuda" else 512)
-    with_engine(warm_up)
-    elapsed_s, peak, expected = timed(partial(with_engine, mix), device)
-    rows = [row(name, "engine", mix, elapsed_s, peak, expected, expected)]
-    del with_engine
-    for batch in batches:
+
+    def engine() -> Row:
+        run = EngineRun(decoder(), name, device, longest, None if device == "cuda" else 512)
+        run(warm_up)
+        return row(name, "engine", mix, timed(partial(run, mix), device)) | workload
+
+    def plain(batch: int) -> Row:
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
-        plain_run(decoder, warm_up, batch)
+        plain_run(decoder(), warm_up, batch)
         try:
-            elapsed_s, peak, outputs = timed(partial(plain_run, decoder, mix, batch), device)
+            found = timed(partial(plain_run, decoder(), mix, batch), device)
         except torch.OutOfMemoryError:
-            rows.append(row(name, f"plain torch, {batch}", mix, None, 0, [], expected))
-        else:
-            rows.append(row(name, f"plain torch, {batch}", mix, elapsed_s, peak, outputs, expected))
-    return rows
+            found = None
+        return row(name, f"plain torch, {batch}", mix, found) | workload
+
+    tries = [("engine", engine), *((f"plain torch, {n}", partial(plain, n)) for n in options.batch)]
+    found = [rows.once(f"{name} {system}", measured) for system, measured in tries]
+    return [line for line in found if line is not None]
 
 
-def timed(run: Callable[[], list[list[int]]], device: str) -> tuple[float, int, list[list[int]]]:
-    """Seconds, the most bytes allocated meanwhile, and the outputs."""
+Timed = tuple[float, int, list[list[int]]]
+"""Seconds, the most bytes allocated meanwhile, and the outputs."""
+
+
+def timed(run: Callable[[], list[list[int]]], device: str) -> Timed:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
-    begin = time.perf_counter()
+    began_s = time.perf_counter()
     outputs = run()  # ends with tokens on the host
-    elapsed_s = time.perf_counter() - begin
+    elapsed_s = time.perf_counter() - began_s
     return elapsed_s, torch.cuda.max_memory_allocated() if device == "cuda" else 0, outputs
 
 
-def row(
-    model: str,
-    system: str,
-    mix: Mix,
-    elapsed_s: float | None,
-    peak_bytes: int,
-    outputs: list[list[int]],
-    expected: list[list[int]],
-) -> Row:
+def row(model: str, system: str, mix: Mix, found: Timed | None) -> Row:
+    """One way to serve one mix. A static batch that does not fit has no time."""
+    elapsed_s, peak_bytes, outputs = found or (None, 0, [])
     if outputs and list(map(len, outputs)) != mix.lengths:
         raise RuntimeError(f"{system} did not emit what it was asked for")
-    same = sum(own[0] == other[0] for own, other in zip(outputs, expected, strict=False))
-    inputs = sum(map(len, mix.prompts))
-    return Row(
-        model,
-        system,
-        len(mix.prompts),
-        inputs,
-        sum(mix.lengths),
-        elapsed_s,
-        peak_bytes,
-        same / len(mix.prompts),
-    )
+    return {
+        "model": model,
+        "system": system,
+        "input_tokens": sum(map(len, mix.prompts)),
+        "output_tokens": sum(mix.lengths),
+        "elapsed_s": elapsed_s,
+        "output_tokens_per_s": sum(mix.lengths) / elapsed_s if elapsed_s else None,
+        "peak_bytes": peak_bytes,
+        "first_tokens": [tokens[0] for tokens in outputs],
+    }
+
+
+def same_first_tokens(one: Row, other: Row) -> float:
+    """Share of requests that begin with the same token; 0 where either has none."""
+    pairs = list(zip(one["first_tokens"], other["first_tokens"], strict=False))
+    return sum(a == b for a, b in pairs) / len(pairs) if pairs else 0.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = common_options(__doc__.splitlines()[0])
     parser.add_argument("--model", nargs="+", default=MODELS)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--batch", nargs="+", type=int, default=[64, 128], help="sizes of static batches")
     parser.add_argument("--longest", type=int, default=1024, help="most tokens of a prompt and of an output")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--out", type=Path, help="folder for throughput.json")
     options = parser.parse_args()
-    if options.device == "cuda":
-        require_cuda("benchmarks/gpu/throughput.py")
-    rows: list[Row] = []
+    rows = begin(options, "throughput")
     print(f"{'model':16}{'system':20}  seconds  out tok/s  engine is  same 1st tokens")
     for name in options.model:
         mix = draw_mix(options.requests, options.longest, load_model_config(name).vocab_size)
-        measured = measure(name, mix, options.batch, options.device, options.longest)
+        measured = measure(rows, name, mix, options)
         for line in measured:
-            ratio = measured[0].output_tokens_per_s / (line.output_tokens_per_s or float("nan"))
-            seconds = f"{line.elapsed_s:9.2f}" if line.elapsed_s else f"{'no room':>9}"
+            speed = line["output_tokens_per_s"] or float("nan")
+            seconds = f"{line['elapsed_s']:9.2f}" if line["elapsed_s"] else f"{'no room':>9}"
             print(
-                f"{Path(line.model).name:16}{line.system:20}{seconds}{line.output_tokens_per_s:11.0f}"
-                f"{ratio:10.2f}x{line.same_first_tokens:16.1%}"
+                f"{Path(name).name:16}{line['system']:20}{seconds}{speed:11.0f}"
+                f"{measured[0]['output_tokens_per_s'] / speed:10.2f}x"
+                f"{same_first_tokens(line, measured[0]):16.1%}",
+                flush=True,
             )
-        rows += measured
-    if options.out and options.device == "cuda":
-        options.out.mkdir(parents=True, exist_ok=True)
-        found = [
-            {**asdict(line), "output_tokens_per_s": line.output_tokens_per_s, "workload": _workload(options)}
-            for line in rows
-        ]
-        text = json.dumps({"provenance": provenance(), "rows": found}, indent=1)
-        (options.out / "throughput.json").write_text(text + "\n", encoding="utf-8")
+    end(options, rows)
 
 
 def _workload(options: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,10 @@ COLUMNS = (
     *FEATURE_NAMES,
     *DIFFUSION_NAMES,
     *TIMES,
+    "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 )
+_LATER = ("launch_bound",)
+"""Columns that samples of earlier engines lack; 0 there."""
 
 Column = NDArray[Any]
 
@@ -112,7 +115,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     if not len(log):
         return samples_from(_meta_of(log), {}, 0)
     columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}
-    further = [name for name in DIFFUSION_NAMES if name in log.steps]
+    further = [name for name in (*DIFFUSION_NAMES, *_LATER) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
@@ -187,12 +190,21 @@ def medians(samples: StepSamples) -> StepSamples:
 
 def write_samples(samples: StepSamples, path: str | Path) -> None:
     """As CSV, compressed if the name ends in `.gz`. The same samples give the same bytes."""
-    columns = [samples[name].tolist() for name in COLUMNS]
     with writing(Path(path)) as text:
-        text.write(_MARK + json.dumps({**samples.meta, "schema": SCHEMA}) + "\n")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(zip(*columns, strict=True))
+        write_header(samples.meta, text)
+        write_rows(samples, text)
+
+
+def write_header(meta: dict[str, Any], text: IO[str]) -> None:
+    """The lines before the rows."""
+    text.write(_MARK + json.dumps({**meta, "schema": SCHEMA}) + "\n")
+    csv.writer(text, lineterminator="\n").writerow(COLUMNS)
+
+
+def write_rows(samples: StepSamples, text: IO[str]) -> None:
+    """The rows alone."""
+    columns = [samples[name].tolist() for name in COLUMNS]
+    csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
 
 
 def read_samples(path: str | Path) -> StepSamples:
@@ -202,19 +214,28 @@ def read_samples(path: str | Path) -> StepSamples:
     """
     path = Path(path)
     with reading(path) as text:
-        meta = _read_meta(path, text.readline())
-        rows = csv.reader(text)
-        header = next(rows, [])
-        missing = [name for name in COLUMNS if name not in header]
-        if missing:
-            raise InputError("a column is missing", file=path, key=missing[0], fix="measure again")
-        cells = list(rows)
+        return parse_samples(path, text)
+
+
+def parse_samples(path: Path, lines: Iterable[str]) -> StepSamples:
+    """Samples from the lines of their file; `path` is what errors name."""
+    lines = iter(lines)
+    meta = _read_meta(path, next(lines, ""))
+    rows = csv.reader(lines)
+    header = next(rows, [])
+    missing = [name for name in COLUMNS if name not in header and name not in _LATER]
+    if missing:
+        raise InputError("a column is missing", file=path, key=missing[0], fix="measure again")
+    cells = list(rows)
     for number, row in enumerate(cells, start=3):
         if len(row) != len(header):
             problem = f"a row of {len(row)} cells under {len(header)} columns"
             raise InputError(problem, file=f"{path}:{number}", fix="measure again")
-    table = {name: _read_column(path, name, header.index(name), cells) for name in COLUMNS}
-    return StepSamples(meta, table)
+    columns: dict[str, Sequence[Any] | Column] = {
+        name: _read_column(path, name, header.index(name), cells) for name in COLUMNS if name in header
+    }
+    zeros = np.zeros(len(cells), dtype=np.int64)
+    return StepSamples(meta, {name: np.asarray(columns.get(name, zeros)) for name in COLUMNS})
 
 
 def _read_meta(path: Path, line: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class DiffusionScheduler(Lifecycle):
         for request, tokens in batch.prefills:
             counters.prefill_tokens += tokens
             request.computed += tokens
-            self._share(request)
+            self._publish(request)
             if request.computed == self._prefill_target(request):
                 request.status = _DENOISING
         spent = outcome.spent or [outcome.rounds] * len(batch.denoise)
@@ -284,7 +284,7 @@ class DiffusionScheduler(Lifecycle):
         self._forget_block(request)
         if request in outcome.keys:
             request.block_keys = [*request.block_keys, *outcome.keys[request]]
-        self._share(request)
+        self._publish(request)
         counters = self.totals
         counters.committed_blocks += 1
         counters.emitted_tokens += emitted
@@ -293,11 +293,6 @@ class DiffusionScheduler(Lifecycle):
         if finished:
             self._complete(request)
         return Commit(request, emitted, new - emitted, finished)
-
-    def _share(self, request: DiffusionRequest) -> None:
-        """What is final can be found by others; a hash cache learns of an answer when the request leaves."""
-        if isinstance(self.kv, RadixKV):
-            self.kv.publish(request)
 
     def _forget_block(self, request: DiffusionRequest) -> None:
         request.dllm_incomplete_ids = request.dllm_algo_state = None

@@ -18,6 +18,7 @@ from blis_py.core.caches import build_cache
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.policies import SCHEDULERS
+from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import NEVER_NS, FinishReason, Request, Status
 
 _WAITING, _FINISHED = Status.WAITING, Status.FINISHED
@@ -42,6 +43,7 @@ class Lifecycle:
         self.running: dict[Request, None] = {}
         """In running order: the order of admission."""
         self.kv = build_cache(config)
+        self._radix = self.kv if isinstance(self.kv, RadixKV) else None
         self.first_deadline_ns = NEVER_NS
         """No request gives up before this time."""
         self._max_tokens = max_tokens
@@ -127,6 +129,23 @@ class Lifecycle:
         self._forget(request)
         request.finish_reason = reason
 
+    def place(self, request: Request, computed: int) -> None:
+        """Lets a request run with the first `computed` tokens in the cache, though nobody computed them.
+
+        The next step computes what its prompt has beyond them. Whoever measures steps gets to any composition
+        like this; call it between steps.
+
+        Raises:
+            RuntimeError: there is no place for another, or too few blocks are free.
+        """
+        room = len(self.running) < self._max_num_seqs
+        if not (room and (computed == 0 or self.kv.admit(request, [], 0, computed))):
+            raise RuntimeError(f"no room for {request!r} in {self!r}")
+        request.target = request.max_tokens or self._max_tokens - request.prompt_tokens
+        request.computed = request.cached_tokens = computed
+        self._publish(request)
+        self._run(request)
+
     def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
         """Lets waiting requests in, from the head of the queue until one does not fit.
 
@@ -140,22 +159,31 @@ class Lifecycle:
         admitted: list[tuple[Request, int]] = []
         while waiting and budget >= self._granularity and len(running) < self._max_num_seqs:
             request = waiting.head(now_ns)
-            tokens = 0 if request is None else self._place(request, budget)
+            tokens = 0 if request is None else self._find_room(request, budget)
             if request is None or tokens == 0:
                 break
             waiting.pop_head(now_ns)
             self._count_waiting(request.priority, -1)
             if waiting:
                 self._note_inversion(request.priority)
-            request.seq = self._admissions
-            self._admissions += 1
-            running[request] = None
-            self._admitted(request)
+            self._run(request)
             admitted.append((request, tokens))
             budget -= tokens
         return admitted
 
-    def _place(self, request: Request, budget: int) -> int:
+    def _run(self, request: Request) -> None:
+        """Behind all who run already."""
+        request.seq = self._admissions
+        self._admissions += 1
+        self.running[request] = None
+        self._admitted(request)
+
+    def _publish(self, request: Request) -> None:
+        """Others can find what has been computed; a hash cache names blocks by itself."""
+        if self._radix is not None:
+            self._radix.publish(request)
+
+    def _find_room(self, request: Request, budget: int) -> int:
         """Finds what is cached of the head of the queue, and blocks for its first step; 0 if it must wait."""
         kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []

@@ -24,7 +24,6 @@ from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
-from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import FinishReason, Request, Status
 from blis_py.core.step import Prefills, Step
 
@@ -54,7 +53,6 @@ class Scheduler(Lifecycle):
         self.resolved = 0
         """Steps whose outcome is known."""
         self._budget = config.max_num_batched_tokens
-        self._publish = self.kv.publish if isinstance(self.kv, RadixKV) else None
         self._track_longest = track_longest
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._running = Running(self._decoding)
@@ -135,7 +133,7 @@ class Scheduler(Lifecycle):
 
     def _advance_prefills(self, step: Step, tick: int) -> None:
         """Who has its whole prompt in the cache begins to decode, if it has to."""
-        publish = self._publish
+        publish = None if self._radix is None else self._radix.publish
         for request, tokens in step.prefills:
             self.counters.prefill_tokens += tokens
             request.computed = computed = request.computed + tokens

@@ -45,7 +45,7 @@ STEP_KINDS: dict[str, Kind] = {
     "start_ns": "int",  # when the scheduler planned it: what had arrived by then was seen
     "end_ns": "int",
     **dict.fromkeys(SEGMENTS, "int"),
-    "gpu_ns": "int",  # forward and sampling: CUDA events on the stream; on the CPU launch_ns + sample_ns
+    "gpu_ns": "int",  # forward and sampling: CUDA events behind the copies; on the CPU launch_ns + sample_ns
     "regime": "text",  # graph or eager
     "bucket": "int",  # padded batch of a graph, else 0
     "waiting": "int",  # requests left in the queue when the step was planned
@@ -87,10 +87,13 @@ DIFFUSION_STEP_KINDS: dict[str, Kind] = {
     **dict.fromkeys(DIFFUSION_FEATURES, "int"),
     "committed_ids": "ints",  # requests whose block became final with it
 }
+TIMING_KINDS: dict[str, Kind] = {
+    "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
+}
 DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
-_FURTHER = DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+_FURTHER = TIMING_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
 """Columns that a log may have or not."""
 
 

@@ -13,7 +13,7 @@ PROFILE = (
     Flag("--out", str, "", "Folder to write. Default profiles/fits, by device and model.", metavar="DIR"),
     Flag("--quick", bool, "", "A coarse grid, twice: to see that it works, not to rely on."),
     Flag("--rounds", int, "", "Repetitions of every shape. Default 20."),
-    Flag("--budget", float, "", "Begin no further round after so many seconds; run it again to go on."),
+    Flag("--budget", float, "", "Stop after so many seconds, loading included; run it again to go on."),
     Flag("--no-fit", bool, "", "Measure only."),
 )
 GROUPS = (("Profile", PROFILE), *ENGINE)
@@ -45,7 +45,9 @@ def profile(flags: Flags) -> None:
     if outcome.drift > TOLERATED_DRIFT:
         say(f"warning: the machine drifted by {outcome.drift:.1%} meanwhile; measure again when it is quiet")
     if not outcome.complete:
-        say(f"{meta['rounds']} of {effort.rounds} rounds measured; run the same command again to go on")
+        part = f" and {meta['visits']} visits of the next" if meta.get("visits") else ""
+        done = f"{meta['rounds']} of {effort.rounds} rounds measured{part}"
+        say(f"{done}; run the same command again to go on")
     reason = None if "--no-fit" in flags else fit_profile(outcome)
     if reason is not None:
         say(f"not fitted: {reason}")

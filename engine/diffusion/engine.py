@@ -131,7 +131,33 @@ class DiffusionEngine:
             prompt=prompt if isinstance(prompt, str) else None,
         )
         self._added += 1
-        self._sequences[request], self._by_id[request_id], self._committed[request] = sequence, request, ids
+        return self._enter(sequence, request, ids)
+
+    def place_request(
+        self, prompt: list[int], computed: int, params: SamplingParams = GREEDY, keys: Ordered[bytes] = ()
+    ) -> Sequence:
+        """A request that runs from the next batch on, its first `computed` tokens in the cache.
+
+        Nobody has computed these; see `LLMEngine.place_request`.
+
+        Args:
+            computed: whole blocks.
+            keys: content keys of their pages, as they would be there; without them, whoever commits a block
+                would have to name all pages.
+
+        Raises:
+            RuntimeError: there is no room; see `DiffusionScheduler.place`.
+        """
+        name, number = f"request_{self._added}", self._added
+        request = DiffusionRequest(name, self.clock.now_ns(), len(prompt), block_keys=keys, row=number)
+        self.scheduler.place(request, computed)
+        self._added += 1
+        sequence = Sequence(number, request, prompt, params, seed=0, stop_ids=frozenset(), tokenizer=None)
+        return self._enter(sequence, request, prompt)
+
+    def _enter(self, sequence: Sequence, request: DiffusionRequest, ids: list[int]) -> Sequence:
+        """The scheduler has taken it, so does the engine."""
+        self._sequences[request], self._by_id[request.id], self._committed[request] = sequence, request, ids
         self.recorder.added(sequence)
         return sequence
 

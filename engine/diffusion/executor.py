@@ -44,7 +44,12 @@ class RunningBatch:
 
     The blocks come first in the forward, then the prompt chunks. All tensors but the ids of the blocks stay
     the same from round to round.
+
+    Attributes:
+        launched: called when a round has been launched to the end, before the host waits for it.
     """
+
+    launched: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, executor: DiffusionExecutor, batch: Batch, tokens_of: TokensOf) -> None:
         self.batch, self._executor = batch, executor
@@ -147,6 +152,7 @@ class RunningBatch:
             self._blocks.ids.index_copy_(0, which, blocks.ids)
             for name, values in state.items():
                 self._state[name].index_copy_(0, which, values)
+        self.launched()
         copied: list[int] = flags.tolist()
         return copied
 

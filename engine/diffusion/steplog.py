@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest
 from blis_py.core.request import Request
@@ -16,8 +14,7 @@ from engine.clock import Clock
 from engine.diffusion.executor import RunningBatch
 from engine.sequence import Sequence as Running
 from engine.steplog import StepRecorder, Times
-
-Events = tuple[torch.cuda.Event, torch.cuda.Event]
+from engine.timing import GpuSpan
 
 
 @dataclass(slots=True)
@@ -33,16 +30,17 @@ class Round:
     """Blocks that were final when it began."""
     launched_ns: int = 0
     stepped_ns: int = 0
-    events: Events | None = None
-    """On CUDA, around its work."""
+    span: GpuSpan | None = None
+    """On CUDA, of its work."""
+    launch_bound: bool = False
+    """Whether the GPU waited for the host to the end, once its times have been told."""
 
     def times(self, end_ns: int) -> Times:
         launched = self.launched_ns or end_ns
         stepped = self.stepped_ns or end_ns
         gpu_ns = stepped - self.prepared_ns
-        if self.events is not None:
-            self.events[1].synchronize()
-            gpu_ns = int(self.events[0].elapsed_time(self.events[1]) * 1e6)
+        if self.span is not None:
+            gpu_ns, self.launch_bound = self.span.measured()
         return (
             self.start_ns,
             end_ns,
@@ -101,7 +99,8 @@ class RoundRecorder(StepRecorder):
         self._blocks.append(
             (self._batches, features.denoise_blocks, features.commit_blocks, features.prefill_blocks)
         )
-        self.done(batch, past.times(end_ns), finished, bucket=bucket, failed=failed)
+        times = past.times(end_ns)
+        self.done(batch, times, finished, bucket=bucket, failed=failed, launch_bound=past.launch_bound)
 
     def batch_over(self) -> None:
         """What follows belongs to the next batch."""
@@ -163,9 +162,9 @@ class TimedRounds:
             Round(self._start_ns, self._scheduled_ns, self._prepared_ns, sum(wanted), wanted.count(0))
         )
         if self._running.on_cuda:
-            events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            events[0].record()
-            self._past[-1].events = events
+            self._past[-1].span = span = GpuSpan()
+            self._running.launched = span.end
+            span.begin()
         self._clock.computing(self._batch.features.tokens)
         self._running.forward()
         self._past[-1].launched_ns = self._clock.now_ns()
@@ -174,8 +173,8 @@ class TimedRounds:
         assert self._running is not None
         done = self._running.step()
         last = self._past[-1]
-        if last.events is not None:
-            last.events[1].record()
+        if last.span is not None and not last.span.ended:
+            last.span.end()
         last.stepped_ns = self._clock.now_ns()
         self._clock.between_steps()
         self.goes_on(last.stepped_ns)
@@ -197,7 +196,7 @@ class TimedRounds:
         """There was an error on the way, and these sequences have ended."""
         if not self._past:
             self._past.append(Round(self._start_ns, self._scheduled_ns, self._prepared_ns, 0, 0))
-        self._past[-1].events = None
+        self._past[-1].span = None
         self._write(end_ns, finished=[sequence.request for sequence in gone], failed=True)
 
     def _write(self, end_ns: int, **last: Any) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from blis_py.calibrate.samples import StepSamples
+from blis_py.calibrate.samples import StepSamples, joined
 from engine.driver import Engine
 from engine.profile.shapes import Limits
 from engine.profile.store import Store
 
 ShapeT = TypeVar("ShapeT", contravariant=True)
+VisitedT = TypeVar("VisitedT")
 Progress = Callable[[str, int, int], None]
 """What is being done, visits made, visits to make."""
 
@@ -56,53 +59,60 @@ def measure(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> bool:
-    """Measures until the store has so many rounds; each is written when it is complete.
+    """Measures until the store has so many rounds; what a visit brings is on disk when it is over.
 
-    All shapes are visited once to warm up before anything counts.
+    A shape's first visit warms up and does not count; another follows at once. So there are rows from the
+    beginning, and a measurement that is broken off has a random part of the shapes.
 
     Args:
         sentinel: visited every now and then, with the source that it names.
-        budget_s: no round begins that would end later than so many seconds from now, judging by the rounds
-            before; one is always measured.
+        budget_s: no visit begins so many seconds from now or later, warm-up included; one is always measured.
 
     Returns:
         Whether all rounds have been measured.
     """
-    if store.rounds >= rounds:
-        return True
-    began_s = time.monotonic()
-    for done, shape in enumerate((sentinel, *shapes)):
-        progress("warm-up", done, len(shapes) + 1)
-        bench.visit(shape)
-    warm_s, first = time.monotonic(), store.rounds
+    ends_s = math.inf if budget_s is None else time.monotonic() + budget_s
+    warm: set[ShapeT] = set()
+    measured = 0
     while store.rounds < rounds:
-        store.add(_round(bench, shapes, sentinel, store.rounds, rounds, seed, progress))
-        now_s = time.monotonic()
-        mean_s = (now_s - warm_s) / (store.rounds - first)
-        if budget_s is not None and now_s - began_s + mean_s > budget_s:
-            break
-    return store.rounds >= rounds
+        number, begun = store.rounds, store.progress.visits
+        visits = _round(shapes, sentinel, number, seed)
+        for visit in visits[begun:]:
+            if measured and time.monotonic() >= ends_s:
+                return False
+            if visit.shape not in warm:
+                bench.visit(visit.shape)
+                warm.add(visit.shape)
+            first = visit.index * bench.stride
+            store.add(_numbered(bench.visit(visit.shape), first, visit.repetition))
+            measured += 1
+            progress("measuring", number * len(visits) + store.progress.visits, rounds * len(visits))
+        if measured and time.monotonic() >= ends_s:
+            return False
+        store.end_round(joined(bench.serve(number)))
+    return True
 
 
-def _round(
-    bench: Bench[ShapeT],
-    shapes: Sequence[ShapeT],
-    sentinel: ShapeT,
-    number: int,
-    rounds: int,
-    seed: int,
-    progress: Progress,
-) -> list[StepSamples]:
+@dataclass(frozen=True, slots=True)
+class _Visit(Generic[VisitedT]):
+    """One visit of a round."""
+
+    shape: VisitedT
+    index: int
+    """Of the shape in the plan; 0 for the sentinel."""
+    repetition: int
+
+
+def _round(shapes: Sequence[VisitedT], sentinel: VisitedT, number: int, seed: int) -> list[_Visit[VisitedT]]:
+    """The visits of the round of this number: all shapes, in an order of its own, and sentinels between."""
     order: list[int] = np.random.default_rng([seed, number]).permutation(len(shapes)).tolist()
     sentinels = -(-len(order) // SENTINEL_EVERY)
-    parts = []
+    visits = []
     for place, index in enumerate(order):
         if place % SENTINEL_EVERY == 0:
-            visit = number * sentinels + place // SENTINEL_EVERY
-            parts.append(_numbered(bench.visit(sentinel), 0, visit))
-        parts.append(_numbered(bench.visit(shapes[index]), index * bench.stride, number))
-        progress("measuring", number * len(order) + place + 1, rounds * len(order))
-    return [*parts, *bench.serve(number)]
+            visits.append(_Visit(sentinel, 0, number * sentinels + place // SENTINEL_EVERY))
+        visits.append(_Visit(shapes[index], index, number))
+    return visits
 
 
 def _numbered(samples: StepSamples, first_shape: int, visit: int) -> StepSamples:

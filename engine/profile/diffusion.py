@@ -6,7 +6,7 @@ import numpy as np
 
 from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.core.diffusion_request import Batch, DiffusionRequest
-from blis_py.core.request import Status
+from blis_py.core.token_keys import token_keys
 from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.executor import DiffusionExecutor, RunningBatch, TokensOf
 from engine.diffusion.low_confidence import LowConfidence
@@ -16,7 +16,6 @@ from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
 from engine.profile.shapes import Limits
 from engine.sampling_params import SamplingParams
-from engine.sequence import Sequence
 
 ONE_BY_ONE = LowConfidence(threshold=1.0)
 """Unmasks one position of every block and round, so that what is measured is known beforehand."""
@@ -95,6 +94,8 @@ class RoundBench:
         self._executor = engine.executor = SteeredExecutor(engine.executor)
         engine.poll = self._round_over
         self._left = _MANY
+        self._named = 0
+        self._places = [b"%d" % page for page in range(self.limits.max_model_len // self.limits.block_size)]
         for k_cache, v_cache in engine.executor.kv:
             k_cache.normal_()
             v_cache.normal_()
@@ -113,11 +114,10 @@ class RoundBench:
         engine.recorder = RoundRecorder(engine.recorder.meta)
         if self._experts is not None:
             self._experts.force(shape.experts)
-        prompts = [self._prompts.take(past) + self._prompts.take(new) for new, past in shape.prefills]
+        prompts = [self._prompts.take(past + new) for new, past in shape.prefills]
         for prompt, (_, past) in zip(prompts, shape.prefills, strict=True):
             if past:
-                self._fill([engine.add_request(prompt[:past], _ENDLESS)])
-                self._abort()
+                self._cache(prompt[:past])
         self._lead(shape)
         for prompt in prompts:
             engine.add_request(prompt, _ENDLESS)
@@ -127,6 +127,14 @@ class RoundBench:
         self._abort()
         return self._samples(shape, first)
 
+    def _cache(self, tokens: list[int]) -> None:
+        """Whoever begins with these tokens finds them in the prefix cache."""
+        scheduler = self.engine.scheduler
+        keys = token_keys(tokens, self.limits.block_size)
+        request = DiffusionRequest("prefix", 0, len(tokens), block_keys=keys)
+        scheduler.place(request, len(tokens))
+        scheduler.abort(request)
+
     def _lead(self, shape: RoundShape) -> None:
         """Blocks at their contexts, and one real round; without blocks, those of a short answer."""
         engine = self.engine
@@ -135,20 +143,17 @@ class RoundBench:
             self._run(_MANY)
             return
         tail = self.block - 1 - shape.masked  # one position is unmasked before anything counts
-        prompts = [self._prompts.take(context + tail) for context in shape.blocks]
-        self._fill([engine.add_request(prompt, _ENDLESS) for prompt in prompts])
+        commits = shape.masked < shape.rounds
+        for context in shape.blocks:
+            names = self._names(context // self.limits.block_size) if commits else ()
+            engine.place_request(self._prompts.some(context + tail).tolist(), context, _ENDLESS, names)
         self._run(1)
 
-    def _fill(self, sequences: list[Sequence]) -> None:
-        """Batches without a forward, until all these have their prompts behind them."""
-        requests = [sequence.request for sequence in sequences]
-        if all(request.prompt_tokens < self.block for request in requests):
-            return  # nothing to compute: they begin with their first block
-        while any(request.status is not Status.DECODING for request in requests):
-            self._skip()
-        for request in requests:
-            assert isinstance(request, DiffusionRequest)
-            request.block_rounds = 0  # those in which nothing happened do not count
+    def _names(self, pages: int) -> list[bytes]:
+        """Content keys that nobody else has."""
+        self._named += 1
+        begin = b"placed %d " % self._named
+        return [begin + end for end in self._places[:pages]]
 
     def _run(self, rounds: int) -> None:
         """A batch, for so many rounds at most."""

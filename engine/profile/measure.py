@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from blis_py.calibrate.samples import StepSamples, samples_of
-from blis_py.core.request import Status
+from blis_py.core.request import Request
+from blis_py.core.token_keys import token_keys
 from engine.batch import Inputs
 from engine.engine import LLMEngine
 from engine.executor import Forward
@@ -16,12 +17,11 @@ from engine.kernels.attention import AttentionMetadata
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
 from engine.profile.served import MOST_STEPS, concurrency, short_requests
-from engine.profile.shapes import Limits, Shape, filling
+from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
-from engine.sequence import Sequence
 from engine.steplog import StepRecorder
 
-_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None)
+_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0)
 _ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1)
 
 
@@ -58,9 +58,9 @@ class _NoForward(Forward):
 class StepBench:
     """Measures shapes on an engine nobody else uses.
 
-    What leads to a shape is scheduled like any step, but its forward is left out: contexts of any length
-    cost next to nothing then. The pages are filled with random numbers once, and every visit takes the
-    pages that have not been used for longest. The last step before the measured ones is a real one.
+    Sequences are placed at their contexts: they get pages, and nobody computes, schedules or names what is in
+    them. The pages are filled with random numbers once, and every visit takes those that have not been used
+    for longest. What is measured is served like anything else, and the step before it is a real one.
     """
 
     stride = 1
@@ -84,10 +84,10 @@ class StepBench:
         engine.recorder = StepRecorder(engine.recorder.meta)
         if self._experts is not None:
             self._experts.force(shape.experts)
-        prompts = [self._prompts.take(past) + self._prompts.take(new) for new, past in shape.prefills]
+        prompts = [self._prompts.take(past + new) for new, past in shape.prefills]
         for prompt, (_, past) in zip(prompts, shape.prefills, strict=True):
             if past:
-                self._fill(engine.add_request(prompt[:past], _ONE_TOKEN))
+                self._cache(prompt[:past])
         self._lead(shape)
         first, now_ns = engine.recorder.steps, engine.clock.now_ns()
         for prompt in prompts:  # within the step, as whoever serves requests does it
@@ -95,8 +95,7 @@ class StepBench:
         engine.step(now_ns)
         for _ in range(1, shape.steps):
             engine.step()
-        self._skip()  # for the time from the last step to the next
-        return self._leave(shape, first)
+        return self._leave(shape, first, engine.clock.now_ns())
 
     def serve(self, number: int) -> list[StepSamples]:
         """A closed loop of short requests, as many under way as there may be or fewer; see `Bench.serve`."""
@@ -118,22 +117,28 @@ class StepBench:
         samples.table["shape"] += number * MOST_STEPS
         return [samples]
 
+    def _cache(self, tokens: list[int]) -> None:
+        """Whoever begins with these tokens finds them in the prefix cache."""
+        scheduler = self.engine.scheduler
+        keys = token_keys(tokens, self.limits.block_size)
+        request = Request("prefix", 0, len(tokens) + 1, block_keys=keys)
+        scheduler.place(request, len(tokens))
+        scheduler.abort(request)
+
     def _lead(self, shape: Shape) -> None:
-        """Sequences at their contexts, and one real step; with nobody to decode, that of a short prompt."""
+        """Sequences at their contexts, and one real step; with nobody to decode, that of a short prompt.
+
+        A step without a forward comes before it: in that each sequence computes the last token that it was
+        placed with. The real one adds another.
+        """
         engine = self.engine
         if not shape.decodes:
             engine.add_request(self._prompts.take(1), _ONE_TOKEN)
         else:
-            lengths = filling(shape.decodes, self.limits)
-            assert lengths is not None
-            sequences = [engine.add_request(self._prompts.take(length), _ENDLESS) for length in lengths]
-            self._fill(sequences[-1])
-        engine.step()
-
-    def _fill(self, sequence: Sequence) -> None:
-        """Steps without a forward until this one has its prompt behind it."""
-        while sequence.request.status in (Status.WAITING, Status.PREFILLING):
+            for context in shape.decodes:
+                engine.place_request(self._prompts.some(context - 1), _ENDLESS)
             self._skip()
+        engine.step()
 
     def _skip(self) -> None:
         """A step whose forward is left out."""
@@ -143,10 +148,15 @@ class StepBench:
         self.engine.step()
         executor.forward, executor.graphs = forward, graphs
 
-    def _leave(self, shape: Shape, first: int) -> StepSamples:
-        """Everybody goes; the rows of the measured steps, checked against the plan."""
+    def _leave(self, shape: Shape, first: int, next_ns: int) -> StepSamples:
+        """Everybody goes; the rows of the measured steps, checked against the plan.
+
+        Args:
+            next_ns: when another step would have begun.
+        """
         engine = self.engine
         log = engine.recorder.log()
+        log.steps["end_ns"][-1] = next_ns  # nobody idles until then
         for number in log.requests["id"]:
             engine.abort_request(number)
         engine.let_go()

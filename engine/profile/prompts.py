@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.models.tokenizer import Tokenizer
 from engine.tiny.tasks import make
 
@@ -23,6 +26,7 @@ class Prompts:
         self._rng = random.Random(seed)
         self._vocab_size = vocab_size
         self._stream = self._text(tokenizer) if tokenizer is not None else self._random(_STREAM_TOKENS)
+        self._array: NDArray[np.int64] = np.array(self._stream, dtype=np.int64)
 
     def take(self, length: int) -> list[int]:
         """A prompt of so many tokens."""
@@ -32,6 +36,13 @@ class Prompts:
             start = self._rng.randrange(len(self._stream))
             tokens += self._stream[start : start + length - len(tokens)]
         return tokens
+
+    def some(self, length: int) -> NDArray[np.int64]:
+        """So many tokens for whoever only asks for their number: others may get the same."""
+        if length > len(self._array):
+            self._array = np.resize(self._array, 2 * length)
+        start = self._rng.randrange(len(self._array) - length + 1)
+        return self._array[start : start + length]
 
     def _random(self, count: int) -> list[int]:
         return [self._rng.randrange(self._vocab_size) for _ in range(count)]

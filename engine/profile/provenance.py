@@ -18,6 +18,7 @@ from blis_py.errors import InputError
 from blis_py.latency.hf_config import ConfigFile
 from blis_py.latency.profiles import find_profile
 from engine.models.config import find_config
+from engine.revision import revision
 
 _CLOCKS = {"sm": "clocks.sm", "sm_max": "clocks.max.sm", "memory": "clocks.mem"}
 
@@ -25,11 +26,11 @@ _CLOCKS = {"sm": "clocks.sm", "sm_max": "clocks.max.sm", "memory": "clocks.mem"}
 def machine(device: torch.device) -> dict[str, Any]:
     """Device, clocks, driver, versions and the commit measured; what is not known is absent."""
     known: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
         "device_kind": device.type,
         "torch": str(torch.__version__),
         "triton": _version("triton"),
-        "engine_commit": engine_commit(),
+        "engine_commit": revision(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
     if device.type == "cuda":
@@ -74,20 +75,11 @@ def device_name(known: Mapping[str, Any]) -> str:
         return _slug(known["device"])
 
 
-def engine_commit() -> str:
-    """The commit this engine was checked out from, with a mark if files were changed since; "" = unknown."""
-    commit = _output("git", "rev-parse", "HEAD")
-    changed = commit and _output(
-        "git", "status", "--porcelain", "--untracked-files=no", "--", ".", "../blis_py"
-    )
-    return f"{commit}-changed" if changed else commit
-
-
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
-def _processor() -> str:
+def processor() -> str:
     """The model of the CPU, as far as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -114,9 +106,8 @@ def _version(package: str) -> str:
 
 def _output(*command: str) -> str:
     """What a command prints; nothing where there is no such command or it fails."""
-    here = Path(__file__).resolve().parents[1]
     try:
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -107,11 +108,12 @@ def profile(
 
     Args:
         folder: where to write; `None` = by device and model under `profiles/fits`.
-        budget_s: begin no further round after so many seconds; see `engine.profile.campaign.measure`.
+        budget_s: stop after so many seconds, loading and warming up included; one visit is always made.
 
     Raises:
         InputError: a model or settings that cannot work; the folder holds another measurement.
     """
+    began_s = time.monotonic()
     device = pick_device(config.device)
     if device.type == "cpu":
         torch.set_num_threads(1)
@@ -127,16 +129,20 @@ def profile(
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
     bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
     store = Store(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
-    complete = measure(
-        bench,
-        shapes,
-        unchanging,
-        store,
-        rounds=effort.rounds,
-        seed=config.seed,
-        budget_s=budget_s,
-        progress=progress,
-    )
+    left_s = None if budget_s is None else budget_s - (time.monotonic() - began_s)
+    try:
+        complete = measure(
+            bench,
+            shapes,
+            unchanging,
+            store,
+            rounds=effort.rounds,
+            seed=config.seed,
+            budget_s=left_s,
+            progress=progress,
+        )
+    finally:
+        store.fold()
     if loaded.diffusion and config.load_format == "safetensors":  # random weights have no answers to give
         _count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
     text = yaml.safe_dump(store.samples.meta, sort_keys=False, allow_unicode=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 SLACK_STEPS = 4
@@ -94,47 +93,4 @@ def fits(shape: Shape, limits: Limits) -> bool:
     contexts, more = shape.contexts, shape.steps + SLACK_STEPS
     if min(contexts) < 1 or min(shape.decodes, default=2) < 2 or max(contexts) + more > limits.max_model_len:
         return False
-    blocks = sum(-(-(context + more) // limits.block_size) for context in contexts)
-    return blocks <= limits.num_kv_blocks and filling(shape.decodes, limits) is not None
-
-
-def filling(contexts: Sequence[int], limits: Limits) -> list[int] | None:
-    """Prompt lengths with which sequences that come at once all decode at these contexts at the same time.
-
-    They do so in the second step in which all of them decode: one leads to it. Prompts are computed in
-    order, under the token budget; those that are done decode meanwhile, so the first are begun with less.
-    `None` where that takes longer than some context is long.
-    """
-    contexts = [context - 1 for context in contexts]
-    prompts = list(contexts)
-    for _ in range(20 if contexts else 0):
-        done = _completion_steps(prompts, limits)
-        if done is None:
-            return None
-        begun = [context - (done[-1] - step) for context, step in zip(contexts, done, strict=True)]
-        if min(begun) < 1:
-            return None
-        if begun == prompts:
-            return prompts
-        prompts = begun
-    return prompts  # off by a step somewhere: the step log says what was measured
-
-
-def _completion_steps(prompts: Sequence[int], limits: Limits) -> list[int] | None:
-    """The step in which each prompt is complete, when running sequences go first and others in order."""
-    done: list[int] = []
-    left, step, chunk = list(prompts), 0, limits.chunk or limits.max_num_batched_tokens
-    while len(done) < len(prompts):
-        budget = limits.max_num_batched_tokens - len(done)
-        if budget < 1:
-            return None
-        index = len(done)
-        while index < len(left) and budget:
-            tokens = min(left[index], budget, chunk)
-            left[index] -= tokens
-            budget -= tokens
-            index += 1
-        while len(done) < len(left) and left[len(done)] == 0:
-            done.append(step)
-        step += 1
-    return done
+    return sum(-(-(context + more) // limits.block_size) for context in contexts) <= limits.num_kv_blocks

@@ -1,4 +1,4 @@
-"""Samples on disk, round by round, so that a measurement that was broken off goes on where it stopped."""
+"""Samples on disk, visit by visit, so that a measurement that was broken off goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -11,54 +11,117 @@ import numpy as np
 
 from blis_py.calibrate.samples import StepSamples, joined, read_samples, write_samples
 from blis_py.errors import InputError
+from engine.profile.journal import ROUND, Journal, Progress, read_journal
 
-SAMPLES = "samples.csv.gz"
+SAMPLES, JOURNAL = "samples.csv.gz", "samples.journal.csv"
 
 
 class Store:
-    """The file of samples of one profile. What is in it is kept; only whole rounds are added.
+    """The samples of one profile. What is in it is kept; only whole visits are added.
+
+    New visits go to a journal, which `fold` makes part of the file of samples.
 
     Args:
         folder: made if need be.
-        meta: where and what is being measured; its `settings` must be those of the file, if there is one.
+        meta: where and what is being measured; its `settings` must be those of what is there, if anything is.
 
     Raises:
-        InputError: the file is of another measurement, or damaged.
+        InputError: what is there is of another measurement, or damaged.
     """
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
         self.path = folder / SAMPLES
+        self._journal = Journal(folder / JOURNAL)
         self._meta = meta
-        self.samples = joined([], {**meta, "rounds": 0})
+        self._parts = [joined([], {**meta, "rounds": 0, "visits": 0})]
+        self.progress = Progress()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
                 "cannot be made", file=folder, value=error.strerror, fix="choose --out"
             ) from None
-        if self.path.exists():
-            found = read_samples(self.path)
+        found = recovered(folder)
+        if found is not None:
             _check(self.path, found.meta.get("settings", {}), meta["settings"])
-            self.samples = found
+            self._parts, self.progress = [found], Progress.told_by(found.meta)
+            self.fold()
+
+    @property
+    def samples(self) -> StepSamples:
+        """All there are, and what is to be said of them."""
+        if len(self._parts) > 1:
+            self._parts = [told(joined(self._parts), self._meta, self.progress)]
+        return self._parts[0]
 
     @property
     def rounds(self) -> int:
-        """Rounds measured so far."""
-        return int(self.samples.meta["rounds"])
+        """Complete rounds measured so far."""
+        return self.progress.rounds
 
-    def add(self, parts: list[StepSamples]) -> None:
-        """One more round; the file is replaced as a whole."""
-        self.samples = samples = self._told(joined([self.samples, *parts]), self.rounds + 1)
-        half_written = self.path.with_name(f"unfinished-{SAMPLES}")
-        write_samples(samples, half_written)
-        os.replace(half_written, self.path)
+    def add(self, samples: StepSamples) -> None:
+        """One more visit; on disk when this returns."""
+        self._journal.add(samples, self._parts[0].meta)
+        self._parts.append(samples)
+        self.progress = Progress(self.progress.rounds, self.progress.visits + 1)
 
-    def _told(self, samples: StepSamples, rounds: int) -> StepSamples:
-        """With what is to be said of these samples."""
-        counts = dict(sorted(Counter(samples["source"].tolist()).items()))
-        summary = {"steps": len(samples), "shapes": _shapes(samples), **counts}
-        meta = {**self._meta, "rounds": rounds, "counts": summary, "drift": round(drift(samples), 4)}
-        return StepSamples(meta, samples.table)
+    def end_round(self, samples: StepSamples) -> None:
+        """The last of a round, and with the visits since the one before it is complete."""
+        self._journal.add(samples, self._parts[0].meta, ROUND)
+        self._parts.append(samples)
+        self.progress = Progress(self.progress.rounds + 1)
+
+    def fold(self) -> None:
+        """The file of samples has everything from now on."""
+        if self._journal.path.exists():
+            self._parts = [told(joined(self._parts), self._meta, self.progress)]
+            _replace(self.path, self._parts[0])
+            self._journal.drop()
+
+
+def recovered(folder: Path) -> StepSamples | None:
+    """What a folder has, from file and journal; `None` if nothing was measured.
+
+    Raises:
+        InputError: one of them is damaged.
+    """
+    path = folder / SAMPLES
+    whole = read_samples(path) if path.exists() else None
+    found = read_journal(folder / JOURNAL)
+    if found is None:
+        return whole
+    samples, progress = found
+    begun = Progress() if whole is None else Progress.told_by(whole.meta)
+    if Progress.told_by(samples.meta) != begun:
+        return whole  # it stands in the file already
+    parts = [samples] if whole is None else [whole, samples]
+    return told(joined(parts), samples.meta, progress)
+
+
+def fold(folder: Path) -> Path | None:
+    """Makes the journal that a broken measurement left part of its file of samples; returns the file, if any.
+
+    Raises:
+        InputError: one of them is damaged.
+    """
+    path, samples = folder / SAMPLES, recovered(folder)
+    if samples is not None and (folder / JOURNAL).exists():
+        _replace(path, samples)
+        (folder / JOURNAL).unlink()
+    return path if path.exists() else None
+
+
+def told(samples: StepSamples, meta: dict[str, Any], progress: Progress) -> StepSamples:
+    """With what is to be said of these samples."""
+    counts = dict(sorted(Counter(samples["source"].tolist()).items()))
+    summary = {
+        "rounds": progress.rounds,
+        "visits": progress.visits,
+        "counts": {"steps": len(samples), "shapes": _shapes(samples), **counts},
+        "launch_bound": int(samples["launch_bound"].sum()),
+        "drift": round(drift(samples), 4),
+    }
+    return StepSamples({**meta, **summary}, samples.table)
 
 
 def found_meta(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -67,12 +130,17 @@ def found_meta(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: they were measured with other settings, or are damaged.
     """
-    path = folder / SAMPLES
-    if not path.exists():
+    samples = recovered(folder)
+    if samples is None:
         return {}
-    meta = read_samples(path).meta
-    _check(path, meta.get("settings", {}), settings)
-    return meta
+    _check(folder / SAMPLES, samples.meta.get("settings", {}), settings)
+    return samples.meta
+
+
+def _replace(path: Path, samples: StepSamples) -> None:
+    half_written = path.with_name(f"unfinished-{SAMPLES}")
+    write_samples(samples, half_written)
+    os.replace(half_written, path)
 
 
 def _check(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from profile_cases import AR, DIFFUSION
 
 from blis_py.calibrate.samples import medians, read_samples
 from blis_py.cli import main
-from engine.profile.provenance import device_name, engine_commit, machine, model_facts, model_name
+from engine.profile.provenance import device_name, machine, model_facts, model_name
+from engine.revision import revision
 
 QUICK = ["engine", "profile", "--quick", "--no-fit", "--device", "cpu", "--max-num-seqs", "2"]
 QUICK += ["--num-kv-blocks", "120"]
@@ -51,7 +52,11 @@ def test_the_same_command_goes_on_and_another_one_is_refused(
     common = [*QUICK, "--model", AR, "--out", str(tmp_path)]
     assert main([*common, "--rounds", "1"]) == 0
     assert main([*common, "--budget", "0.001"]) == 0
-    assert read_samples(tmp_path / "samples.csv.gz").meta["rounds"] == 2
+    meta = read_samples(tmp_path / "samples.csv.gz").meta
+    assert (meta["rounds"], meta["visits"]) == (1, 1)
+    assert main(common) == 0
+    meta = read_samples(tmp_path / "samples.csv.gz").meta
+    assert (meta["rounds"], meta["visits"]) == (2, 0)
     capsys.readouterr()
     assert main([*common, "--seed", "5"]) == 2
     assert "seed" in capsys.readouterr().err
@@ -124,7 +129,7 @@ def test_a_pace_is_two_times(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_rounds_that_are_missing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [*QUICK, "--model", AR, "--out", str(tmp_path), "--budget", "0.001"]
     assert main(common) == 0
-    assert "1 of 2 rounds measured" in capsys.readouterr().err
+    assert "0 of 2 rounds measured and 1 visits of the next" in capsys.readouterr().err
 
 
 def test_a_diffusion_model_gets_rounds_instead_of_steps(tmp_path: Path) -> None:
@@ -180,4 +185,4 @@ def test_nothing_unknown_is_told_of_the_machine() -> None:
     assert known["device_kind"] == "cpu"
     assert "driver" not in known
     assert "" not in known.values()
-    assert known.get("engine_commit", "") == engine_commit()
+    assert known.get("engine_commit", "") == revision()

@@ -10,7 +10,7 @@ from blis_py.errors import InputError
 from engine.profile.diffusion_plan import plan_rounds, sentinel_round
 from engine.profile.families import shares, spaced
 from engine.profile.plan import plan, sentinel
-from engine.profile.shapes import GRIDS, Limits, Shape, filling, fits
+from engine.profile.shapes import GRIDS, Limits, Shape, fits
 
 SMALL = Limits(16, 256, 512, 400, 16)
 FULL, QUICK = GRIDS["full"], GRIDS["quick"]
@@ -122,16 +122,9 @@ def test_no_room_at_all_is_one_clear_error() -> None:
     assert plan_rounds(replace(SMALL, block_size=32, max_model_len=64), 32, FULL)
 
 
-def test_prompts_that_are_filled_one_after_another_begin_shorter() -> None:
-    """Budget 10: the first is done in step 0 and decodes for two steps while the others are filled; then
-    one more step leads to the contexts asked for."""
-    assert filling((9, 9, 9), Limits(8, 10, 100, 100, 16)) == [6, 7, 8]
-
-
-def test_sequences_that_outgrow_their_contexts_while_others_are_filled_cannot_be_had() -> None:
-    limits = Limits(8, 8, 200, 200, 16)
-    assert filling((3, 180), limits) is None
-    assert not fits(Shape("skewed", (3, 180)), limits)
+def test_contexts_of_any_lengths_go_together() -> None:
+    """Sequences are placed at their contexts, so none outgrows its own while another is filled."""
+    assert fits(Shape("skewed", (3, 180)), Limits(8, 8, 200, 200, 16))
 
 
 def test_numbers_are_spaced_by_a_common_ratio_from_end_to_end() -> None:

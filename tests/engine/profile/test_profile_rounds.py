@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 from profile_cases import DIFFUSION, small_copy
 
 from blis_py.calibrate.samples import StepSamples
+from blis_py.core.token_keys import token_keys
 from engine.config import EngineConfig
 from engine.diffusion.blocks import Algorithm
 from engine.diffusion.build import build_diffusion_engine
@@ -77,6 +79,20 @@ def test_prompts_beside_blocks_and_alone_have_their_past(bench: RoundBench) -> N
     alone = bench.visit(RoundShape(prefills=((64, 128),), rounds=1))
     assert column(alone, "prefill_kv_tokens") == [128]
     assert column(alone, "denoise_blocks") == [0]
+
+
+def test_a_commit_names_the_page_it_completes_not_those_of_the_context(
+    bench: RoundBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+
+    def noting(tokens: list[int], *rest: Any) -> list[bytes]:
+        hashed.append(len(tokens))
+        return token_keys(tokens, *rest)
+
+    monkeypatch.setattr("engine.diffusion.engine.token_keys", noting)
+    bench.visit(RoundShape(blocks=(320, 160), masked=2))
+    assert hashed == [32, 32]
 
 
 def test_every_planned_round_is_reached(bench: RoundBench) -> None:

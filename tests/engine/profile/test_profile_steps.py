@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from profile_cases import AR
 
+from blis_py.core.token_keys import token_keys
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.executor import Forward
@@ -106,6 +109,59 @@ def test_measured_steps_run_the_forward_and_those_that_lead_there_do_not(
     monkeypatch.setattr(Forward, "hidden", counting)
     bench.visit(Shape("decode", (200,) * 4, steps=2))
     assert calls == [4, 4, 4]  # one leads, two are measured
+
+
+def count_calls(run: Callable[[], object]) -> int:
+    """Python and C functions called meanwhile."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_what_a_visit_costs_the_host_does_not_depend_on_the_contexts(bench: StepBench) -> None:
+    """Sequences are placed at their contexts: nobody schedules, hashes or tokenizes what leads there."""
+    lengths = (20, 100, 400)
+    shapes = [Shape("decode", (length, length + 5, length + 9), steps=2) for length in lengths]
+    for shape in shapes:
+        bench.visit(shape)
+    short, middle, long = (count_calls(lambda shape=shape: bench.visit(shape)) for shape in shapes)
+    assert max(short, middle, long) < 1.05 * min(short, middle, long)
+
+
+def test_two_steps_of_a_visit_are_not_measured_whatever_the_contexts(
+    bench: StepBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joining and leading."""
+    monkeypatch.setattr("engine.engine.token_keys", None)
+    for contexts in ((30,) * 2, (400, 350, 300, 250, 200, 150, 100, 50)):
+        bench.visit(Shape("decode", contexts, steps=2))
+        assert bench.engine.recorder.steps == 2 + 2
+
+
+def test_a_measured_prompt_is_added_hashed_and_found_in_the_cache_as_in_service(
+    bench: StepBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+
+    def noting(ids: Any, *rest: Any) -> Any:
+        hashed.append(len(ids))
+        return token_keys(ids, *rest)
+
+    monkeypatch.setattr("engine.engine.token_keys", noting)
+    bench.visit(Shape("prefill", prefills=((20, 160), (7, 0))))
+    log = bench.engine.recorder.log()
+    assert hashed[-2:] == [180, 7]
+    assert sorted(log.requests["cached_tokens"])[-1] == 160
+    assert log.steps["admitted_ids"][1] == (1, 2), "they are admitted in the measured step"
 
 
 def test_the_cache_holds_random_numbers_not_zeros(bench: StepBench) -> None:

@@ -1,0 +1,237 @@
+"""Runs jobs of measurements on a GPU, each within its time, and leaves what they found in one folder.
+
+    python benchmarks/gpu/campaign.py [JOB...] --out DIR [--given DIR] [--device cpu] [--again PART...]
+
+`make gpu` calls it; docs/gpu.md tells what the jobs and the files are. A job ends by itself: its parts are
+stopped when their time is over, and have written row by row what they found by then. Whatever ends the
+campaign leaves that, too, and the same command with the same DIR (or with what was in it as `--given`) goes
+on where it stopped. The folder is made to be brought home: few files of modest size, two folders down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import caches
+from jobs import DEFAULT, JOBS, ROOT, SCRIPTS, Job, Part
+from process import ENDING_S, Ended, run
+from rows import RESULTS, Rows
+
+from engine.revision import revision
+
+LOG = "log.txt"
+OVER = ("done", "failed")
+"""States of parts that came to an end of their own."""
+PACKING_S = 6.0
+"""Kept of a job for what comes behind its last part."""
+WITHIN_S = 20.0
+"""What a part that is told its time leaves of it, to begin and to end."""
+LEAST_S = 10.0
+"""With less time than that no part is begun."""
+MOST_FILES, MOST_BYTES = 8, 16 << 20
+"""What can be brought home."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass
+class Campaign:
+    """Where it runs and what it has been told."""
+
+    out: Path
+    cache: Path
+    device: str
+    python: str
+    again: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.stopped = 0
+        """The signal that told it to stop."""
+        self.rows = Rows(self.out, "campaign", {"gpu": gpu_name(self.device), "revision": revision()})
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.environment = {
+            **os.environ,
+            **caches.environment(self.cache),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+            "GPU_REVISION": revision(),
+        }
+        self.packed = caches.content(self.cache)
+
+    def stop(self, number: int, frame: Any) -> None:
+        """A signal handler."""
+        self.stopped = number
+
+    def run_job(self, name: str) -> list[tuple[str, str, float]]:
+        """Its parts, one after another; name, state and seconds of each."""
+        job, told = JOBS[name], []
+        ends_s = time.monotonic() + job.limit_s - PACKING_S
+        print(f"== job {name}, {job.limit_s:.0f} s: {job.brings}", flush=True)
+        for part in self.parts_of(job):
+            state, seconds = self.run_part(name, part, ends_s)
+            told.append((part.name, state, seconds))
+            if self.stopped or state == "no GPU":
+                break
+        self.pack()
+        return told
+
+    def parts_of(self, job: Job) -> Iterator[Part]:
+        for part in job.parts:
+            if self.device == "cuda" or part.on_cpu is not None:
+                yield part
+
+    def run_part(self, job: str, part: Part, ends_s: float) -> tuple[str, float]:
+        """State and seconds."""
+        before = self.rows.before(part.name)
+        if before is not None and part.name not in self.again:
+            print(f"-- {part.name}: {before['state']} before", flush=True)
+            return f"{before['state']} before", 0.0
+        limit_s = min(part.limit_s, ends_s - time.monotonic() - ENDING_S)
+        if limit_s < LEAST_S:
+            print(f"-- {part.name}: no time left", flush=True)
+            return "no time left", 0.0
+        print(f"-- {part.name}, {limit_s:.0f} s at most", flush=True)
+        ended = self.process(part, limit_s)
+        state = "no GPU" if "there is no CUDA device here" in ended.tail else ended.state
+        row = {"job": job, "state": state, "seconds": round(ended.seconds, 1), "exit_status": ended.code}
+        if state in OVER:
+            self.rows.add(part.name, row)
+        else:
+            self.rows.note(part.name, {**row, "error": state})
+        print(f"-- {part.name}: {state} after {ended.seconds:.0f} s", flush=True)
+        if part.compiles:
+            self.pack()
+        return state, ended.seconds
+
+    def process(self, part: Part, limit_s: float) -> Ended:
+        command = part.command if self.device == "cuda" else part.on_cpu
+        assert command is not None
+        places = {"seconds": f"{max(limit_s - WITHIN_S, 1):.0f}", "cores": str(os.cpu_count() or 1)}
+        arguments = [argument.format(**places) if "{" in argument else argument for argument in command]
+        if command[0].startswith(SCRIPTS):
+            arguments += ["--device", self.device, "--out", str(self.out)]
+        with (self.out / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"\n==== {part.name}: {' '.join(arguments)}\n")
+        return run(
+            [self.python, *arguments],
+            environment=self.environment,
+            folder=ROOT,
+            log=self.out / LOG,
+            limit_s=limit_s,
+            interrupted=lambda: self.stopped != 0,
+        )
+
+    def pack(self) -> None:
+        """Compiled kernels, if there are others than before."""
+        there = caches.content(self.cache)
+        if there != self.packed:
+            print(caches.pack(self.cache, self.out), flush=True)
+            self.packed = there
+
+
+def gpu_name(device: str) -> str:
+    """Asked without torch, which would take some of its memory."""
+    if device == "cpu":
+        return device
+    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0")
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return device
+    return told.strip() or device
+
+
+def bring(given: Path, out: Path) -> None:
+    """What an earlier campaign left, where this one goes on; what is here already stays."""
+    for path in sorted(given.rglob("*")):
+        target = out / path.relative_to(given)
+        if path.is_file() and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def problems(out: Path) -> list[str]:
+    """What of the folder could not be brought home."""
+    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    found = [f"{len(files)} files, {MOST_FILES} can be brought home"] if len(files) > MOST_FILES else []
+    for path in files:
+        if len(path.parts) > 3 or not all(_NAME.fullmatch(part) for part in path.parts):
+            found.append(f"{path}: too far down, or an odd name")
+        if (size := (out / path).stat().st_size) > MOST_BYTES:
+            found.append(f"{path}: {size:,} bytes, {MOST_BYTES:,} can be brought home")
+    return found
+
+
+def main() -> int:
+    options = _options()
+    if not revision():
+        print(
+            "nobody knows which revision this is: set GPU_REVISION, or write it to REVISION", file=sys.stderr
+        )
+        return 2
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    if options.given is not None:
+        bring(options.given, out)
+    if unpacked := caches.unpack(out, options.cache):
+        print(unpacked, flush=True)
+    campaign = Campaign(out, options.cache.resolve(), options.device, options.python, tuple(options.again))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, campaign.stop)
+    told = []
+    for name in options.job:
+        told += campaign.run_job(name)
+        if campaign.stopped or (told and told[-1][1] == "no GPU"):
+            break
+    _summary(told, out, options.job)
+    if campaign.stopped:
+        return 128 + campaign.stopped
+    return int(any(not state.startswith("done") for _, state, _ in told))
+
+
+def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> None:
+    """The last lines, which are all that some places keep."""
+    paths = [part.command[0] for job in jobs for part in JOBS[job].parts]
+    try:
+        import gpu_tables
+
+        results = gpu_tables.gathered([out]).only({Path(path).stem for path in paths})
+        print(gpu_tables.draw(results, only_measured=True))
+    except Exception as error:  # no table is worth the rest
+        print(f"no tables: {error!r}", file=sys.stderr)
+    for name, state, seconds in told:
+        print(f"{name:20} {state:14} {seconds:6.0f} s")
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    print(f"{out}: " + ", ".join(f"{p.relative_to(out)} {p.stat().st_size:,}" for p in files))
+    for problem in problems(out):
+        print(f"cannot be brought home: {problem}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("job", nargs="*", default=DEFAULT, help=f"of {' '.join(JOBS)}; default: A B C D")
+    parser.add_argument("--out", type=Path, required=True, help=f"folder for {RESULTS} and the rest")
+    parser.add_argument("--given", type=Path, help="what an earlier campaign left in its folder")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "gpu-cache", help="compiled kernels")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the parts")
+    parser.add_argument("--again", nargs="+", default=[], help="parts to run although they were over")
+    options = parser.parse_args()
+    for name in options.job:
+        if name not in JOBS:
+            parser.error(f"no job {name!r}: there are {', '.join(JOBS)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""What a campaign consists of: jobs, each worth its time alone, and their parts in order.
+
+The limits of the parts of a job may sum to more than its own: whoever is quick leaves time to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = "benchmarks/gpu/"
+AR, DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
+_LIBRARY = "from engine.kernels.cuda import build; print(build.library())"
+_ONE_KERNEL = (
+    "from engine.kernels import aot; from engine.kernels.triton.norm import aot_cases; "
+    "print(aot.compile_case(aot_cases()[0]))"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process.
+
+    `{seconds}` in an argument stands for the time the part has, less what beginning and ending take,
+    `{cores}` for the processor cores there are. A script of this folder is also told the device and where its
+    rows go.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    """Behind the Python interpreter."""
+    limit_s: float
+    on_cpu: tuple[str, ...] | None = None
+    """Instead of `command` where the campaign is rehearsed without a GPU; `None` = left out there."""
+    compiles: bool = False
+    """Compiled kernels are packed when it is over."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Parts that are run one after another, and the time they have together."""
+
+    brings: str
+    limit_s: float
+    parts: tuple[Part, ...]
+
+
+def script(name: str, limit_s: float, *arguments: str, on_cpu: tuple[str, ...] = ()) -> Part:
+    """A script of this folder under its own name; on a CPU with other arguments."""
+    path = f"{SCRIPTS}{name}.py"
+    return Part(name.replace("_", "-"), (path, *arguments), limit_s, (path, *on_cpu))
+
+
+def gpu_tests(limit_s: float) -> tuple[Part, ...]:
+    """The tests that need a GPU, file by file; without one they are skipped, all in one process."""
+    files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+    paths = [str(file.relative_to(ROOT)) for file in files]
+    parts = [
+        Part(
+            f"tests-{file.stem.removeprefix('test_').removesuffix('_gpu')}",
+            (f"{SCRIPTS}gpu_tests.py", path),
+            limit_s,
+        )
+        for file, path in zip(files, paths, strict=True)
+    ]
+    on_cpu = (f"{SCRIPTS}gpu_tests.py", *paths, "--processes", "1")
+    return (replace(parts[0], on_cpu=on_cpu), *parts[1:])
+
+
+def profile(model: str, limit_s: float, on_cpu: bool = False) -> Part:
+    """A profile that goes as far as its time reaches."""
+    path, budget = f"{SCRIPTS}profile_campaign.py", ("--budget", "{seconds}")
+    small = ("--quick", "--rounds", "1", "--max-num-seqs", "2", "--num-kv-blocks", "120")
+    rehearsed = (path, "--model", AR, *budget, "--max-model-len", "256", *small)
+    command = (path, "--model", model, *budget)
+    return Part(f"profile-{model}", command, limit_s, rehearsed if on_cpu else None)
+
+
+JOBS: dict[str, Job] = {
+    "A": Job(
+        "the machine, its bandwidth, compiled kernels, and whether the tests pass",
+        420,
+        (
+            script("probe", 60),
+            script("bandwidth", 60),
+            Part("warm", ("-m", "engine.kernels.warm", "--jobs", "{cores}"), 200, ("-c", _ONE_KERNEL), True),
+            Part("cuda-library", ("-c", _LIBRARY), 120, compiles=True),
+            *gpu_tests(120),
+        ),
+    ),
+    "B": Job(
+        "attention and every other kernel beside its floor",
+        360,
+        (script("attention", 200), script("ops", 200)),
+    ),
+    "C": Job(
+        "whole decode steps beside their floor, and attention under other launch settings",
+        360,
+        (
+            script(
+                "decode_steps",
+                260,
+                *("--model", "qwen3-8b", "llama-3.1-8b", "qwen3-0.6b"),
+                on_cpu=("--model", AR, "--batch", "1", "2", "--context", "24", "--steps", "6"),
+            ),
+            replace(script("attention", 200, "--only", "sweep", on_cpu=("--only", "sweep")), name="sweep"),
+        ),
+    ),
+    "D": Job(
+        "step-time profiles, and block diffusion",
+        360,
+        (
+            profile("qwen3-8b", 190, on_cpu=True),
+            profile("qwen3-0.6b", 95),
+            script(
+                "diffusion",
+                120,
+                *("--slots", "4", "16"),
+                on_cpu=("--model", DIFFUSION, "--slots", "2", "--requests-per-slot", "1"),
+            ),
+        ),
+    ),
+    "E": Job(
+        "throughput beside plain generation, where kernels spend their time, memory errors and races",
+        480,
+        (
+            script(
+                "throughput",
+                170,
+                on_cpu=("--model", AR, "--requests", "4", "--batch", "2", "--longest", "16"),
+            ),
+            script(
+                "kernel_profile",
+                90,
+                on_cpu=("--model", AR, "--batch", "2", "--context", "16", "--prompt", "32", "--steps", "2"),
+            ),
+            script("sanitizer", 240, "--seconds", "58", on_cpu=("--tool", "memcheck")),
+        ),
+    ),
+}
+"""In the order of their worth."""
+DEFAULT = ("A", "B", "C", "D")

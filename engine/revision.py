@@ -1,0 +1,50 @@
+"""Which revision of the code this is, with git or without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_CODE = ("engine", "blis_py", "benchmarks")
+CHANGED = "-changed"
+"""At the end of a revision: files were changed since, so it may be any code."""
+
+
+def revision() -> str:
+    """The commit this engine was checked out from, with a mark if files were changed since; "" = unknown.
+
+    Where there is no git or no repository, somebody else has to know: `$GPU_REVISION`, which wins, or a file
+    `REVISION` beside the packages.
+    """
+    told = os.environ.get("GPU_REVISION", "").strip()
+    return told or _checked_out() or _noted()
+
+
+def _noted() -> str:
+    try:
+        return (ROOT / "REVISION").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _checked_out() -> str:
+    """Of the repository that this package is part of, not of one around it."""
+    top = _git("rev-parse", "--show-toplevel")
+    if not top or Path(top).resolve() != ROOT:
+        return ""
+    commit = _git("rev-parse", "HEAD")
+    changed = commit and _git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
+    return commit + CHANGED if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    """What git prints; nothing where there is no git or no repository."""
+    try:
+        done = subprocess.run(
+            ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

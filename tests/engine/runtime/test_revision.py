@@ -1,0 +1,68 @@
+"""Which revision it is, with git or without."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine import revision as module
+
+GIT = ["git", "-c", "user.name=x", "-c", "user.email=x@example.com"]
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the module in its package, and no repository around it."""
+    monkeypatch.delenv("GPU_REVISION", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    folder = tmp_path / "copy"
+    (folder / "engine").mkdir(parents=True)
+    (folder / "engine" / "__init__.py").write_text("")
+    (folder / "blis_py").mkdir()
+    shutil.copy(module.__file__, folder / "engine" / "revision.py")
+    return folder
+
+
+def told(folder: Path) -> str:
+    code = "from engine.revision import revision; print(revision())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*GIT, *command], cwd=folder, check=True)
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_without_a_repository_a_file_or_the_environment_knows(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert told(copy) == ""
+    (copy / "REVISION").write_text("v1-5-gabc\n")
+    assert told(copy) == "v1-5-gabc"
+    monkeypatch.setenv("GPU_REVISION", "v2")
+    assert told(copy) == "v2"
+
+
+def test_a_checkout_is_its_commit_and_says_whether_files_were_changed_since(copy: Path) -> None:
+    found = commit(copy)
+    (copy / "REVISION").write_text("of some export")
+    assert told(copy) == found
+    (copy / "engine" / "revision.py").write_text((copy / "engine" / "revision.py").read_text() + "\n")
+    assert told(copy) == f"{found}-changed"
+
+
+def test_the_repository_of_somebody_else_around_a_copy_tells_nothing(copy: Path) -> None:
+    (copy.parent / "file").write_text("")
+    commit(copy.parent)
+    assert told(copy) == ""
