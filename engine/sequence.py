@@ -67,7 +67,7 @@ class Sequence:
         self.prompt = prompt
         self.output_ids: list[int] = []
         """Tokens emitted so far; the one that ended it included."""
-        self.prompt_ids: NDArray[np.int64] = np.array(prompt_ids, dtype=np.int64)
+        self.prompt_ids: NDArray[np.int64] = np.asarray(prompt_ids, dtype=np.int64)
         self.params = params
         self.seed = seed
         self.stop_ids = stop_ids

@@ -135,9 +135,11 @@ class StepBench:
         if not shape.decodes:
             engine.add_request(self._prompts.take(1), _ONE_TOKEN)
         else:
-            for context in shape.decodes:
-                engine.place_request(self._prompts.some(context - 1), _ENDLESS)
+            some, place = self._prompts.some, engine.place_request
+            placed = [place(some(context - 1), _ENDLESS) for context in shape.decodes]
             self._skip()
+            for sequence in placed:
+                sequence.table_changed = False  # its pages are no others than those it joined with
         engine.step()
 
     def _skip(self) -> None:
