@@ -1,4 +1,7 @@
-"""The `blis` command: stdout is data, stderr is talk; exits 0, 1 failure, 2 bad input, 130 interrupted."""
+"""The `blis` command: stdout is data, stderr is talk.
+
+Exit codes: 0, 1 failure, 2 bad input, 130 interrupted, 143 terminated.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ import typer
 from blis_py import __version__
 from blis_py.cli.command import add
 from blis_py.errors import InputError
+from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
 
-OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILURE, BAD_INPUT = 0, 1, 2
 
 _VERBS = ("run", "replay", "calibrate", "parity")
 _NOT_YET = ("observe", "convert", "compose", "sweep", "plan", "explain", "report")
@@ -33,13 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(_one_line(error), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILURE
+    except Terminated:
+        code = TERMINATED
     except OSError as error:
-        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", FAILURE)
-    if code == INTERRUPTED:
-        print("interrupted", file=sys.stderr)
+        return _cannot(error)
+    except MemoryError as error:
+        return _complain(f"not enough memory: {error}", FAILURE)
+    except Exception as error:
+        from blis_py.cli.crash import report
+
+        return _complain(report(error), FAILURE)
+    if code in (INTERRUPTED, TERMINATED):
+        print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr)
     return code
 
 
@@ -99,6 +108,15 @@ def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo")) -
             result.append(flag)
         result.append(argument)
     return result
+
+
+def _cannot(error: OSError) -> int:
+    """A file could not be read or written; where none is named, it is standard output."""
+    if error.filename is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again in the end
+        if isinstance(error, BrokenPipeError):
+            return FAILURE  # whoever read it has seen enough
+    return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILURE)
 
 
 def _complain(message: str, code: int) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.options import Flags
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
-from blis_py.result import Result, to_json, writable
+from blis_py.result import Result, to_json
 
 
 def _table(result: Result) -> None:
@@ -38,6 +37,9 @@ def _blis(result: Result) -> None:
     sys.stdout.write(to_json(result.blis()))
 
 
+if TYPE_CHECKING:
+    from blis_py.outputs.staging import Outputs
+
 FORMATS: dict[str, Callable[[Result], None]] = {"table": _table, "json": _json, "vllm": _vllm, "blis": _blis}
 
 
@@ -50,14 +52,22 @@ def check_format(name: str | None) -> str:
     return name
 
 
-def show(result: Result, style: str) -> None:
-    """The result on stdout, and nothing else there."""
-    FORMATS[style](result)
-    sys.stdout.flush()
+def show_and_write(result: Result, style: str, flags: Flags) -> None:
+    """The result on stdout, and nothing else there, then in the files asked for.
+
+    So that it is not lost, it is printed if it cannot be written, and written if it cannot be printed.
+    """
+    try:
+        FORMATS[style](result)
+        sys.stdout.flush()
+    finally:
+        _write_files(result, flags)
 
 
 def check_writable(flags: Flags) -> None:
     """Refuses, before anything is simulated, what could not be written afterwards."""
+    from blis_py.outputs.places import check_file, writable
+
     if "--out" in flags:
         writable(flags["--out"], force=flags.get("--force", False))
     style = flags.get("--format")
@@ -69,26 +79,26 @@ def check_writable(flags: Flags) -> None:
         if "--out" not in flags:
             raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
     for name in ("--metrics-path", "--results-path"):
-        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
-            raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
+        if name in flags:
+            check_file(flags[name], name)
 
 
-def write_files(result: Result, flags: Flags) -> None:
-    """Everything asked for besides stdout."""
-    if "--out" in flags:
-        result.save(
-            flags["--out"],
-            force=flags.get("--force", False),
-            plots="--no-plots" not in flags,
-            itl="--record-itl" in flags,
-        )
-    if "--metrics-path" in flags:
-        _write(flags["--metrics-path"], result.blis(requests=True))
-    if "--results-path" in flags:
-        from blis_py.report.blis import blis_results
+def _write_files(result: Result, flags: Flags) -> None:
+    """All of them, or none."""
+    if not {"--out", "--metrics-path", "--results-path"} & flags.keys():
+        return
+    from blis_py.outputs.staging import Outputs
+    from blis_py.report.blis import blis_results
 
-        _write(flags["--results-path"], blis_results(result.record))
+    with Outputs() as outputs:
+        if "--out" in flags:
+            folder = outputs.folder(flags["--out"], force=flags.get("--force", False))
+            result.fill(folder, plots="--no-plots" not in flags, itl="--record-itl" in flags)
+        if "--metrics-path" in flags:
+            _write(outputs, flags["--metrics-path"], result.blis(requests=True))
+        if "--results-path" in flags:
+            _write(outputs, flags["--results-path"], blis_results(result.record))
 
 
-def _write(path: str, data: Any) -> None:
-    Path(path).write_text(to_json(data, indent=None), encoding="utf-8")
+def _write(outputs: Outputs, path: str, data: Any) -> None:
+    outputs.file(path).write_text(to_json(data, indent=None), encoding="utf-8")

@@ -14,6 +14,7 @@ from typing import Any
 from blis_py import data
 from blis_py.errors import InputError
 from blis_py.latency.fitted_terms import TERMS
+from blis_py.outputs.staging import write_text
 
 SCHEMA = 1
 """Of the `fit` section; raised whenever a key changes its meaning."""
@@ -212,10 +213,9 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }
     target = Path(folder) / FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in meta.items() if key != "fit"}
     text = yaml.safe_dump({**kept, "fit": fit}, sort_keys=False, allow_unicode=True, width=110)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
     return target
 
 

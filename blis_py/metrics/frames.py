@@ -18,6 +18,7 @@ from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.latencies import PER_REQUEST, latencies
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.outputs.staging import replacing
 from blis_py.workload.table import Ints, Labels
 
 if TYPE_CHECKING:
@@ -157,8 +158,11 @@ def _characters(column: Column, part: slice) -> csv_bytes.Characters:
 
 @contextmanager
 def _binary_file(path: Path) -> Iterator[BinaryFile]:
-    """A file to write to; gzip without the time of day in its header, so that the bytes are the same."""
-    with path.open("wb") as raw:
+    """A file to write to, in its place when it is whole.
+
+    Gzip has no time of day in its header, so that the bytes are the same.
+    """
+    with replacing(path) as file, file.open("wb") as raw:
         if path.suffix != ".gz":
             yield raw
             return

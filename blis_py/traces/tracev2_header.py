@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.outputs.staging import write_text
 
 Keys = Mapping[str, Any]
 """Key -> the type of its value, a nested table of keys, or `dict` for anything nested."""
@@ -118,4 +119,4 @@ def write_header(
         header["workload_spec"] = workload
     if server:
         header["server"] = dict(server)
-    path.write_text(yaml.safe_dump(header, sort_keys=False), encoding="utf-8")
+    write_text(path, yaml.safe_dump(header, sort_keys=False))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
 from blis_py.workload.table import Content, Ints, RequestTable
@@ -76,13 +77,15 @@ def write(
     _check_prefixes(table, csv_path)
     measured = record if record is None or isinstance(record, Measured) else _of_run(record)
     columns = _standard(table, measured) | _ours(table)
-    write_header(header_path, mode=mode, seed=seed, workload=workload, server=server)
-    with writing(csv_path) as text:
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(columns)
-        for start in range(0, len(table), ROWS_AT_ONCE):
-            piece = slice(start, min(start + ROWS_AT_ONCE, len(table)))
-            rows.writerows(zip(*(cells(piece) for cells in columns.values()), strict=False))
+    with Outputs() as outputs:
+        header = outputs.file(header_path)
+        write_header(header, mode=mode, seed=seed, workload=workload, server=server)
+        with writing(outputs.file(csv_path)) as text:
+            rows = csv.writer(text, lineterminator="\n")
+            rows.writerow(columns)
+            for start in range(0, len(table), ROWS_AT_ONCE):
+                piece = slice(start, min(start + ROWS_AT_ONCE, len(table)))
+                rows.writerows(zip(*(cells(piece) for cells in columns.values()), strict=False))
 
 
 def _check_names(table: RequestTable, path: Path) -> None:
