@@ -40,6 +40,8 @@ def _blis(result: Result) -> None:
 if TYPE_CHECKING:
     from blis_py.outputs.staging import Outputs
 
+_FILES = {"--out", "--metrics-path", "--results-path"}
+"""What is written besides stdout."""
 FORMATS: dict[str, Callable[[Result], None]] = {"table": _table, "json": _json, "vllm": _vllm, "blis": _blis}
 
 
@@ -66,10 +68,6 @@ def show_and_write(result: Result, style: str, flags: Flags) -> None:
 
 def check_writable(flags: Flags) -> None:
     """Refuses, before anything is simulated, what could not be written afterwards."""
-    from blis_py.outputs.places import check_file, writable
-
-    if "--out" in flags:
-        writable(flags["--out"], force=flags.get("--force", False))
     style = flags.get("--format")
     if "--intervals" in flags and style not in (None, "table", "json"):
         raise InputError(
@@ -78,14 +76,25 @@ def check_writable(flags: Flags) -> None:
     for name in {"--force", "--no-plots", "--record-itl"} & flags.keys():
         if "--out" not in flags:
             raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
-    for name in ("--metrics-path", "--results-path"):
-        if name in flags:
-            check_file(flags[name], name)
+    if _FILES & flags.keys():
+        _check_places(flags)
+
+
+def _check_places(flags: Flags) -> None:
+    from blis_py.outputs.places import check_file, writable
+
+    if "--out" in flags:
+        writable(flags["--out"], force=flags.get("--force", False))
+    for name in sorted(_FILES & flags.keys() - {"--out"}):
+        check_file(flags[name], name)
+    metrics, results = flags.get("--metrics-path"), flags.get("--results-path")
+    if metrics is not None and metrics == results:
+        raise InputError("is the file of --metrics-path, too", key="--results-path", value=results)
 
 
 def _write_files(result: Result, flags: Flags) -> None:
     """All of them, or none."""
-    if not {"--out", "--metrics-path", "--results-path"} & flags.keys():
+    if not _FILES & flags.keys():
         return
     from blis_py.outputs.staging import Outputs
     from blis_py.report.blis import blis_results

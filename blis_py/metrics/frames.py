@@ -18,7 +18,6 @@ from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.latencies import PER_REQUEST, latencies
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.outputs.staging import replacing
 from blis_py.workload.table import Ints, Labels
 
 if TYPE_CHECKING:
@@ -162,6 +161,8 @@ def _binary_file(path: Path) -> Iterator[BinaryFile]:
 
     Gzip has no time of day in its header, so that the bytes are the same.
     """
+    from blis_py.outputs.staging import replacing
+
     with replacing(path) as file, file.open("wb") as raw:
         if path.suffix != ".gz":
             yield raw

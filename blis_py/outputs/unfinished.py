@@ -6,11 +6,8 @@ What a killed process left is recognised by its name and by nobody's having the 
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
-
-from blis_py.outputs.exchange import finish
 
 PREFIX = ".blis-unfinished-"
 NO_LOCKS = -1
@@ -47,6 +44,10 @@ def sweep(home: Path) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
+    import shutil
+
+    from blis_py.outputs.exchange import finish
+
     lock = _lock(path)
     if lock is None or lock == NO_LOCKS:
         return

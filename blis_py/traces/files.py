@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.outputs.staging import replacing
 from blis_py.workload.table import Ints, Labels
 
 ROWS_AT_ONCE = 1 << 15
@@ -52,6 +51,8 @@ def writing(path: Path) -> Iterator[IO[str]]:
 
     It is in its place when it is whole.
     """
+    from blis_py.outputs.staging import replacing
+
     with ExitStack() as stack:
         target: Any = stack.enter_context(stack.enter_context(replacing(path)).open("wb"))
         if path.suffix == ".gz":

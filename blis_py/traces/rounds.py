@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.outputs.staging import write_text
 from blis_py.traces.files import integers, read_columns, writing
 
 NAME = "block_rounds.csv"
@@ -36,6 +35,8 @@ def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
 def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameters: Mapping[str, Any]) -> None:
     """Writes `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
     import yaml
+
+    from blis_py.outputs.staging import write_text
 
     steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}
     text = "# The rounds of each block as they were measured, final forwards included: commit_rounds is 0.\n"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
-from blis_py.outputs.staging import write_text
 
 Keys = Mapping[str, Any]
 """Key -> the type of its value, a nested table of keys, or `dict` for anything nested."""
@@ -106,6 +105,8 @@ def write_header(
 ) -> None:
     """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`."""
     import yaml
+
+    from blis_py.outputs.staging import write_text
 
     header: dict[str, Any] = {
         "trace_version": 3,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
 from blis_py.workload.table import Content, Ints, RequestTable
@@ -72,6 +71,8 @@ def write(
         InputError: the table cannot be expressed: a prefix without a group, a group whose rows have
             prefixes of different lengths, a name with a carriage return.
     """
+    from blis_py.outputs.staging import Outputs
+
     header_path, csv_path = Path(header_path), Path(csv_path)
     _check_names(table, csv_path)
     _check_prefixes(table, csv_path)
