@@ -36,6 +36,9 @@ class Result:
         self.intervals: Intervals | None = None
         """Error bars, where they have been asked for; see `blis_py.intervals`."""
 
+    def __repr__(self) -> str:
+        return f"Result({self.record!r})"
+
     @property
     def config(self) -> RunConfig:
         return self.simulation.config

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from blis_py.cli.command import add
+from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
@@ -71,15 +71,21 @@ def run_profile(arguments: Sequence[str]) -> int:
     if chosen not in _VERBS and not chosen.startswith("-"):
         fix = f"use {', '.join(_VERBS)}"
         raise InputError("no such command", key="blis profile", value=chosen, fix=fix)
-    app = typer.Typer(help=profile.__doc__, add_completion=False, pretty_exceptions_enable=False)
+    app = profile_app([chosen] if chosen in _VERBS else list(_VERBS), arguments[1:])
+    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+
+
+def profile_app(verbs: Iterable[str] = (), arguments: Sequence[str] = ()) -> typer.Typer:
+    """Some of the verbs; all where none are named."""
+    app = application(profile.__doc__ or "")
 
     @app.callback()
     def group() -> None: ...
 
-    for name in [chosen] if chosen in _VERBS else list(_VERBS):
+    for name in verbs or _VERBS:
         verb, flags = _VERBS[name]
-        add(app, _named(verb, name), (("Profile", flags),), arguments[1:])
-    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+        add(app, _named(verb, name), (("Profile", flags),), arguments)
+    return app
 
 
 def _named(verb: Callable[[Flags], None], name: str) -> Callable[[Flags], None]:

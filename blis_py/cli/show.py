@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from blis_py.result import Result, to_json
 def _table(result: Result) -> None:
     from blis_py.report.table import print_summary
 
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):  # there they have just been read
+    if not _one_place():  # there they have just been read
         print(result.simulation.capacity)
         print(result.simulation.models)
     print_summary(result.summary)
@@ -23,6 +24,14 @@ def _table(result: Result) -> None:
         from blis_py.report.intervals import print_intervals
 
         print_intervals(result.intervals, result.summary["cluster"])
+
+
+def _one_place() -> bool:
+    """Whether stdout and stderr are the same terminal, pipe or file."""
+    try:
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    except (OSError, ValueError):  # no files at all
+        return False
 
 
 def _json(result: Result) -> None:

@@ -66,6 +66,12 @@ class InstanceRecord:
     """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
     in all rounds."""
 
+    def __repr__(self) -> str:
+        return (
+            f"InstanceRecord({len(self.step_end_ns):,} steps, busy {self.busy_ns / 1e9:,.1f} s, "
+            f"{self.preemptions:,} preemptions)"
+        )
+
 
 @dataclass(slots=True)
 class RunRecord:
@@ -116,3 +122,12 @@ class RunRecord:
     def outputs(self) -> Ints:
         """How often something came out of each request: its tokens, or its blocks."""
         return self.emitted_tokens if self.blocks is None else self.blocks
+
+    def __repr__(self) -> str:
+        counts = np.bincount(self.outcome, minlength=len(Outcome))
+        ends = [f"{counts[end]:,} {end.name.lower().replace('_', ' ')}" for end in Outcome if counts[end]]
+        steps = sum(len(instance.step_end_ns) for instance in self.instances)
+        return (
+            f"RunRecord({', '.join(ends) or 'no requests'}; {steps:,} steps in {self.end_ns / 1e9:,.1f} s, "
+            f"instances: {len(self.instances):,})"
+        )

@@ -240,7 +240,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        fix = "pip install 'blis-py[engine]', or use .csv"
+        fix = "pip install pyarrow, or use .csv"
         raise InputError("Parquet needs a package that is not installed", value="pyarrow", fix=fix) from None
     return pyarrow
 
