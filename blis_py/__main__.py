@@ -1,14 +1,24 @@
 """`blis`, which is `python -m blis_py`."""
 
-import gc
-import os
 import sys
 
-from blis_py import native
+from blis_py import stopping
 
 
 def main() -> int:
     """Runs the command line of this process and returns the exit code."""
+    stopping.listen()  # before anything is imported that takes time
+    code = _run()
+    stopping.ignore()
+    return code
+
+
+def _run() -> int:
+    import gc
+    import os
+
+    from blis_py import native
+
     simulates = sys.argv[1:2] in (["run"], ["replay"])
     if simulates:
         native.activate()

@@ -56,6 +56,9 @@ class Simulation:
     diffusion: BlockDiffusion | None = None
     """None = the requests are autoregressive."""
 
+    def __repr__(self) -> str:
+        return f"Simulation({len(self.table):,} requests; {self.models})"
+
     @property
     def models(self) -> str:
         """What is being modelled, and what its step times rest on, in one line."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.config import dump
 from blis_py.config_models import RunConfig
-from blis_py.errors import InputError
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
 
@@ -36,6 +35,9 @@ class Result:
         """What the reader should know before believing the figures."""
         self.intervals: Intervals | None = None
         """Error bars, where they have been asked for; see `blis_py.intervals`."""
+
+    def __repr__(self) -> str:
+        return f"Result({self.record!r})"
 
     @property
     def config(self) -> RunConfig:
@@ -83,32 +85,40 @@ class Result:
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 
+        The folder appears as a whole or not at all; its `complete.json` lists what belongs to it.
+
         Args:
             folder: made if it does not exist.
-            force: write into a folder that already has files.
+            force: replace the result that is there.
             plots: draw as well, which takes a second or two.
             itl: write `itl.csv` too, the time of every token.
 
         Raises:
-            InputError: the folder is not empty and `force` is off.
+            InputError: the folder is not empty and `force` is off, or it holds something else than a result.
         """
-        from blis_py.metrics import write_requests_csv, write_steps_csv
+        from blis_py.outputs.staging import Outputs
 
-        target = writable(folder, force=force)
-        target.mkdir(parents=True, exist_ok=True)
-        (target / "config.yaml").write_text(dump(self.config), encoding="utf-8")
-        (target / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
-        write_requests_csv(self.record, target / "requests.csv")
+        with Outputs() as outputs:
+            self.fill(outputs.folder(folder, force=force), plots=plots, itl=itl)
+        return Path(folder)
+
+    def fill(self, folder: Path, *, plots: bool = True, itl: bool = False) -> None:
+        """Writes what `save` writes into a folder that is there."""
+        from blis_py.metrics import write_requests_csv, write_steps_csv
+        from blis_py.outputs.staging import write_text
+
+        write_text(folder / "config.yaml", dump(self.config))
+        write_text(folder / "summary.json", to_json(self.summary))
+        write_requests_csv(self.record, folder / "requests.csv")
         if any(instance.runs is not None for instance in self.record.instances):
-            write_steps_csv(self.record, target / "steps.csv")
-        self._save_trace(target)
+            write_steps_csv(self.record, folder / "steps.csv")
+        self._save_trace(folder)
         if itl:
-            self._save_itl(target)
+            self._save_itl(folder)
         if plots:
             from blis_py.report.plots import save_plots
 
-            save_plots(self.record, target / "plots")
-        return target
+            save_plots(self.record, folder / "plots")
 
     def _save_trace(self, folder: Path) -> None:
         """The requests and what became of them, for `blis replay --trace FOLDER/trace.csv`."""
@@ -143,21 +153,6 @@ class Result:
         rows = (self.record.emitted_tokens > 0).nonzero()[0]
         times_ns, counts = TokenGaps(self.record).times(rows)
         write_itl(folder / NAME, request_numbers(self.record.table)[rows], counts, times_ns)
-
-
-def writable(folder: str | Path, *, force: bool) -> Path:
-    """The folder, if results may be written there."""
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise InputError("is a file", key="--out", value=str(folder), fix="name a folder")
-    if not force and target.is_dir() and any(target.iterdir()):
-        raise InputError(
-            "folder is not empty",
-            key="--out",
-            value=str(folder),
-            fix="name another, or overwrite with --force",
-        )
-    return target
 
 
 def to_json(data: Any, *, indent: int | None = 2) -> str:

@@ -12,6 +12,7 @@ from blis_py.calibrate.token_times import TRACE_NAMES, read_token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
+from blis_py.outputs.complete import check_complete
 from blis_py.traces.steplog import StepLog, read_step_log
 
 STEP_LOG_NAMES = ("steps.csv.gz", "steps.csv", "steps.parquet")
@@ -87,6 +88,7 @@ def read_prediction(folder: str | Path) -> Prediction:
     from blis_py.traces.tracev2_write import request_numbers
 
     folder = Path(folder)
+    check_complete(folder)
     path = folder / "config.yaml"
     trace = next((p for name in TRACE_NAMES if (p := folder / name).is_file()), None)
     if not path.is_file() or trace is None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
+from blis_py.outputs.complete import check_complete
 from blis_py.traces.files import integers, labels, read_columns
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import Ragged, read_gaps
@@ -94,6 +95,7 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     Raises:
         InputError: no such file, not a TraceV2, or a trace in which no request has token times.
     """
+    check_complete(path)
     file = _trace_at(path)
     times = _read_trace(file, str(path))
     if itl is None:

@@ -1,4 +1,7 @@
-"""The `blis` command: stdout is data, stderr is talk; exits 0, 1 failure, 2 bad input, 130 interrupted."""
+"""The `blis` command: stdout is data, stderr is talk.
+
+Exit codes: 0, 1 failure, 2 bad input, 130 interrupted, 143 terminated.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from importlib import import_module
 import typer
 
 from blis_py import __version__
-from blis_py.cli.command import add
+from blis_py.cli.command import add, application
 from blis_py.errors import InputError
+from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
 
-OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-_VERBS = ("run", "replay", "calibrate", "parity")
+VERBS = ("run", "replay", "calibrate", "parity")
+FURTHER = ("profile", "engine")
+"""Verbs that have verbs of their own."""
 _NOT_YET = ("observe", "convert", "compose", "sweep", "plan", "explain", "report")
 _COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 """The base of what typer raises about a command line; its public name depends on typer's version."""
@@ -33,21 +39,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(_one_line(error), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILURE
+    except Terminated:
+        code = TERMINATED
     except OSError as error:
-        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", FAILURE)
-    if code == INTERRUPTED:
-        print("interrupted", file=sys.stderr)
+        return _cannot(error)
+    except MemoryError as error:
+        return _complain(f"not enough memory: {error}", FAILURE)
+    except Exception as error:
+        from blis_py.cli.crash import report
+
+        return _complain(report(error), FAILURE)
+    if code in (INTERRUPTED, TERMINATED):
+        print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr)
     return code
 
 
 def _dispatch(arguments: list[str]) -> int:
     """Runs the verb; typer turns an interrupt into its exit code."""
+    if os.environ.get("_BLIS_COMPLETE"):
+        from blis_py.cli.completion import complete
+
+        return complete()
     verb = arguments[0]
     if verb in _NOT_YET:
-        raise InputError(f"`blis {verb}` is not available yet", fix=f"there are {', '.join(_VERBS)}")
+        raise InputError(f"`blis {verb}` is not available yet", fix=_there_are())
     if verb == "engine":
         from blis_py.cli.engine import run_engine
 
@@ -56,28 +71,37 @@ def _dispatch(arguments: list[str]) -> int:
         from blis_py.cli.profile import run_profile
 
         return run_profile(arguments[1:])
-    if verb in _VERBS:
-        app = _app([verb], arguments[1:])
+    if verb in VERBS:
+        app = app_of([verb], arguments[1:])
         return app(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK
-    return _everything()(args=arguments, prog_name="blis", standalone_mode=False) or OK
+    if not verb.startswith("-"):
+        near = get_close_matches(verb, (*VERBS, *FURTHER), n=1)
+        raise InputError(
+            f"no such command {verb!r}", fix=f"did you mean {near[0]}?" if near else _there_are()
+        )
+    return everything()(args=arguments, prog_name="blis", standalone_mode=False) or OK
 
 
-def _app(verbs: Sequence[str], arguments: Sequence[str] = ()) -> typer.Typer:
-    """Some of the verbs. One alone is the whole application: the others need not be imported."""
-    app = typer.Typer(
-        help="Simulate clusters that serve large language models.",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
+def _there_are() -> str:
+    return f"there are {', '.join((*VERBS, *FURTHER))}"
+
+
+def app_of(verbs: Sequence[str], arguments: Sequence[str] = (), *, whole: bool = False) -> typer.Typer:
+    """Some of the verbs. One alone is the whole application: the others need not be imported.
+
+    Args:
+        whole: it is the application `blis` itself.
+    """
+    app = application("Simulate clusters that serve large language models.", add_completion=whole)
     for verb in verbs:
         module = import_module(f"blis_py.cli.{verb}")
         add(app, getattr(module, verb), module.GROUPS, arguments)
     return app
 
 
-def _everything() -> typer.Typer:
+def everything(verbs: Sequence[str] = (*VERBS, *FURTHER)) -> typer.Typer:
     """All verbs, for help and for what is no verb."""
-    app = _app((*_VERBS, "profile", "engine"))
+    app = app_of(verbs, whole=True)
 
     @app.callback(invoke_without_command=True)
     def blis(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
@@ -99,6 +123,15 @@ def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo")) -
             result.append(flag)
         result.append(argument)
     return result
+
+
+def _cannot(error: OSError) -> int:
+    """A file could not be read or written; where none is named, it is standard output."""
+    if error.filename is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again in the end
+        if isinstance(error, BrokenPipeError):
+            return FAILURE  # whoever read it has seen enough
+    return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILURE)
 
 
 def _complain(message: str, code: int) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
+from blis_py.outputs.places import check_file
 
 if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
@@ -28,6 +28,7 @@ _FLAGS = (
     Flag("--format", str, "", "table or json."),
 )
 GROUPS: tuple[Group, ...] = (("Calibrate", _FLAGS),)
+_PICTURES = (".png", ".svg", ".pdf")
 _NAMES = {spelling: flag.name for flag in _FLAGS for spelling in (flag.name, *flag.aliases)}
 
 
@@ -35,6 +36,7 @@ def calibrate(flags: Flags) -> None:
     """Compare a simulated run with the measured one, request by request."""
     from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
     from blis_py.calibrate.compare import as_dict
+    from blis_py.outputs.staging import Outputs
     from blis_py.report.autopsy import print_autopsy
     from blis_py.report.calibration import plot_calibration, print_calibration
     from blis_py.result import to_json
@@ -44,24 +46,32 @@ def calibrate(flags: Flags) -> None:
     result = _compared(flags)
     causes = _causes(flags) if "--autopsy" in flags else None
     figures = as_dict(result) | ({} if causes is None else {"autopsy": autopsy_as_dict(causes)})
-    if "--report" in flags:
-        Path(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
-    if "--plot" in flags:
-        plot_calibration(result, flags["--plot"])
-    if style == "json":
-        sys.stdout.write(to_json(figures))
-    else:
-        print_calibration(result)
-        if causes is not None:
+    try:
+        if style == "json":
+            sys.stdout.write(to_json(figures))
+        else:
+            print_calibration(result)
+        if style == "table" and causes is not None:
             print()
             print_autopsy(causes)
+        sys.stdout.flush()
+    finally:
+        with Outputs() as outputs:
+            if "--report" in flags:
+                outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
+            if "--plot" in flags:
+                plot_calibration(result, outputs.file(flags["--plot"]))
 
 
 def _checked_style(flags: Flags) -> str:
     """The format to print in; refuses what could not be written afterwards."""
     for name in ("--report", "--plot"):
-        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
-            raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
+        if name in flags:
+            check_file(flags[name], name)
+    plot = flags.get("--plot", ".png")
+    if not plot.endswith(_PICTURES):
+        fix = f"let the name end in {', '.join(_PICTURES)}"
+        raise InputError("unknown kind of picture", key="--plot", value=plot, fix=fix)
     style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
     if style not in ("table", "json"):
         fix = did_you_mean(style, ("table", "json"))

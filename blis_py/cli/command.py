@@ -1,4 +1,4 @@
-"""A typer command whose flags arrive as one dictionary, only those that were given."""
+"""Typer applications, and commands whose flags arrive as one dictionary, only those that were given."""
 
 from __future__ import annotations
 
@@ -14,8 +14,29 @@ from blis_py.errors import InputError
 
 Verb = Callable[[Flags], None]
 
+HELP = {"help_option_names": ["-h", "--help"]}
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
+
+
+def application(what: str, *, add_completion: bool = False) -> typer.Typer:
+    """One without commands yet.
+
+    Args:
+        what: it is, for its help.
+        add_completion: it has the flags with which a shell learns to complete its command lines.
+    """
+    return typer.Typer(
+        help=_literal(what),
+        context_settings=HELP,
+        add_completion=add_completion,
+        pretty_exceptions_enable=False,
+    )
+
+
+def _literal(text: str) -> str:
+    """Text in which brackets are no markup."""
+    return text.replace("[", r"\[")
 
 
 def add(app: typer.Typer, verb: Verb, groups: tuple[Group, ...], arguments: Sequence[str]) -> None:
@@ -37,11 +58,12 @@ def add(app: typer.Typer, verb: Verb, groups: tuple[Group, ...], arguments: Sequ
         verb({spellings[name][0]: value for name, value in given.items()})
 
     parameters = [_parameter(name, *parts) for name, parts in spellings.items()]
-    call.__name__, call.__doc__ = verb.__name__, verb.__doc__
+    call.__name__, call.__doc__ = verb.__name__, _literal(verb.__doc__ or "")
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     kinds = {name: (spelling, flag.kind) for name, (spelling, flag, _) in spellings.items()}
-    app.command(verb.__name__, cls=type("Command", (_Command,), {"kinds": kinds}))(call)
+    command = type("Command", (_Command,), {"kinds": kinds})
+    app.command(verb.__name__, cls=command, context_settings=HELP)(call)
 
 
 class _Command(TyperCommand):
@@ -54,6 +76,8 @@ class _Command(TyperCommand):
     kinds: dict[str, tuple[str, Any]]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell asks what could follow
+            return super().parse_args(ctx, args)
         given, extra, _ = self.make_parser(ctx).parse_args(args=args)
         for option in self.get_params(ctx):
             if option.is_eager and option.name in given:  # --help
@@ -83,14 +107,14 @@ def _parameter(name: str, spelling: str, flag: Flag, panel: str) -> inspect.Para
     if spelling.startswith("-"):
         option = typer.Option(
             spelling,
-            help=flag.help,
+            help=_literal(flag.help),
             metavar=flag.metavar or _METAVARS.get(flag.kind),
             hidden=flag.hidden or spelling != flag.name,
             rich_help_panel=panel,
             show_default=False,
         )
     else:
-        option = typer.Argument(help=flag.help, metavar=flag.metavar, show_default=False)
+        option = typer.Argument(help=_literal(flag.help), metavar=flag.metavar, show_default=False)
     kind: Any = flag.kind | None
     annotation = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

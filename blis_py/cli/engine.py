@@ -12,13 +12,14 @@ GROUPS: tuple[Group, ...] = ()
 
 
 def engine(flags: Flags) -> None:
-    """The real engine: run, profile, generate, bench, info. Needs pip install 'blis-py[engine]'."""
+    """The real engine: run, profile, generate, bench, info. Needs torch: pip install '.[engine]'."""
 
 
 def run_engine(arguments: Sequence[str]) -> int:
     """Runs `blis engine` with these arguments; returns the exit code."""
     if find_spec("torch") is None:
-        print("error: the engine needs torch: pip install 'blis-py[engine]'", file=sys.stderr)
+        where = "where the sources of blis-py are"
+        print(f"error: the engine needs torch: pip install '.[engine]' {where}", file=sys.stderr)
         return 1
     from engine.cli import dispatch
 

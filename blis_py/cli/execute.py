@@ -9,7 +9,7 @@ from blis_py.cli import blis_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.options import Flags
 from blis_py.cli.progress import Progress
-from blis_py.cli.show import check_format, check_writable, show, write_files
+from blis_py.cli.show import check_format, check_writable, show_and_write
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
             result.intervals = reruns.intervals(progress)
     for note in result.notes[len(simulation.notes) :]:
         say(f"note: {note}")
-    write_files(result, flags)
-    show(result, style)
+    show_and_write(result, style, flags)
 
 
 def _reruns(simulation: Simulation, flags: Flags) -> Reruns | None:

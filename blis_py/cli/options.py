@@ -282,7 +282,7 @@ RUN = (
 )
 OUTPUT = (
     Flag("--out", str, "", "Folder for config, summary, requests, steps, plots, trace.", metavar="DIR"),
-    Flag("--force", bool, "", "Write into a folder that is not empty."),
+    Flag("--force", bool, "", "Replace the result that is in the folder of --out."),
     Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),
     Flag("--record-itl", bool, "", "In --out, itl.csv with the time of every token."),
     Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),

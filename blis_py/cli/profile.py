@@ -9,11 +9,12 @@ from typing import Any
 
 import typer
 
-from blis_py.cli.command import add
+from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
+from blis_py.outputs.places import check_folder
 
 GROUPS: tuple[Group, ...] = ()
 _FOLDER = Flag("profile", str, "", "Folder of a fitted profile.", metavar="DIR")
@@ -70,15 +71,21 @@ def run_profile(arguments: Sequence[str]) -> int:
     if chosen not in _VERBS and not chosen.startswith("-"):
         fix = f"use {', '.join(_VERBS)}"
         raise InputError("no such command", key="blis profile", value=chosen, fix=fix)
-    app = typer.Typer(help=profile.__doc__, add_completion=False, pretty_exceptions_enable=False)
+    app = profile_app([chosen] if chosen in _VERBS else list(_VERBS), arguments[1:])
+    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+
+
+def profile_app(verbs: Iterable[str] = (), arguments: Sequence[str] = ()) -> typer.Typer:
+    """Some of the verbs; all where none are named."""
+    app = application(profile.__doc__ or "")
 
     @app.callback()
     def group() -> None: ...
 
-    for name in [chosen] if chosen in _VERBS else list(_VERBS):
+    for name in verbs or _VERBS:
         verb, flags = _VERBS[name]
-        add(app, _named(verb, name), (("Profile", flags),), arguments[1:])
-    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+        add(app, _named(verb, name), (("Profile", flags),), arguments)
+    return app
 
 
 def _named(verb: Callable[[Flags], None], name: str) -> Callable[[Flags], None]:
@@ -104,10 +111,13 @@ def fit(flags: Flags) -> None:
     paths = flags.get("paths") or []
     samples = read_all(paths)
     folder = _target(flags, paths)
+    check_folder(folder, "--out")
     meta = with_model_config({**_provenance(folder), **samples.meta}, flags.get("--model-config"))
     fitted = fit_steps(StepSamples(meta, samples.table), bootstrap=_draws(flags), seed=flags.get("--seed", 0))
-    say(f"wrote {write_profile(folder, meta, fitted)}")
-    _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
+    try:
+        _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
+    finally:
+        say(f"wrote {write_profile(folder, meta, fitted)}")
 
 
 def show(flags: Flags) -> None:
@@ -171,6 +181,7 @@ def import_(flags: Flags) -> None:
     style, source = _style(flags), _given(flags, "source")
     if "--out" not in flags:
         raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
+    check_folder(flags["--out"], "--out")
     samples = import_steps(
         source,
         model=flags.get("--model"),
@@ -183,11 +194,13 @@ def import_(flags: Flags) -> None:
         block_size=flags.get("--block-size", 16),
     )
     fitted = fit_steps(samples, bootstrap=_draws(flags), seed=flags.get("--seed", 0))
-    say(f"wrote {write_profile(flags['--out'], samples.meta, fitted)}")
     if Path(source).is_dir():
         tables = f"--latency-model kernel-tables --kernel-profile {source}"
         say(f"note: this is a fit to the tables; {tables} prices with the tables themselves")
-    _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
+    try:
+        _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
+    finally:
+        say(f"wrote {write_profile(flags['--out'], samples.meta, fitted)}")
 
 
 _VERBS: dict[str, tuple[Callable[[Flags], None], tuple[Flag, ...]]] = {
@@ -214,6 +227,7 @@ def _print(style: str, data: Callable[[], Any], lines: Callable[[], Iterable[str
     from blis_py.result import to_json
 
     sys.stdout.write(to_json(data()) if style == "json" else "\n".join(lines()) + "\n")
+    sys.stdout.flush()
 
 
 def _given(flags: Flags, name: str) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.options import Flags
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
-from blis_py.result import Result, to_json, writable
+from blis_py.result import Result, to_json
 
 
 def _table(result: Result) -> None:
     from blis_py.report.table import print_summary
 
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):  # there they have just been read
+    if not _one_place():  # there they have just been read
         print(result.simulation.capacity)
         print(result.simulation.models)
     print_summary(result.summary)
@@ -24,6 +24,14 @@ def _table(result: Result) -> None:
         from blis_py.report.intervals import print_intervals
 
         print_intervals(result.intervals, result.summary["cluster"])
+
+
+def _one_place() -> bool:
+    """Whether stdout and stderr are the same terminal, pipe or file."""
+    try:
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    except (OSError, ValueError):  # no files at all
+        return False
 
 
 def _json(result: Result) -> None:
@@ -38,6 +46,11 @@ def _blis(result: Result) -> None:
     sys.stdout.write(to_json(result.blis()))
 
 
+if TYPE_CHECKING:
+    from blis_py.outputs.staging import Outputs
+
+_FILES = {"--out", "--metrics-path", "--results-path"}
+"""What is written besides stdout."""
 FORMATS: dict[str, Callable[[Result], None]] = {"table": _table, "json": _json, "vllm": _vllm, "blis": _blis}
 
 
@@ -50,16 +63,20 @@ def check_format(name: str | None) -> str:
     return name
 
 
-def show(result: Result, style: str) -> None:
-    """The result on stdout, and nothing else there."""
-    FORMATS[style](result)
-    sys.stdout.flush()
+def show_and_write(result: Result, style: str, flags: Flags) -> None:
+    """The result on stdout, and nothing else there, then in the files asked for.
+
+    So that it is not lost, it is printed if it cannot be written, and written if it cannot be printed.
+    """
+    try:
+        FORMATS[style](result)
+        sys.stdout.flush()
+    finally:
+        _write_files(result, flags)
 
 
 def check_writable(flags: Flags) -> None:
     """Refuses, before anything is simulated, what could not be written afterwards."""
-    if "--out" in flags:
-        writable(flags["--out"], force=flags.get("--force", False))
     style = flags.get("--format")
     if "--intervals" in flags and style not in (None, "table", "json"):
         raise InputError(
@@ -68,27 +85,38 @@ def check_writable(flags: Flags) -> None:
     for name in {"--force", "--no-plots", "--record-itl"} & flags.keys():
         if "--out" not in flags:
             raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
-    for name in ("--metrics-path", "--results-path"):
-        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
-            raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
+    if _FILES & flags.keys():
+        _check_places(flags)
 
 
-def write_files(result: Result, flags: Flags) -> None:
-    """Everything asked for besides stdout."""
+def _check_places(flags: Flags) -> None:
+    from blis_py.outputs.places import check_file, writable
+
     if "--out" in flags:
-        result.save(
-            flags["--out"],
-            force=flags.get("--force", False),
-            plots="--no-plots" not in flags,
-            itl="--record-itl" in flags,
-        )
-    if "--metrics-path" in flags:
-        _write(flags["--metrics-path"], result.blis(requests=True))
-    if "--results-path" in flags:
-        from blis_py.report.blis import blis_results
-
-        _write(flags["--results-path"], blis_results(result.record))
+        writable(flags["--out"], force=flags.get("--force", False))
+    for name in sorted(_FILES & flags.keys() - {"--out"}):
+        check_file(flags[name], name)
+    metrics, results = flags.get("--metrics-path"), flags.get("--results-path")
+    if metrics is not None and metrics == results:
+        raise InputError("is the file of --metrics-path, too", key="--results-path", value=results)
 
 
-def _write(path: str, data: Any) -> None:
-    Path(path).write_text(to_json(data, indent=None), encoding="utf-8")
+def _write_files(result: Result, flags: Flags) -> None:
+    """All of them, or none."""
+    if not _FILES & flags.keys():
+        return
+    from blis_py.outputs.staging import Outputs
+    from blis_py.report.blis import blis_results
+
+    with Outputs() as outputs:
+        if "--out" in flags:
+            folder = outputs.folder(flags["--out"], force=flags.get("--force", False))
+            result.fill(folder, plots="--no-plots" not in flags, itl="--record-itl" in flags)
+        if "--metrics-path" in flags:
+            _write(outputs, flags["--metrics-path"], result.blis(requests=True))
+        if "--results-path" in flags:
+            _write(outputs, flags["--results-path"], blis_results(result.record))
+
+
+def _write(outputs: Outputs, path: str, data: Any) -> None:
+    outputs.file(path).write_text(to_json(data, indent=None), encoding="utf-8")

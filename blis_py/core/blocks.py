@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
 
 
 class BlockPool:
     """Block ids 0..total-1, first freed first reused.
 
     A free block may still hold content that somebody asks for again, so the order of reuse matters
-    for those, and only for those. Hence two kinds of entries in the free queue: *chunks*, lists of
-    blocks freed together whose content nobody else can name, moved by slices; and *cached* blocks,
-    one entry each, that can be taken back from the middle of the queue by content.
+    for those, and only for those. Hence two kinds of entries in the free queue, each of blocks freed
+    together: *chunks*, lists of blocks whose content nobody else can name, moved by slices; and *runs*
+    of cached blocks, any of which can be taken back by content.
 
-    Within a chunk the last block is reused first, as the tail of a sequence is worth less than its
+    Within an entry the last block is reused first, as the tail of a sequence is worth less than its
     beginning. `num_free` counts both kinds.
 
     Blocks may also be *reserved*, as many as decoding requests need, and be given their ids when somebody
@@ -37,16 +38,20 @@ class BlockPool:
         """Reserved blocks that have left it."""
         self._head: list[int] = list(range(total - 1, -1, -1))
         """The chunk being consumed; it has left the queue."""
-        self._queue: OrderedDict[int, list[int] | None] = OrderedDict()
-        """Cached blocks under their id (value None), chunks under negative serial numbers."""
-        self._chunks = 0
+        self._queue: OrderedDict[int, list[int] | dict[int, None]] = OrderedDict()
+        """Chunks, and runs of cached blocks, under their serial numbers."""
+        self._entries = 0
         self._id_of: dict[Hashable, int] = {}
         """Content key -> block, whether in use or free."""
         self._twins: dict[Hashable, list[int]] = {}
         """Content key -> further blocks with the same content, computed by requests side by side."""
-        self._key_of: dict[int, Hashable] = {}
-        self._users: dict[int, int] = {}
+        self._key_of: list[Hashable] = []
+        """Content key of each block, None where it has none. This and the next two are empty as long as no
+        block has one."""
+        self._users: list[int] = []
         """Requests using each block that has a content key."""
+        self._run_of: list[int] = []
+        """The serial number of the run in which a block that nobody uses lies."""
 
     def take(self, count: int) -> list[int]:
         """Removes `count` blocks, at least one, from the free queue, forgetting what they held.
@@ -95,26 +100,39 @@ class BlockPool:
         blocks = self._head.copy()
         self._head.clear()
         while len(blocks) < count:
-            block, chunk = self._queue.popitem(last=False)
+            serial, entry = self._queue.popitem(last=False)
             missing = count - len(blocks)
-            if chunk is None:
-                self.forget(block)
-                blocks.append(block)
-            elif len(chunk) <= missing:
-                blocks += chunk
-                chunk.clear()
+            if isinstance(entry, dict):
+                blocks += self._oldest(entry, missing)
+                if entry:
+                    self._queue[serial] = entry
+                    self._queue.move_to_end(serial, last=False)
+            elif len(entry) <= missing:
+                blocks += entry
+                entry.clear()
             else:
-                blocks += chunk[-missing:]
-                del chunk[-missing:]
-                self._head = chunk
+                blocks += entry[-missing:]
+                del entry[-missing:]
+                self._head = entry
+        return blocks
+
+    def _oldest(self, run: dict[int, None], count: int) -> list[int]:
+        """Removes up to `count` blocks from the end of a run, and forgets what they held."""
+        blocks = list(islice(reversed(run), count))
+        for block in blocks:
+            del run[block]
+        self.forget(blocks)
         return blocks
 
     def give_back(self, chunk: list[int]) -> None:
         """Appends blocks to the free queue as one chunk; the pool keeps the list itself."""
         if chunk:
-            self._chunks += 1
-            self._queue[-self._chunks] = chunk
+            self._append(chunk)
             self._enter_queue(len(chunk))
+
+    def _append(self, entry: list[int] | dict[int, None]) -> None:
+        self._entries += 1
+        self._queue[self._entries] = entry
 
     def reclaim(self, chunk: list[int], count: int) -> list[int]:
         """Takes the first `count` blocks back out of a chunk that is still in the free queue."""
@@ -125,9 +143,12 @@ class BlockPool:
 
     def find(self, keys: Iterable[Hashable]) -> list[int]:
         """The blocks that hold the contents `keys`, in order, up to the first that nobody holds."""
-        blocks: list[int] = list(map(self._id_of.get, keys))  # type: ignore[arg-type]
-        if None in blocks:
-            del blocks[blocks.index(None) :]  # type: ignore[arg-type]
+        blocks, id_of = list[int](), self._id_of
+        for key in keys:
+            block = id_of.get(key)
+            if block is None:
+                break
+            blocks.append(block)
         return blocks
 
     def knows(self, key: Hashable) -> bool:
@@ -140,50 +161,74 @@ class BlockPool:
 
     def is_cached(self, block: int) -> bool:
         """Whether the block's content can be found by key."""
-        return block in self._key_of
+        return bool(self._key_of) and self._key_of[block] is not None
 
-    def remember(self, key: Hashable, block: int) -> None:
-        """Names the content of a block in use by one request."""
-        if key not in self._id_of:
-            self._id_of[key] = block
-        else:
-            self._twins.setdefault(key, []).append(block)
-        self._key_of[block] = key
-        self._users[block] = 1
+    def remember(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
+        """Names the contents of some blocks, each in use by one request."""
+        if not self._key_of:
+            self._key_of, self._users, self._run_of = [None] * self.total, [0] * self.total, [0] * self.total
+        id_of, key_of, users = self._id_of, self._key_of, self._users
+        for key, block in zip(keys, blocks, strict=True):
+            if id_of.setdefault(key, block) != block:
+                self._twins.setdefault(key, []).append(block)
+            key_of[block] = key
+            users[block] = 1
 
-    def forget(self, block: int) -> None:
-        """Takes back `remember`: the block is about to hold something else, or never held it."""
-        key = self._key_of.pop(block, None)
-        if key is None:
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Takes back `remember`: these blocks are about to hold something else, or never held it."""
+        if not self._key_of:
             return
-        del self._users[block]
-        twins = self._twins.get(key)
-        if self._id_of[key] != block:
-            self._twins[key].remove(block)
-        elif twins:
+        id_of, key_of, twins = self._id_of, self._key_of, self._twins
+        for block in blocks:
+            key = key_of[block]
+            if key is None:
+                continue
+            key_of[block] = None
+            if twins and key in twins:
+                self._forget_twin(key, block)
+            else:
+                del id_of[key]
+
+    def _forget_twin(self, key: Hashable, block: int) -> None:
+        twins = self._twins[key]
+        if self._id_of[key] == block:
             self._id_of[key] = twins.pop(0)
         else:
-            del self._id_of[key]
-        if twins is not None and not twins:
+            twins.remove(block)
+        if not twins:
             del self._twins[key]
 
-    def use(self, blocks: list[int]) -> None:
+    def use(self, blocks: Sequence[int]) -> None:
         """One more request uses these cached blocks."""
-        users = list(map(self._users.__getitem__, blocks))
-        self._users.update(zip(blocks, map((1).__add__, users), strict=True))
-        if 0 in users:
-            for block, others in zip(blocks, users, strict=True):
-                if others == 0:
-                    del self._queue[block]
-            self._leave_queue(users.count(0))
+        users, queue, free = self._users, self._queue, 0
+        for block in blocks:
+            if users[block] == 0:
+                serial = self._run_of[block]
+                run = queue[serial]
+                assert isinstance(run, dict)
+                del run[block]
+                if not run:
+                    del queue[serial]
+                free += 1
+            users[block] += 1
+        if free:
+            self._leave_queue(free)
 
-    def leave(self, blocks: list[int]) -> None:
-        """One request less uses these cached blocks; those nobody uses go to the end of the free queue."""
-        users = list(map(self._users.__getitem__, blocks))
-        self._users.update(zip(blocks, map((-1).__add__, users), strict=True))
-        if 1 in users:
-            self._queue.update((b, None) for b, count in zip(blocks, users, strict=True) if count == 1)
-            self._enter_queue(users.count(1))
+    def leave(self, blocks: Sequence[int]) -> None:
+        """One request less uses these cached blocks, given in the order of their content.
+
+        Those nobody uses any more go to the end of the free queue.
+        """
+        users, run_of, serial = self._users, self._run_of, self._entries + 1
+        run = dict[int, None]()
+        for block in blocks:
+            users[block] -= 1
+            if users[block] == 0:
+                run[block] = None
+                run_of[block] = serial
+        if run:
+            self._append(run)
+            self._enter_queue(len(run))
 
     @property
     def num_blank(self) -> int:
@@ -222,12 +267,12 @@ class BlockPool:
             held: every block of every request's table; cached blocks as often as they are used.
         """
         free = list(self._head)
-        for block, chunk in self._queue.items():
-            free += [block] if chunk is None else chunk
+        for entry in self._queue.values():
+            free += entry
         assert len(free) == self.num_free, f"{len(free)} blocks are free, {self.num_free} counted"
         assert len(set(free)) == len(free), "a block is free twice"
         assert sorted(set(free) | set(held)) == list(range(self.total)), "a block is lost"
         assert not set(free) & set(held), "a block is free and in use"
         for block in set(held):
-            users = self._users.get(block, 1)
+            users = self._users[block] if self.is_cached(block) else 1
             assert held.count(block) == users, f"block {block} has {held.count(block)} users, {users} counted"

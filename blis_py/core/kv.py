@@ -130,9 +130,8 @@ class KVCache:
         return True
 
     def _register(self, request: Request, first: int, end: int) -> None:
-        table, remember = request.block_table, self.pool.remember
-        for i, name in enumerate(_names(request, first, end), first):
-            remember(name, table[i])
+        names = _names(request, first, end)
+        self.pool.remember(names, request.block_table[first : first + len(names)])
 
     def settle(self, request: Request, computed: int, in_step: int = 0) -> None:
         """Completes the block table of a request that has decoded up to `computed` tokens.
@@ -176,16 +175,16 @@ class KVCache:
         first = end
         while first and not self.pool.is_cached(table[first - 1]):
             first -= 1
-        for i, name in enumerate(_names(request, first, end), first):
-            self.pool.remember(name, table[i])
+        self.pool.remember(_names(request, first, end), table[first:end])
 
     def _release_named(self, blocks: list[int], full: int) -> None:
         """The blocks that may be shared; `full` of them have been computed."""
         pool = self.pool
-        for block in reversed(blocks[full:]):
-            pool.forget(block)  # it was planned, but will not be computed
+        planned = blocks[full:]  # but they will not be computed
+        pool.forget(planned)
+        for block in reversed(planned):
             pool.give_back([block])
-        pool.leave(blocks[:full][::-1])
+        pool.leave(blocks[:full])
 
 
 def _names(request: Request, first: int, end: int) -> Sequence[Hashable]:

@@ -35,7 +35,7 @@ class RadixPool(BlockPool):
     def _make_room(self, count: int) -> None:
         missing = count - self.num_blank
         if missing > 0:
-            self._append_chunk(self._tree.evict(missing))
+            self._append(self._tree.evict(missing))
 
     def locked(self, count: int) -> None:
         """So many blocks of the tree can no longer be evicted."""
@@ -49,15 +49,11 @@ class RadixPool(BlockPool):
 
     def replace(self, duplicates: list[int], locked: int) -> None:
         """Takes back blocks whose content the tree has in others, of which `locked` were unlocked so far."""
-        self._append_chunk(duplicates)
+        self._append(duplicates)
         self.unlocked(len(duplicates) - locked)
 
-    def _append_chunk(self, chunk: list[int]) -> None:
-        self._chunks += 1
-        self._queue[-self._chunks] = chunk
-
     def check(self, held: list[int]) -> None:
-        blank = self._head + [block for chunk in self._queue.values() if chunk for block in chunk]
+        blank = self._head + [block for chunk in self._queue.values() for block in chunk]
         locks = {block: node.locks for node in self._tree.nodes() for block in node.blocks}
         private = [block for block in held if block not in locks]
         every = blank + private + list(locks)

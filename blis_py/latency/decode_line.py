@@ -184,7 +184,7 @@ class PackedRuns:
 
 def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int) -> PricedRun:
     base, x0, x1, y0, y1, unit_ns, fixed_ns = line
-    s = np.arange(kv_tokens, kv_tokens + steps * growth, growth, float)
+    s = np.arange(kv_tokens, kv_tokens + steps * growth, growth, dtype=float)
     price = s * _cell(x1)
     price += _cell(x0)
     if x0 != y0 or x1 != y1:

@@ -202,8 +202,6 @@ def read_profile(name: str | Path) -> FittedProfile:
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
     """Writes `profile.yaml` into the folder, which is made where it does not exist; returns its path."""
-    import yaml
-
     fit = {
         "schema": SCHEMA,
         "provenance": replace(profile, meta=dict(meta)).describe(),
@@ -211,12 +209,28 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }
-    target = Path(folder) / FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    kept = {key: value for key, value in meta.items() if key != "fit"}
-    text = yaml.safe_dump({**kept, "fit": fit}, sort_keys=False, allow_unicode=True, width=110)
-    target.write_text(text, encoding="utf-8")
-    return target
+    return _write(folder, meta, fit)
+
+
+def write_meta(folder: str | Path, meta: Mapping[str, Any]) -> Path:
+    """Writes what was measured into `profile.yaml`; the fit that it has stays until there is another."""
+    try:
+        fit = read_meta(Path(folder) / FILE)[1].get("fit")
+    except InputError:  # there is none, or it is damaged
+        fit = None
+    return _write(folder, meta, fit)
+
+
+def _write(folder: str | Path, meta: Mapping[str, Any], fit: Mapping[str, Any] | None) -> Path:
+    import yaml
+
+    from blis_py.outputs.staging import write_text
+
+    values = {key: value for key, value in meta.items() if key != "fit"}
+    values |= {} if fit is None else {"fit": fit}
+    path = Path(folder) / FILE
+    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+    return path
 
 
 def _plain(value: Any) -> Any:

@@ -167,8 +167,13 @@ def _characters(column: Column, part: slice) -> csv_bytes.Characters:
 
 @contextmanager
 def _binary_file(path: Path) -> Iterator[BinaryFile]:
-    """A file to write to; gzip without the time of day in its header, so that the bytes are the same."""
-    with path.open("wb") as raw:
+    """A file to write to, in its place when it is whole.
+
+    Gzip has no time of day in its header, so that the bytes are the same.
+    """
+    from blis_py.outputs.staging import replacing
+
+    with replacing(path) as file, file.open("wb") as raw:
         if path.suffix != ".gz":
             yield raw
             return

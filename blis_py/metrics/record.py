@@ -80,6 +80,12 @@ class InstanceRecord:
         """`step_ends` in one array."""
         return self.step_ends.ns()
 
+    def __repr__(self) -> str:
+        return (
+            f"InstanceRecord({self.steps:,} steps, busy {self.busy_ns / 1e9:,.1f} s, "
+            f"{self.preemptions:,} preemptions)"
+        )
+
 
 @dataclass(slots=True)
 class RunRecord:
@@ -144,3 +150,12 @@ class RunRecord:
     def outputs(self) -> Ints:
         """How often something came out of each request: its tokens, or its blocks."""
         return self.emitted_tokens if self.blocks is None else self.blocks
+
+    def __repr__(self) -> str:
+        counts = np.bincount(self.outcome, minlength=len(Outcome))
+        ends = [f"{counts[end]:,} {end.name.lower().replace('_', ' ')}" for end in Outcome if counts[end]]
+        steps = sum(len(instance.step_end_ns) for instance in self.instances)
+        return (
+            f"RunRecord({', '.join(ends) or 'no requests'}; {steps:,} steps in {self.end_ns / 1e9:,.1f} s, "
+            f"instances: {len(self.instances):,})"
+        )

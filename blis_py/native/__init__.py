@@ -3,8 +3,9 @@
 The commands that simulate (`blis run`, `blis replay`) use it, and print the same bytes in half to three
 quarters of the time. It is made by `make run` or, where a C compiler, mypy and setuptools are, by `python -m
 blis_py.native`. It is used only while it is a translation of the present sources: after a change, and without
-it, the modules are interpreted as ever. So they are where `BLIS_INTERPRETED` is set in the environment;
-`BLIS_NATIVE` names another folder for the translation.
+it, the modules are interpreted as ever. So they are, with a word, where a file of it is missing or not as it
+was made: a damaged library would take the process down. So they are where `BLIS_INTERPRETED` is set in the
+environment; `BLIS_NATIVE` names another folder for the translation.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ MODULES = (
 """What a simulated step passes through. Queues derive from built-in types, and stay interpreted."""
 
 MANIFEST = "manifest.json"
-"""In the folder of the translation: the digests of the sources, and the file of each module."""
+"""In the folder of the translation: the digests of the sources, the file of each module, and its digest."""
 PACKAGE = Path(__file__).parents[1]
+
+
+class Damaged(Exception):
+    """A file of the translation is missing, or not as it was made."""
 
 
 def activate() -> bool:
@@ -65,24 +70,38 @@ def activate() -> bool:
     """
     if any(f"{PACKAGE.name}.{name}" in sys.modules for name in MODULES):
         return False
-    files = current()
+    try:
+        files = current()
+    except Damaged as error:
+        print(f"note: {error}; interpreted, until `python -m blis_py.native` makes it again", file=sys.stderr)
+        return False
     if files:
         sys.meta_path.insert(0, _Finder(files))
     return bool(files)
 
 
 def current() -> dict[str, str]:
-    """Modules and their files, if they are a translation of the present sources and wanted; or nothing."""
+    """Modules and their files, if they are a translation of the present sources and wanted; or nothing.
+
+    Raises:
+        Damaged: they would be, but cannot be used.
+    """
     if os.environ.get("BLIS_INTERPRETED"):
         return {}
     home = folder()
     try:
-        manifest = json.loads((home / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = json.loads((home / MANIFEST).read_bytes())
+        if manifest["sources"] != digests():
+            return {}
+        files, made = dict(manifest["files"]), dict(manifest["digests"])
+    except FileNotFoundError:
         return {}
-    if manifest["sources"] != digests():
-        return {}
-    return {name: str(home / file) for name, file in manifest["files"].items()}
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        raise Damaged(f"the native code is damaged ({home / MANIFEST})") from None
+    for file in files.values():
+        if digest(home / file) != made.get(file):
+            raise Damaged(f"the native code is damaged ({home / file})")
+    return {name: str(home / file) for name, file in files.items()}
 
 
 def folder() -> Path:
@@ -94,6 +113,14 @@ def digests() -> dict[str, str]:
     """What the modules are now."""
     paths = {name: PACKAGE.joinpath(*name.split(".")).with_suffix(".py") for name in MODULES}
     return {name: sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}
+
+
+def digest(file: Path) -> str:
+    """Of one file of the translation; empty where it cannot be read."""
+    try:
+        return sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 class _Finder:

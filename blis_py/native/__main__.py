@@ -1,16 +1,18 @@
 """`python -m blis_py.native`: makes the native code, unless it is up to date."""
 
 import sys
+from contextlib import suppress
 
 from blis_py.errors import InputError
-from blis_py.native import current
+from blis_py.native import Damaged, current
 from blis_py.native.build import build
 
 
 def main() -> int:
     """Returns the exit code."""
-    if current():
-        return 0
+    with suppress(Damaged):
+        if current():
+            return 0
     print("compiling the simulator's inner loop (once; up to a minute) …", file=sys.stderr, flush=True)
     try:
         build()

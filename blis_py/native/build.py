@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from blis_py.errors import InputError
-from blis_py.native import MANIFEST, MODULES, PACKAGE, digests, folder
+from blis_py.native import MANIFEST, MODULES, PACKAGE, digest, digests, folder
+from blis_py.outputs.staging import replacing, write_text
 
 _TYPES = """
 [mypy]
@@ -33,19 +34,34 @@ def build() -> None:
     """
     _check_tools()
     home, sources = folder().absolute(), digests()
+    (home / MANIFEST).unlink(missing_ok=True)  # until all is there, nothing is
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "mypy.ini").write_text(_TYPES, encoding="utf-8")
         modules = [str(Path(PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in MODULES]
         command = [sys.executable, "-m", "blis_py.native.setup", scratch, *modules]
-        done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=_sources(Path(scratch)), capture_output=True, text=True)
         if done.returncode:
             home.mkdir(parents=True, exist_ok=True)
             log = home / "failed.log"
             log.write_text(done.stdout + done.stderr, encoding="utf-8")
             raise InputError("compiling failed", file=log, fix="see what it says")
         files = _install(Path(scratch, "library"), home)
-    manifest = json.dumps({"sources": sources, "files": files}, indent=1)
-    (home / MANIFEST).write_text(manifest, encoding="utf-8")
+    stamps = {file: digest(home / file) for file in files.values()}
+    manifest = json.dumps({"sources": sources, "files": files, "digests": stamps}, indent=1)
+    write_text(home / MANIFEST, manifest)
+
+
+def _sources(scratch: Path) -> Path:
+    """The package alone, in a folder of its own.
+
+    Where it is installed, others lie beside it, and mypy would take them for what is to be translated.
+    """
+    place = scratch / "sources"
+    for path in PACKAGE.rglob("*.py"):
+        copy = place / path.relative_to(PACKAGE.parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    return place
 
 
 def _check_tools() -> None:
@@ -57,7 +73,7 @@ def _check_tools() -> None:
         raise InputError("Python's headers are missing", file=headers, fix="install them (python3-dev)")
     for package in ("mypyc", "setuptools"):
         if find_spec(package) is None:
-            raise InputError("a package is missing", key=package, fix="pip install 'blis-py[native]'")
+            raise InputError("a package is missing", key=package, fix="pip install mypy setuptools")
 
 
 def _install(library: Path, home: Path) -> dict[str, str]:
@@ -66,8 +82,8 @@ def _install(library: Path, home: Path) -> dict[str, str]:
     for path in sorted(path for path in library.rglob("*") if path.suffix in (".so", ".pyd")):
         file = path.relative_to(library)
         (home / file).parent.mkdir(parents=True, exist_ok=True)
-        (home / file).unlink(missing_ok=True)  # somebody may be running the former one
-        shutil.copy2(path, home / file)
+        with replacing(home / file) as copy:  # somebody may be running the former one
+            shutil.copyfile(path, copy)
         files[_module_of(file)] = str(file)
     return files
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from blis_py.calibrate.compare import Calibration, LatencyError, Statistic
 from blis_py.calibrate.token_times import Seconds, TokenTimes
+from blis_py.outputs.staging import replacing
 
 
 def print_calibration(calibration: Calibration, file: TextIO | None = None) -> None:
@@ -85,4 +86,5 @@ def plot_calibration(calibration: Calibration, path: str | Path) -> None:
         axes.set(xlabel="measured, ms", ylabel="predicted, ms")
         axes.set_title(f"{error.latency}: MAPE {error.mape:.1%}, r {error.pearson_r:.3f}", loc="left")
         axes.legend(loc="upper left", frameon=False)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file)

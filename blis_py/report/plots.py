@@ -16,6 +16,7 @@ from blis_py.metrics.groups import Rows, rows_by_name, slo_classes
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
+from blis_py.outputs.staging import replacing
 from blis_py.report.timeline import Floats, Timeline, timeline
 
 if TYPE_CHECKING:
@@ -74,15 +75,15 @@ def save_plots(record: RunRecord, folder: str | Path) -> list[Path]:
         run recorded its steps.
     """
     pictures = {"overview": overview, "latency_cdf": latency_cdf, "timeline": state_over_time}
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    Path(folder).mkdir(parents=True, exist_ok=True)
     written = []
     for name, draw in pictures.items():
         figure = draw(record)
         if figure is not None:
-            written.append(target / f"{name}.png")
-            # No metadata: the same run gives the same bytes.
-            figure.savefig(written[-1], dpi=DPI, metadata={"Software": None})
+            written.append(Path(folder) / f"{name}.png")
+            with replacing(written[-1]) as file:
+                # No metadata: the same run gives the same bytes.
+                figure.savefig(file, dpi=DPI, metadata={"Software": None})
     return written
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.outputs.complete import check_complete
 from blis_py.traces import azure, mooncake, tracev2
 from blis_py.traces.files import reading
 from blis_py.workload.streams import stream
@@ -53,6 +54,7 @@ def read_trace(
         InputError: with file, line, column and value where the trace is wrong.
     """
     path = Path(path)
+    check_complete(path)
     header = None if header is None else Path(header)
     _check(time_scale, limit, slo_shares)
     if path.suffix in (".yaml", ".yml"):

@@ -47,9 +47,14 @@ def reading(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[str]]:
-    """A text file to write, gzip if its name ends in .gz; the same text gives the same bytes."""
+    """A text file to write, gzip if its name ends in .gz; the same text gives the same bytes.
+
+    It is in its place when it is whole.
+    """
+    from blis_py.outputs.staging import replacing
+
     with ExitStack() as stack:
-        target: Any = stack.enter_context(path.open("wb"))
+        target: Any = stack.enter_context(stack.enter_context(replacing(path)).open("wb"))
         if path.suffix == ".gz":
             target = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0))
         yield stack.enter_context(io.TextIOWrapper(target, encoding="utf-8", newline=""))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.outputs.staging import write_text
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import write_itl
 from blis_py.traces.tracev2_write import End, Measured, request_numbers, write
@@ -114,5 +115,4 @@ class Observer:
         times_ns = np.array([time_ns for times in tokens for time_ns in times], dtype=np.int64)
         write_itl(folder / ITL_NAME, request_numbers(table), counts, times_ns)
         plain = json.loads(json.dumps(run))  # without tuples and kinds of text that YAML does not know
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-        (folder / RUN_NAME).write_text(text, encoding="utf-8")
+        write_text(folder / RUN_NAME, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))

@@ -36,10 +36,12 @@ def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameter
     """Writes `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
     import yaml
 
+    from blis_py.outputs.staging import write_text
+
     steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}
     text = "# The rounds of each block as they were measured, final forwards included: commit_rounds is 0.\n"
     text += yaml.safe_dump({"kind": "diffusion", "block_size": block_tokens, "steps": steps}, sort_keys=False)
-    (folder / WORKLOAD_NAME).write_text(text, encoding="utf-8")
+    write_text(folder / WORKLOAD_NAME, text)
 
 
 def read_rounds(path: Path) -> dict[int, tuple[int, ...]]:

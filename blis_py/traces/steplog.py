@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.outputs.complete import check_complete
+from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import reading, writing
 
 SCHEMA = 1
@@ -132,8 +134,11 @@ def write_step_log(log: StepLog, path: str | Path) -> None:
     decode_ids: list[Numbers] = log.steps["decode_ids"]
     changed = [i == 0 or ids != decode_ids[i - 1] for i, ids in enumerate(decode_ids)]
     told = [ids if new else None for ids, new in zip(decode_ids, changed, strict=True)]
-    write(path, log.meta, {**log.steps, "decode_ids": told}, _kinds(STEP_KINDS, log.steps))
-    write(_requests_path(path), log.meta, log.requests, _kinds(REQUEST_KINDS, log.requests))
+    with Outputs() as outputs:
+        steps = {**log.steps, "decode_ids": told}
+        write(outputs.file(path), log.meta, steps, _kinds(STEP_KINDS, log.steps))
+        requests = outputs.file(_requests_path(path))
+        write(requests, log.meta, log.requests, _kinds(REQUEST_KINDS, log.requests))
 
 
 def read_step_log(path: str | Path) -> StepLog:
@@ -142,6 +147,7 @@ def read_step_log(path: str | Path) -> StepLog:
         InputError: no step log, one of another schema, or a damaged one.
     """
     path = Path(path)
+    check_complete(path)
     read = _format_of(path)[0]
     meta, steps = read(path, STEP_KINDS)
     steps["decode_ids"] = list(_filled(steps["decode_ids"]))
@@ -237,7 +243,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        fix = "pip install 'blis-py[engine]', or use .csv"
+        fix = "pip install pyarrow, or use .csv"
         raise InputError("Parquet needs a package that is not installed", value="pyarrow", fix=fix) from None
     return pyarrow
 

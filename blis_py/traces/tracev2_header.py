@@ -106,6 +106,8 @@ def write_header(
     """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`."""
     import yaml
 
+    from blis_py.outputs.staging import write_text
+
     header: dict[str, Any] = {
         "trace_version": 3,
         "time_unit": "microseconds",
@@ -118,4 +120,4 @@ def write_header(
         header["workload_spec"] = workload
     if server:
         header["server"] = dict(server)
-    path.write_text(yaml.safe_dump(header, sort_keys=False), encoding="utf-8")
+    write_text(path, yaml.safe_dump(header, sort_keys=False))

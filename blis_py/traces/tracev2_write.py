@@ -71,18 +71,22 @@ def write(
         InputError: the table cannot be expressed: a prefix without a group, a group whose rows have
             prefixes of different lengths, a name with a carriage return.
     """
+    from blis_py.outputs.staging import Outputs
+
     header_path, csv_path = Path(header_path), Path(csv_path)
     _check_names(table, csv_path)
     _check_prefixes(table, csv_path)
     measured = record if record is None or isinstance(record, Measured) else _of_run(record)
     columns = _standard(table, measured) | _ours(table)
-    write_header(header_path, mode=mode, seed=seed, workload=workload, server=server)
-    with writing(csv_path) as text:
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(columns)
-        for start in range(0, len(table), ROWS_AT_ONCE):
-            piece = slice(start, min(start + ROWS_AT_ONCE, len(table)))
-            rows.writerows(zip(*(cells(piece) for cells in columns.values()), strict=False))
+    with Outputs() as outputs:
+        header = outputs.file(header_path)
+        write_header(header, mode=mode, seed=seed, workload=workload, server=server)
+        with writing(outputs.file(csv_path)) as text:
+            rows = csv.writer(text, lineterminator="\n")
+            rows.writerow(columns)
+            for start in range(0, len(table), ROWS_AT_ONCE):
+                piece = slice(start, min(start + ROWS_AT_ONCE, len(table)))
+                rows.writerows(zip(*(cells(piece) for cells in columns.values()), strict=False))
 
 
 def _check_names(table: RequestTable, path: Path) -> None:

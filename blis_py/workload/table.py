@@ -81,6 +81,10 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    def __repr__(self) -> str:
+        tokens = f"{self.prompt_tokens.sum():,} + {self.output_tokens.sum():,} tokens"
+        return f"RequestTable({len(self):,} requests, {tokens})"
+
     def id_of(self, row: int) -> str:
         return f"request_{row}" if self.request_id is None else self.request_id[row]
 

@@ -86,11 +86,15 @@ def complete(outcomes: Sequence[Running | InputError]) -> None:
 
 
 def finish(result: dict[str, object], flags: Flags, write_log: Callable[[str], None]) -> None:
-    """Result to stdout and where else it is wanted."""
+    """Result to stdout, then to where else it is wanted."""
+    from blis_py.outputs.staging import Outputs
+
     text = json.dumps(result, indent=2)
-    print(text)
-    if "--output-json" in flags:
-        with open(flags["--output-json"], "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    if "--step-log" in flags:
-        write_log(flags["--step-log"])
+    try:
+        print(text, flush=True)
+    finally:
+        with Outputs() as outputs:
+            if "--output-json" in flags:
+                outputs.file(flags["--output-json"]).write_text(text + "\n", encoding="utf-8")
+        if "--step-log" in flags:
+            write_log(flags["--step-log"])

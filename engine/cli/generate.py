@@ -64,10 +64,13 @@ def generate(flags: Flags) -> None:
     params = SamplingParams(**sampling)
     with Progress(sys.stderr) as progress:
         outputs = run(engine, prompts, [params] * len(prompts), progress)
-    if "--step-log" in flags:
-        engine.recorder.write(flags["--step-log"])
-    for output in outputs:
-        print(json.dumps(_row(output)) if style == "jsonl" else output.text)
+    try:
+        for output in outputs:
+            print(json.dumps(_row(output)) if style == "jsonl" else output.text)
+        sys.stdout.flush()
+    finally:
+        if "--step-log" in flags:
+            engine.recorder.write(flags["--step-log"])
     broken = next((output.error for output in outputs if output.error is not None), None)
     if broken is not None:
         raise RuntimeError(broken)

@@ -13,21 +13,28 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
+from blis_py.outputs.exchange import undisturbed
+from blis_py.stopping import as_exceptions
 from engine.cli.options import say
 from engine.cli.served import LOAD, SERVED, Ready, make_ready, measuring
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from blis_py.traces.observed import Observer
     from engine.diffusion.settings import DllmSettings
+    from engine.sequence import Sequence as Running
 
 CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next when one ends.")
 OUTPUT = (
     Flag("--out", str, "", "Folder for trace, token times, step log, run.yaml. Needed.", metavar="DIR"),
-    Flag("--force", bool, "", "Write into a folder that is not empty."),
+    Flag("--force", bool, "", "Replace the result that is there."),
     Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
 )
 GROUPS = (("Workload", (*LOAD, CONCURRENCY)), *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
+BROKEN_OFF = ".broken-off"
+"""Ends the name of a folder for what was measured, where a former run has the folder itself."""
 _PACKAGES = ("blis-py", "torch", "triton", "numpy")
 
 
@@ -36,13 +43,11 @@ def run(flags: Flags) -> None:
 
     Requests come at the times of the workload whatever the engine does, or with --concurrency each as one
     before it ends. Prompts are made up; they share what the workload says. A run of block diffusion also
-    keeps the rounds of every block, and the `dllm.yaml` with which `blis replay` serves them again.
+    keeps the rounds of every block, and the `dllm.yaml` with which `blis replay` serves them again. What was
+    measured until an interrupt is kept, too.
     """
-    from blis_py.metrics import summarise
-    from blis_py.report.table import print_summary
-    from blis_py.result import to_json, writable
+    from blis_py.outputs.places import writable
     from blis_py.traces.observed import Observer
-    from engine.cli.record import run_record
     from engine.driver import serve
 
     style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
@@ -53,23 +58,34 @@ def run(flags: Flags) -> None:
     concurrency = flags.get(CONCURRENCY.name)
     if concurrency is not None and concurrency < 1:
         raise InputError("must be at least 1", key=CONCURRENCY.name, value=concurrency)
-    folder = writable(flags["--out"], force="--force" in flags)
+    writable(flags["--out"], force="--force" in flags)
     ready = make_ready(flags)
-    folder.mkdir(parents=True, exist_ok=True)
     observer, started = Observer(ready.table), datetime.now(UTC)
-    try:
-        with Progress(sys.stderr) as progress, measuring(ready.engine.clock):
-            outcomes = serve(
-                ready.engine,
-                ready.table,
-                ready.prompts,
-                concurrency=concurrency,
-                observer=observer,
-                progress=progress,
-            )
-    finally:
-        _write(folder, ready, observer, concurrency, started)
-        say(f"{folder}: {_in_words(observer.counts())}")
+    whole = False
+    with as_exceptions():
+        try:
+            with Progress(sys.stderr) as progress, measuring(ready.engine.clock):
+                outcomes = serve(
+                    ready.engine,
+                    ready.table,
+                    ready.prompts,
+                    concurrency=concurrency,
+                    observer=observer,
+                    progress=progress,
+                )
+            whole = True
+            _print(ready, observer, outcomes, style)
+        finally:
+            with undisturbed():
+                _save(flags, ready, observer, concurrency, started, whole=whole)
+
+
+def _print(ready: Ready, observer: Observer, outcomes: Sequence[Running | InputError], style: str) -> None:
+    from blis_py.metrics import summarise
+    from blis_py.report.table import print_summary
+    from blis_py.result import to_json
+    from engine.cli.record import run_record
+
     record = run_record(ready.engine, observer.sent_table(), outcomes)
     record.config = {"scheduler": dataclasses.asdict(ready.engine.scheduler.config)}
     summary = summarise(record)
@@ -77,12 +93,33 @@ def run(flags: Flags) -> None:
         sys.stdout.write(to_json(summary))
     else:
         print_summary(summary)
+    sys.stdout.flush()
+
+
+def _save(
+    flags: Flags,
+    ready: Ready,
+    observer: Observer,
+    concurrency: int | None,
+    started: datetime,
+    *,
+    whole: bool,
+) -> None:
+    """The folder of the run, also of one that was broken off; but that replaces nothing."""
+    from blis_py.outputs.staging import Outputs
+
+    folder, force = Path(flags["--out"]), "--force" in flags
+    if not whole and folder.is_dir() and any(folder.iterdir()):
+        folder, force = folder.with_name(f"{folder.name}{BROKEN_OFF}"), True
+    with Outputs() as outputs:
+        _write(outputs.folder(folder, force=force), ready, observer, concurrency, started)
+    say(f"{folder}: {_in_words(observer.counts())}")
 
 
 def _write(
     folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
 ) -> None:
-    """The folder of the run, also of one that was broken off."""
+    """Everything that was measured."""
     from blis_py.sources import DEFAULT_SEED
     from blis_py.traces.tracev2_header import DIFFUSION
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from blis_py.calibrate.samples import SCHEMA, StepSamples
 from blis_py.data import root
 from blis_py.errors import InputError
+from blis_py.latency.fitted_profile import write_meta
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig
@@ -36,7 +36,7 @@ from engine.profile.rounds import count_rounds, write_rounds
 from engine.profile.shapes import GRIDS, Grid, Limits
 from engine.profile.store import Store, found_meta
 
-PROFILE, ROUNDS = "profile.yaml", "rounds.csv"
+ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
 _SMALL_CACHE: dict[str, Any] = {
     "num_kv_blocks": None,
@@ -145,8 +145,7 @@ def profile(
         store.fold()
     if loaded.diffusion and config.load_format == "safetensors":  # random weights have no answers to give
         _count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
-    text = yaml.safe_dump(store.samples.meta, sort_keys=False, allow_unicode=True)
-    (folder / PROFILE).write_text(text, encoding="utf-8")
+    write_meta(folder, store.samples.meta)
     return Outcome(folder, store.samples, complete)
 
 

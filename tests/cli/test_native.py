@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,20 +65,61 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
         assert json.loads(told)["cluster"]["requests"]["completed"] > 0, name
         assert told == output(command, interpreted), name
 
+    largest = max(Path(compiled["BLIS_NATIVE"]).rglob("*.so"), key=lambda path: path.stat().st_size)
+    for damaged in (largest.read_bytes()[: largest.stat().st_size // 2], bytes(largest.stat().st_size), b""):
+        largest.write_bytes(damaged)
+        assert told == output(command, compiled), "with a library that is cut or overwritten"
 
-def test_a_translation_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The manifest of a translation in `tmp_path` that is up to date: of one module, or so it says."""
     monkeypatch.setenv("BLIS_NATIVE", str(tmp_path))
     monkeypatch.delenv("BLIS_INTERPRETED", raising=False)
     assert native.current() == {}
-    sources = native.digests()
-    manifest = {"sources": sources, "files": {"blis_py.core.kv": "kv.so"}}
+    (tmp_path / "kv.so").write_bytes(b"machine code")
+    manifest = {
+        "sources": native.digests(),
+        "files": {"blis_py.core.kv": "kv.so"},
+        "digests": {"kv.so": sha256(b"machine code").hexdigest()},
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    return manifest
+
+
+def test_a_translation_of_other_sources_is_not_used(made: dict[str, Any], tmp_path: Path) -> None:
     assert native.current() == {"blis_py.core.kv": str(tmp_path / "kv.so")}
-    manifest["sources"] = {**sources, "core.kv": "of a former version"}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    made["sources"] = {**made["sources"], "core.kv": "of a former version"}
+    (tmp_path / "manifest.json").write_text(json.dumps(made))
     assert native.current() == {}
-    (tmp_path / "manifest.json").write_text("{")
-    assert native.current() == {}
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("content", [b"machine code and more", b"machine", b"", b"mAchine code", None])
+def test_a_library_that_is_not_as_it_was_made_is_not_used(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is None:
+        (tmp_path / "kv.so").unlink()
+    else:
+        (tmp_path / "kv.so").write_bytes(content)
+    monkeypatch.setattr(native, "MODULES", ())
+    monkeypatch.setattr(
+        native, "digests", lambda: json.loads((tmp_path / "manifest.json").read_text())["sources"]
+    )
+    assert native.activate() is False
+    told = capsys.readouterr().err
+    assert told.startswith(f"note: the native code is damaged ({tmp_path / 'kv.so'}); interpreted, until ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}'])
+def test_a_damaged_manifest_is_told(text: str, made: dict[str, Any], tmp_path: Path) -> None:
+    if text == '{"sources": 1}':
+        text = json.dumps({"sources": made["sources"], "files": 1, "digests": {}})
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(native.Damaged, match=r"manifest\.json"):
+        native.current()
 
 
 def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
@@ -93,18 +136,29 @@ def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
     assert "stays interpreted: CC: there is no C compiler (found 'no-such-compiler')" in done.stderr
 
 
-def test_a_compiler_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_told_in_one_line_also_of_an_installed_package(tmp_path: Path) -> None:
+    """There other packages lie beside it, of which none is to be translated: mypy complains of this one."""
     if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):
         pytest.skip("mypyc or setuptools is not installed")
     if not shutil.which("false"):
         pytest.skip("there is no `false` to stand for a compiler")
-    environment = {**os.environ, "BLIS_NATIVE": str(tmp_path), "CC": "false"}
+    home, installed = tmp_path / "code", tmp_path / "site-packages"
+    shutil.copytree(ROOT / "blis_py", installed / "blis_py", ignore=shutil.ignore_patterns("cpython-*"))
+    library = importlib.util.find_spec("typing_extensions")
+    assert library is not None
+    shutil.copy(str(library.origin), installed)
+    home.mkdir()
+    (home / "manifest.json").write_text("of a former version")
+    environment = {**os.environ, "BLIS_NATIVE": str(home), "CC": "false", "PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "blis_py.native"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     told = done.stderr.splitlines()[-1]
-    assert told.endswith(f"stays interpreted: {tmp_path / 'failed.log'}: compiling failed; see what it says")
-    assert "error" in (tmp_path / "failed.log").read_text()
+    assert told.endswith(f"stays interpreted: {home / 'failed.log'}: compiling failed; see what it says")
+    log = (home / "failed.log").read_text()
+    assert "shadows library module" not in log
+    assert "returned non-zero exit status" in log
+    assert not (home / "manifest.json").exists()
 
 
 def test_every_module_is_there() -> None:

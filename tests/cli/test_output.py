@@ -88,14 +88,33 @@ def test_replaying_a_run_s_own_trace_gives_the_same_summary(
     assert replayed[:2] == (0, out)
 
 
-def test_results_are_never_overwritten_unasked(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("precious")
-    code, out, err = blis("run", *small, "--out", tmp_path, "--no-plots")
+def test_results_are_never_replaced_unasked(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
+    assert blis("run", *small, "--out", tmp_path / "out", "--no-plots")[0] == 0
+    code, out, err = blis("run", *small, "--out", tmp_path / "out", "--no-plots")
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: --out: folder is not empty (found {str(tmp_path)!r})")
-    assert err.endswith("; name another, or overwrite with --force\n")
-    assert blis("run", *small, "--out", tmp_path, "--no-plots", "--force")[0] == 0
-    assert (tmp_path / "mine.txt").read_text() == "precious"
+    assert err.startswith(f"error: --out: folder is not empty (found {str(tmp_path / 'out')!r})")
+    assert err.endswith("; name another, or replace the result in it with --force\n")
+
+
+def test_force_replaces_all_of_a_result_so_that_nothing_of_the_former_run_misleads(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert blis("run", *small, "--out", out, "--record-itl")[0] == 0
+    assert {"itl.csv"} <= set(files(out))
+    assert blis("run", *small, "--out", out, "--force", "--no-plots", "--tp", 2)[0] == 0
+    fresh = tmp_path / "fresh"
+    assert blis("run", *small, "--out", fresh, "--no-plots", "--tp", 2)[0] == 0
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in fresh.iterdir())
+    assert files(out) == files(fresh)
+
+
+def test_force_destroys_nothing_that_is_no_result(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    code, out, err = blis("run", *small, "--out", tmp_path, "--no-plots", "--force")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --out: holds 'mine.txt', which is no part of a result, and would be lost")
+    assert files(tmp_path) == {"mine.txt": b"precious"}
 
 
 def test_a_trace_runs_the_same_under_run_and_replay(blis: Blis, tmp_path: Path) -> None:
@@ -141,10 +160,16 @@ def test_an_interrupt_exits_with_130(
     assert (code, out, err.splitlines()[-1]) == (130, "", "interrupted")
 
 
-def test_a_failure_to_write_exits_with_1(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_beforehand(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
     code, out, err = blis("run", *small, "--metrics-path", tmp_path)
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == f"error: {tmp_path}: Is a directory"
+    assert (code, out) == (2, "")
+    assert err == f"error: --metrics-path: is a folder (found {str(tmp_path)!r}); name a file\n"
+    twice = tmp_path / "twice.json"
+    code, out, err = blis("run", *small, "--metrics-path", twice, "--results-path", twice)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --results-path: is the file of --metrics-path, too")
 
 
 def test_help_and_version(blis: Blis) -> None:

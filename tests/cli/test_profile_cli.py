@@ -17,6 +17,7 @@ from blis_py.calibrate.samples import read_samples, samples_from, write_samples
 from blis_py.cli import main
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.latency.fitted_profile import read_meta, write_meta
 from blis_py.latency.model_shape import load_model
 
 Blis = Callable[..., tuple[int, str, str]]
@@ -87,6 +88,15 @@ def test_fit_writes_a_profile_and_keeps_what_its_yaml_said(tmp_path: Path, blis:
     assert written["num_kv_blocks"] == 500
     assert "MAPE" in written["fit"]["provenance"]
     assert samples.is_file()
+
+
+def test_measuring_on_keeps_the_fit_until_there_is_another(folder: Path) -> None:
+    fit = read_meta(folder)[1]["fit"]
+    write_meta(folder, {"device": "cpu", "rounds": 2})
+    assert read_meta(folder)[1] == {"device": "cpu", "rounds": 2, "fit": fit}
+    (folder / "profile.yaml").write_text("[")
+    write_meta(folder, {"rounds": 3})
+    assert read_meta(folder)[1] == {"rounds": 3}
 
 
 def test_fit_of_several_files_wants_to_know_where_to_write(tmp_path: Path, blis: Blis) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,6 +16,11 @@ from blis_py.core.blocks import BlockPool
 
 KEYS = ("a", "b", "c")
 """Few, so that several blocks hold the same content: the one named first is found."""
+
+
+def named(blocks: Iterable[int]) -> st.SearchStrategy[list[int]]:
+    """Some of these blocks, in any order."""
+    return st.lists(st.sampled_from(sorted(blocks)), min_size=1, unique=True)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -82,43 +91,46 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def remember(self, data: st.DataObject) -> None:
-        """One private block becomes a named one with one user."""
+        """Private blocks of one table become named ones with one user each."""
         table = self.tables[data.draw(st.integers(0, len(self.tables) - 1))]
-        block = table.pop()
+        names = data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=len(table), unique=True))
+        blocks = [table.pop() for _ in names]
         self.tables = [t for t in self.tables if t]
-        key = data.draw(st.sampled_from(KEYS))
-        self.pool.remember(key, block)
-        self.model.key_of[block] = key
-        self.model.users[block] = 1
+        self.pool.remember(names, blocks)
+        self.model.key_of.update(zip(blocks, names, strict=True))
+        self.model.users.update(dict.fromkeys(blocks, 1))
 
     @precondition(lambda self: self.model.users)
     @rule(data=st.data())
     def use(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from(sorted(self.model.users)))
-        assert (self.pool.count_free([block]) == 1) == (self.model.users[block] == 0)
-        self.pool.use([block])
-        if self.model.users[block] == 0:
-            self.model.free.remove(block)
-        self.model.users[block] += 1
+        """Any of them, also out of the middle of those that were freed together."""
+        blocks = data.draw(named(self.model.users))
+        assert self.pool.count_free(blocks) == [self.model.users[block] for block in blocks].count(0)
+        self.pool.use(blocks)
+        for block in blocks:
+            if self.model.users[block] == 0:
+                self.model.free.remove(block)
+            self.model.users[block] += 1
         self.note_least()
 
     @precondition(lambda self: any(self.model.users.values()))
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from(sorted(b for b, users in self.model.users.items() if users)))
-        self.pool.leave([block])
-        self.model.users[block] -= 1
-        if self.model.users[block] == 0:
-            self.model.free.append(block)
+        blocks = data.draw(named(b for b, users in self.model.users.items() if users))
+        self.pool.leave(blocks)
+        for block in blocks:
+            self.model.users[block] -= 1
+        self.model.free += [block for block in reversed(blocks) if self.model.users[block] == 0]
 
     @precondition(lambda self: 1 in self.model.users.values())
     @rule(data=st.data())
     def forget(self, data: st.DataObject) -> None:
-        """A named block with one user becomes a private one again."""
-        block = data.draw(st.sampled_from(sorted(b for b, users in self.model.users.items() if users == 1)))
-        self.pool.forget(block)
-        self.model.forget(block)
-        self.tables.append([block])
+        """Named blocks with one user become private ones again."""
+        blocks = data.draw(named(b for b, users in self.model.users.items() if users == 1))
+        self.pool.forget(blocks)
+        for block in blocks:
+            self.model.forget(block)
+        self.tables.append(blocks)
 
     @rule(ticks=st.integers(1, 5))
     def time_passes(self, ticks: int) -> None:
@@ -150,7 +162,7 @@ TestPoolMatchesLists.settings = settings(max_examples=60, stateful_step_count=30
 def test_content_is_gone_once_its_block_is_taken_again() -> None:
     pool = BlockPool(1)
     (block,) = pool.take(1)
-    pool.remember("content", block)
+    pool.remember(["content"], [block])
     pool.leave([block])
     assert pool.find(["content"]) == [block]
     pool.take(1)
@@ -174,7 +186,7 @@ def test_reserved_blocks_count_from_when_each_was_needed() -> None:
 def test_content_is_gone_once_its_block_is_reserved() -> None:
     pool = BlockPool(1)
     (block,) = pool.take(1)
-    pool.remember("content", block)
+    pool.remember(["content"], [block])
     pool.leave([block])
     pool.reserve(1)
     pool.name_reserved()
@@ -184,8 +196,8 @@ def test_content_is_gone_once_its_block_is_reserved() -> None:
 def test_content_in_two_blocks_is_found_as_long_as_one_holds_it() -> None:
     pool = BlockPool(2)
     first, second = pool.take(2)
-    pool.remember("content", first)
-    pool.remember("content", second)
+    pool.remember(["content"], [first])
+    pool.remember(["content"], [second])
     pool.leave([first])
     pool.take(1)
     assert pool.find(["content"]) == [second]
@@ -201,3 +213,50 @@ def test_the_check_finds_blocks_that_are_lost_or_held_twice(held: list[int]) -> 
     pool.check(taken)
     with pytest.raises(AssertionError):
         pool.check([taken[i % 2] if i < 2 else 3 for i in held])
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Functions of the pool that this calls."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_globals["__name__"] == BlockPool.__module__
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_prompt_costs_no_call_per_block() -> None:
+    def life(blocks: int) -> None:
+        """A prompt is computed, asked for again, freed, and its blocks come to hold something else."""
+        pool, keys = BlockPool(blocks), list(range(blocks))
+        pool.remember(keys, table := pool.take(blocks))
+        pool.leave(table)
+        pool.use(pool.find(keys))
+        pool.leave(table)
+        pool.take(blocks)
+        assert pool.find(keys) == []
+
+    assert calls(lambda: life(1000)) == calls(lambda: life(10))
+
+
+def test_a_search_ends_with_the_first_content_that_nobody_holds() -> None:
+    pool = BlockPool(4)
+    pool.remember(["a", "b"], blocks := pool.take(2))
+    asked = iter(["a", "b", "unknown", "c", "d"])
+    assert pool.find(asked) == blocks
+    assert list(asked) == ["c", "d"]
+
+
+def test_of_blocks_freed_together_the_last_is_reused_first_whatever_was_taken_back() -> None:
+    pool = BlockPool(5)
+    pool.remember("abcde", table := pool.take(5))
+    pool.leave(table)
+    pool.use([table[1], table[4]])
+    assert [pool.take(1) for _ in range(3)] == [[table[3]], [table[2]], [table[0]]]
+    pool.check([table[1], table[4], table[3], table[2], table[0]])

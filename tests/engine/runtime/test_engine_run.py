@@ -17,6 +17,8 @@ from blis_py.api import replay
 from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.token_times import read_token_times
 from blis_py.cli import main
+from blis_py.outputs.complete import check_complete
+from blis_py.stopping import Terminated
 from blis_py.traces import read_trace
 from blis_py.traces.observed import Observer
 from blis_py.traces.steplog import read_step_log
@@ -297,6 +299,50 @@ def test_an_interrupted_run_keeps_what_it_has_seen(
     assert counts["injected"] == 14 == sum(counts.values()) - 14
     assert counts["not sent"] > 0
     assert len(read_step_log(tmp_path / "x" / "steps.csv.gz")) >= 5
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)], ids=["interrupted", "terminated"]
+)
+def test_a_run_that_is_broken_off_replaces_nothing_and_loses_nothing(
+    stop: type[BaseException],
+    code: int,
+    model: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from engine.models.decoder import Decoder
+
+    run = ["engine", "run", *model, *LOAD, "--no-warm-up", "--clock", "cpu", "--out", str(tmp_path / "x")]
+    assert main(run) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    logits, calls = Decoder.logits, iter(range(100))
+
+    def stopped(*args: Any) -> Any:
+        if next(calls) == 5:
+            raise stop
+        return logits(*args)
+
+    monkeypatch.setattr(Decoder, "logits", stopped)
+    assert main([*run, "--force"]) == code
+    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()} == before
+    assert f"{tmp_path / 'x.broken-off'}: 14 injected" in capsys.readouterr().err
+    assert len(read_step_log(tmp_path / "x.broken-off" / "steps.csv.gz")) >= 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.broken-off"]
+
+
+def test_the_folder_of_a_run_says_what_belongs_to_it(model: list[str], tmp_path: Path) -> None:
+    run = ["engine", "run", *model, *LOAD, "--no-warm-up", "--clock", "cpu", "--out", str(tmp_path / "x")]
+    assert main(run) == 0
+    check_complete(tmp_path / "x")
+    (tmp_path / "x" / "itl.csv").unlink()
+    for command in (
+        ["parity", str(tmp_path / "x")],
+        ["calibrate", str(tmp_path / "x"), "--results", str(tmp_path / "x")],
+        ["replay", "--trace", str(tmp_path / "x" / "trace.csv"), "--model", "llama-3.1-8b"],
+    ):
+        assert main(command) == 2
 
 
 def test_real_time_is_waited_for_to_the_end() -> None:

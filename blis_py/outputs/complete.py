@@ -1,0 +1,123 @@
+"""Whether the folder of a result is whole: `complete.json`, written last, lists the files that belong to it.
+
+What a file holds is not checked, only that it is there and as long as it was written: enough to find a folder
+that was copied in part, and nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from blis_py import __version__
+from blis_py.errors import InputError
+from blis_py.outputs.unfinished import PREFIX, is_unfinished
+
+MARKER = "complete.json"
+PICTURES = "plots"
+"""A result without its pictures is still whole."""
+
+_SIMULATED = {"config.yaml", "summary.json"}
+_MEASURED = "run.yaml"
+_FORMERLY = {
+    *("config.yaml", "summary.json", "requests.csv", "steps.csv", "trace.yaml", "trace.csv", "itl.csv"),
+    *("plots/overview.png", "plots/latency_cdf.png", "plots/timeline.png"),
+    *("run.yaml", "steps.csv.gz", "steps.requests.csv.gz", "block_rounds.csv", "dllm.yaml"),
+}
+"""Files of results from before there was a marker."""
+
+
+def write_marker(folder: Path) -> None:
+    """Says that a folder is whole, and what is in it: every file and its size in bytes."""
+    sizes = {name: (folder / name).stat().st_size for name in sorted(_files(folder))}
+    text = json.dumps({"blis_py": __version__, "files": sizes}, indent=1, ensure_ascii=False)
+    (folder / MARKER).write_text(text + "\n", encoding="utf-8")
+
+
+def check_complete(path: str | Path) -> None:
+    """Refuses a result that is not whole.
+
+    A folder that no run of ours wrote is not judged; nor is that of a measured run from before there was a
+    marker, whose `run.yaml` was written last.
+
+    Args:
+        path: the folder of a result, or a file in it.
+
+    Raises:
+        InputError: it is what a killed run left; files are missing, or have another size than was written.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    if is_unfinished(folder):
+        fix = "give the folder it was meant for, or run it again"
+        raise InputError("is what an interrupted run left behind", file=folder, fix=fix)
+    sizes = _listed(folder)
+    if sizes is None:
+        _check_unmarked(folder)
+        return
+    for name, size in sizes.items():
+        _check_file(folder, name, size)
+
+
+def _check_unmarked(folder: Path) -> None:
+    begun = any(True for _ in folder.glob(f"{PREFIX}*"))
+    if begun or all((folder / name).is_file() for name in _SIMULATED):
+        fix = f"run it again, or if you know that it is whole, write {{}} into a file {MARKER} there"
+        raise InputError(f"this result may not be complete: it has no {MARKER}", file=folder, fix=fix)
+
+
+def _check_file(folder: Path, name: str, size: int) -> None:
+    file = folder / name
+    if name.startswith(f"{PICTURES}/"):
+        return
+    if not file.is_file():
+        fix = f"copy the folder again, or take the file out of {MARKER}"
+        raise InputError("this result is not complete: a file is missing", file=folder, value=name, fix=fix)
+    found = file.stat().st_size
+    if found != size:
+        fix = f"copy it again, or if you changed it on purpose, take it out of {MARKER}"
+        raise InputError(f"has {found:,} bytes where {size:,} were written", file=file, fix=fix)
+
+
+def foreign(folder: Path) -> str | None:
+    """Something in a folder that no run of ours wrote there; None if there is nothing."""
+    try:
+        listed = _listed(folder)
+    except InputError:
+        listed = None
+    ours = set(listed or ())
+    if not ours and ((folder / _MEASURED).is_file() or all((folder / name).is_file() for name in _SIMULATED)):
+        ours = _FORMERLY
+    return next((name for name in _files(folder) if name not in ours and name != MARKER), None)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Names, relative to the folder, of the files in it, of links, and of empty folders (with a stroke).
+
+    What is unfinished does not count.
+    """
+    for place, folders, files in os.walk(folder):
+        inside = Path(place).relative_to(folder)
+        folders[:] = [name for name in folders if not name.startswith(PREFIX)]
+        links = [name for name in folders if (Path(place) / name).is_symlink()]
+        yield from ((inside / name).as_posix() for name in (*files, *links))
+        if not (folders or files) and place != str(folder):
+            yield f"{inside.as_posix()}/"
+
+
+def _listed(folder: Path) -> dict[str, int] | None:
+    """What the marker lists; None where there is no marker."""
+    file = folder / MARKER
+    try:
+        marker = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        marker = None
+    sizes = marker.get("files", {}) if isinstance(marker, dict) else None
+    if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
+        fix = "run it again, or copy the folder again"
+        raise InputError("this result is not complete: damaged", file=file, fix=fix)
+    return sizes

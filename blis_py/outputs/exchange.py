@@ -1,0 +1,97 @@
+"""Putting something in the place of something else, in one instant where the system can."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+FORMER = ".former"
+"""What stood in the place, while the new one is moved there by a system that cannot exchange the two."""
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+
+
+def replace_file(new: Path, place: Path) -> None:
+    """Moves a file to its place, which keeps its permissions; where that is a mount, moves the content."""
+    with suppress(OSError):
+        shutil.copymode(place, new)
+    try:
+        os.replace(new, place)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        shutil.copyfile(new, place)
+
+
+def replace_folder(new: Path, place: Path) -> None:
+    """Moves a folder to its place. What stood there takes its place, or stands beside it as `FORMER`."""
+    if not place.exists():
+        os.rename(new, place)
+    elif not _exchanged(new, place):
+        former = new.with_name(FORMER)
+        os.rename(place, former)
+        try:
+            os.rename(new, place)
+        except OSError:
+            os.rename(former, place)
+            raise
+
+
+def finish(unfinished: Path, target_folder: Path) -> None:
+    """Ends what `replace_folder` had begun when its process was killed: the new one goes to its place."""
+    if (unfinished / FORMER).exists():
+        for new in unfinished.iterdir():
+            if new.name != FORMER and not (target_folder / new.name).exists():
+                os.rename(new, target_folder / new.name)
+
+
+def fill_folder(new: Path, place: Path, last: str) -> None:
+    """Replaces what is in a folder that cannot be replaced itself, since it is mounted or we stand in it.
+
+    Not in one instant: while the file `last` is missing, it is not complete.
+    """
+    (place / last).unlink(missing_ok=True)
+    for old in place.iterdir():
+        if old != new.parent:
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    for name in sorted(os.listdir(new), key=lambda name: name == last):
+        os.rename(new / name, place / name)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Lets two paths change places, unless the system cannot do that."""
+    import ctypes
+
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    done: int = rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+    return done == 0
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whoever wants to stop us meanwhile has to wait until this is over."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -1,0 +1,86 @@
+"""Whether something can be written, asked before any work is done."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from blis_py.errors import InputError
+from blis_py.outputs.complete import foreign
+from blis_py.outputs.unfinished import PREFIX, sweep
+
+
+def writable(folder: str | Path, *, force: bool, key: str = "--out") -> Path:
+    """The folder, links followed, if a result can be put in its place.
+
+    Args:
+        force: a result that stands there may be replaced. Nothing else ever is.
+        key: the flag that named it.
+
+    Raises:
+        InputError: it is a file; it is not empty, or with `force`, holds something that no run of ours wrote;
+            nothing can be written there.
+    """
+    target = Path(os.path.realpath(folder))
+    if target.exists() and not target.is_dir():
+        raise InputError("is a file", key=key, value=str(folder), fix="name a folder")
+    _check_permission(target if must_stay(target) else target.parent, key, folder)
+    sweep(target.parent)
+    if not target.is_dir():
+        return target
+    sweep(target)
+    if not force and any(not path.name.startswith(PREFIX) for path in target.iterdir()):
+        fix = "name another, or replace the result in it with --force"
+        raise InputError("folder is not empty", key=key, value=str(folder), fix=fix)
+    stranger = foreign(target)
+    if stranger is not None:
+        problem = f"holds {stranger!r}, which is no part of a result, and would be lost"
+        raise InputError(problem, key=key, value=str(folder), fix="name another folder, or move it away")
+    return target
+
+
+def check_file(path: str | Path, key: str) -> None:
+    """
+    Raises:
+        InputError: a file cannot be written there: no folder for it, or it is a folder itself.
+    """
+    if Path(path).is_dir():
+        raise InputError("is a folder", key=key, value=str(path), fix="name a file")
+    if is_stream(path):
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise InputError("no such folder", key=key, value=str(path), fix="make the folder first")
+    _check_permission(folder, key, path)
+
+
+def check_folder(path: str | Path, key: str) -> None:
+    """
+    Raises:
+        InputError: files cannot be written there, whether the folder is there or has to be made.
+    """
+    _check_permission(Path(os.path.realpath(path)), key, path)
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether what is there can only be written to, as a device or a pipe, and not be replaced."""
+    return Path(path).exists() and not Path(path).is_file()
+
+
+def must_stay(folder: Path) -> bool:
+    """Whether a folder cannot be replaced, only what is in it: it is mounted, or we stand in it."""
+    with suppress(OSError):
+        here = Path.cwd()
+        return folder.is_dir() and (os.path.ismount(folder) or folder in (here, *here.parents))
+    return False
+
+
+def _check_permission(folder: Path, key: str, value: str | Path) -> None:
+    fix = "name another folder"
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file", key=key, value=str(value), fix=fix)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"nothing can be written in {folder}", key=key, value=str(value), fix=fix)

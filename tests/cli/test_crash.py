@@ -1,0 +1,60 @@
+"""What nobody foresaw is told in one line, and nothing is lost of what it takes to repair it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Blis = Callable[..., tuple[int, str, str]]
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def simulate(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr("blis_py.cluster.simulation.simulate", simulate)
+
+
+def test_a_bug_is_one_line_and_a_file_with_the_traceback(
+    blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broken(monkeypatch, KeyError("two\nlines \udc80"))
+    code, out, err = blis("run", *small)
+    assert (code, out) == (1, "")
+    (file,) = tmp_path.iterdir()
+    told = err.splitlines()[2:]
+    assert len(told) == 1
+    assert told[0].startswith("error: a bug in blis-py: KeyError: ")
+    assert told[0].endswith(f"; please report it with the file {file}")
+    text = file.read_text()
+    assert "Traceback (most recent call last)" in text
+    assert "in simulate" in text
+    assert text.startswith("blis-py ")
+
+
+def test_where_no_file_can_be_written_it_says_how_to_see_the_traceback(
+    blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    broken(monkeypatch, ValueError("odd"))
+    code, _, err = blis("run", *small)
+    assert code == 1
+    assert "BLIS_DEBUG=1" in err.splitlines()[-1]
+    monkeypatch.setenv("BLIS_DEBUG", "1")
+    code, _, err = blis("run", *small)
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1] == "error: a bug in blis-py: ValueError: odd; please report it"
+
+
+def test_too_little_memory_is_no_bug(
+    blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, MemoryError("unable to allocate 8 TiB"))
+    code, out, err = blis("run", *small)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[2:] == ["error: not enough memory: unable to allocate 8 TiB"]

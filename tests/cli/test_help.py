@@ -1,0 +1,102 @@
+"""What the command line tells of itself: help, completion, and what there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Blis = Callable[..., tuple[int, str, str]]
+
+ROOT = Path(__file__).resolve().parents[2]
+VERBS = ("run", "replay", "calibrate", "parity", "profile", "engine")
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])
+def test_h_is_help(verb: str, blis: Blis) -> None:
+    if verb.startswith("engine "):
+        pytest.importorskip("torch")
+    code, out, err = blis(*verb.split(), "-h")
+    assert (code, err) == (0, "")
+    assert out == blis(*verb.split(), "--help")[1]
+    assert "Usage: blis" in out
+
+
+def test_brackets_in_help_are_brackets(blis: Blis) -> None:
+    assert "'.[engine]'" in blis("--help")[1]
+
+
+def test_all_verbs_are_named_where_one_is_not_there(blis: Blis) -> None:
+    there_are = f"there are {', '.join(VERBS)}\n"
+    assert blis("sweep") == (2, "", f"error: `blis sweep` is not available yet; {there_are}")
+    assert blis("bogus") == (2, "", f"error: no such command 'bogus'; {there_are}")
+    assert blis("runn") == (2, "", "error: no such command 'runn'; did you mean run?\n")
+    listed = blis("--help")[1]
+    assert all(f"│ {verb} " in listed for verb in VERBS)
+
+
+@pytest.fixture
+def complete(tmp_path: Path) -> Callable[[str], list[str]]:
+    """What bash offers for the last word of a command line, by the script that blis itself prints."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    command = tmp_path / "blis"
+    command.write_text(f'#!{bash}\nexec {sys.executable} -m blis_py "$@"\n')
+    command.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    }
+    # typer asks which shell called it, and here that is pytest
+    told = {**environment, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = subprocess.run(
+        ["blis", "--show-completion", "bash"], env=told, capture_output=True, text=True, check=True
+    ).stdout
+
+    def ask(line: str) -> list[str]:
+        words = line.split(" ")
+        asked = f"COMP_WORDS=({' '.join(words)} '') COMP_CWORD={len(words) - 1}"
+        if words[-1]:
+            asked = f"COMP_WORDS=({' '.join(words)}) COMP_CWORD={len(words) - 1}"
+        program = f'{script}\n{asked}\n_blis_completion blis\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+        done = subprocess.run(
+            [bash, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return ask
+
+
+def test_a_shell_completes_verbs_and_flags(complete: Callable[[str], list[str]]) -> None:
+    assert set(complete("blis ")) == set(VERBS)
+    assert complete("blis rep") == ["replay"]
+    assert complete("blis run --num-inst") == ["--num-instances"]
+    assert complete("blis run --model qwen3-14b --goodp") == ["--goodput"]
+    assert complete("blis profile va") == ["validate"]
+    assert complete("blis profile fit --boot") == ["--bootstrap"]
+    assert "run" in complete("blis engine ")
+
+
+def test_one_pipe_gets_the_heading_once(tmp_path: Path) -> None:
+    """As in `make run 2>&1 | tee`; where the two go to different places, each has it."""
+    command = [sys.executable, "-m", "blis_py", "run", "--model", "qwen3-14b", "--num-requests", "3"]
+    command += ["--format", "table"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def count(stderr: int) -> list[int]:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True
+        )
+        return [text.count("KV capacity:") for text in (done.stdout, done.stderr) if text is not None]
+
+    assert count(subprocess.STDOUT) == [1]
+    assert count(subprocess.PIPE) == [1, 1]
+    assert count(subprocess.DEVNULL) == [1]
