@@ -11,15 +11,12 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from blis_py.config_check import check
 from blis_py.config_layers import Layers, flatten
 from blis_py.config_models import RunConfig
 from blis_py.config_paths import from_folder, with_full_paths, workload_source
 from blis_py.errors import InputError
-from blis_py.workload.yamlfile import load_mapping
-from blis_py.yaml_text import safe_load
+from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
 
 
 def load_config(
@@ -86,7 +83,7 @@ def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
 
 def dump(config: RunConfig) -> str:
     """YAML text that `load_config` reads back as an equal configuration."""
-    return yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True, width=110)
+    return dump_yaml(as_dict(config))
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
@@ -102,9 +99,9 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
 
 def _yaml_value(key: str, text: str) -> Any:
     try:
-        return safe_load(text)
-    except yaml.YAMLError:
-        raise InputError("not valid YAML", key=f"--set {key}", value=text, fix="quote the value") from None
+        return parse_yaml(text)
+    except InputError as error:
+        raise InputError(error.problem, key=f"--set {key}", value=text, fix="quote the value") from None
 
 
 def _lay_flag(layers: Layers, name: str, key: str, value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
-from blis_py.workload.yamlfile import load_mapping
+from blis_py.files.yaml_files import load_mapping
 
 _SETS: dict[str, str] = {
     "scheduler": "scheduler.policy",

@@ -71,8 +71,8 @@ def _described(
 ) -> Demand:
     """With `dllm.workload`, every request is one of block diffusion, as described there."""
     if config.dllm.workload is not None:
+        from blis_py.files.yaml_files import load_mapping
         from blis_py.workload.diffusion import diffusion_client
-        from blis_py.workload.yamlfile import load_mapping
 
         file = Path(config.dllm.workload)
         client = diffusion_client(load_mapping(file), file=file)

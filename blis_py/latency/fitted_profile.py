@@ -13,6 +13,8 @@ from typing import Any
 
 from blis_py import data
 from blis_py.errors import InputError
+from blis_py.files.paths import expanded, is_file
+from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.latency.fitted_terms import TERMS
 
 SCHEMA = 1
@@ -146,10 +148,10 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
     Raises:
         InputError: there is none.
     """
-    path = Path(name).expanduser()
+    path = expanded(name, key=flag)
     places = (path, path / FILE, data.root("profiles") / "fits" / str(name) / FILE)
     for place in places:
-        if place.is_file():
+        if is_file(place):
             return place
     bundled = sorted(
         str(found.parent.relative_to(data.root("profiles") / "fits"))
@@ -161,18 +163,8 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
 
 def read_meta(name: str | Path, flag: str = "--profile") -> tuple[Path, dict[str, Any]]:
     """The file of a profile and all it says. `flag` is what an error calls the name."""
-    import yaml
-
-    from blis_py.yaml_text import safe_load
-
     path = profile_path(name, flag)
-    try:
-        values = safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
-    if not isinstance(values, dict):
-        raise InputError("must be a mapping", file=path)
-    return path, values
+    return path, load_mapping(path)
 
 
 def read_profile(name: str | Path) -> FittedProfile:
@@ -202,8 +194,6 @@ def read_profile(name: str | Path) -> FittedProfile:
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
     """Writes `profile.yaml` into the folder, which is made where it does not exist; returns its path."""
-    import yaml
-
     fit = {
         "schema": SCHEMA,
         "provenance": replace(profile, meta=dict(meta)).describe(),
@@ -214,8 +204,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
     target = Path(folder) / FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in meta.items() if key != "fit"}
-    text = yaml.safe_dump({**kept, "fit": fit}, sort_keys=False, allow_unicode=True, width=110)
-    target.write_text(text, encoding="utf-8")
+    target.write_text(dump_yaml({**kept, "fit": fit}), encoding="utf-8")
     return target
 
 

@@ -12,8 +12,6 @@ A folder holds `meta.yaml` and, beside it or under `tp<N>/`, tables in µs (plai
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.csv_files import table_rows
+from blis_py.files.paths import exists, is_folder
+from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import (
     Array,
@@ -52,9 +53,9 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
         InputError: a table is missing or damaged, measured for another model, or there is none for
             this TP degree.
     """
-    meta = _meta(root / "meta.yaml")
+    meta = load_mapping(root / "meta.yaml")
     _check_model(str(meta.get("model", "")), shape, root)
-    tables = root / f"tp{tp}" if (root / f"tp{tp}").is_dir() else root
+    tables = root / f"tp{tp}" if is_folder(root / f"tp{tp}") else root
     if tables == root and tp not in meta.get("tp_degrees", [1]):
         fix = f"use --tp {meta.get('tp_degrees', [1])[0]}"
         raise InputError(f"holds no tables for TP {tp}", file=root / "meta.yaml", key="tp_degrees", fix=fix)
@@ -82,23 +83,6 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
     )
 
 
-def _meta(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    from blis_py.yaml_text import safe_load
-
-    try:
-        meta = safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        fix = "give the folder that holds meta.yaml and the tables"
-        raise InputError("cannot be read", file=path, value=error.strerror, fix=fix) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
-    if not isinstance(meta, dict):
-        raise InputError("must be a mapping", file=path)
-    return meta
-
-
 def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
     def plain(name: str) -> str:
         return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum())
@@ -123,19 +107,11 @@ def _skew(meta: Mapping[str, Any], tp: int) -> float:
 
 def _rows(folder: Path, name: str, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The rows of a table, with the columns `keys` and `time_us`."""
-    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
-    path = plain if plain.exists() else packed
+    plain = folder / f"{name}.csv"
+    path = plain if exists(plain) else folder / f"{name}.csv.gz"
     columns = (*keys, "time_us")
-    try:
-        with path.open("rt", encoding="utf-8") if path == plain else gzip.open(path, "rt") as file:
-            reader = csv.DictReader(file)
-            missing = [key for key in columns if key not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError("missing column", file=path, key=missing[0])
-            for row in reader:
-                yield tuple(row[key] for key in columns)
-    except (OSError, EOFError) as error:
-        raise InputError("cannot be read", file=path, value=str(error)) from None
+    for _, cells in table_rows(path, columns):
+        yield tuple(cells)
 
 
 def _numbers(folder: Path, name: str, row: tuple[str, ...]) -> tuple[float, ...]:

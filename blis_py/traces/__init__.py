@@ -1,6 +1,7 @@
 """Recorded traffic: one reader per format, one writer (TraceV2).
 
-A new format is one module with `recognises(first_line)` and `read(path, header)`, and one line in `FORMATS`.
+A new format is one module with `recognises(first_line)` and `read(path, header, bad_rows)`, and one line in
+`FORMATS`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.opening import reading
 from blis_py.traces import azure, mooncake, tracev2
-from blis_py.traces.files import reading
+from blis_py.traces.bad_rows import BadRows
 from blis_py.workload.streams import stream
 from blis_py.workload.table import Labels, RequestTable
 
 Recognise = Callable[[str], bool]
-Read = Callable[[Path, Path | None], RequestTable]
+Read = Callable[[Path, Path | None, BadRows | None], RequestTable]
 FORMATS: dict[str, tuple[Recognise, Read]] = {
     "tracev2": (tracev2.recognises, tracev2.read),
     "azure": (azure.recognises, azure.read),
@@ -36,6 +38,7 @@ def read_trace(
     slo_shares: Mapping[str, float] | None = None,
     seed: int = 42,
     format: str | None = None,
+    bad_rows: BadRows | None = None,
 ) -> RequestTable:
     """The requests of a recorded trace, in order of arrival.
 
@@ -48,6 +51,7 @@ def read_trace(
         slo_shares: class -> weight. Replaces the trace's classes by classes drawn in these proportions.
         seed: of that draw, which has its own random stream.
         format: a key of `FORMATS`; by default the content decides.
+        bad_rows: what to do about rows that are no good; they are errors unless it says otherwise.
 
     Raises:
         InputError: with file, line, column and value where the trace is wrong.
@@ -58,10 +62,10 @@ def read_trace(
     if path.suffix in (".yaml", ".yml"):
         path, header = tracev2.data_beside(path), path
     _, read = FORMATS[_format_of(path, format)]
-    table = read(path, header).sorted_by_arrival()
+    table = read(path, header, bad_rows).sorted_by_arrival()
     if limit is not None:
         table = table.limited(limit)
-    table = table.scaled(time_scale)
+    table = table.scaled(time_scale, key="--time-scale", file=path)
     return table if slo_shares is None else _with_classes(table, slo_shares, seed)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml, load_mapping
 
 Keys = Mapping[str, Any]
 """Key -> the type of its value, a nested table of keys, or `dict` for anything nested."""
@@ -52,8 +53,6 @@ def read_header(path: Path) -> dict[str, Any]:
         InputError: unknown or missing key, wrong type, a version, unit or mode that does not exist, or an
             accumulated session context (not supported yet).
     """
-    from blis_py.workload.yamlfile import load_mapping
-
     header = load_mapping(path)
     _check_keys(path, header, HEADER)
     for key in REQUIRED:
@@ -104,8 +103,6 @@ def write_header(
     path: Path, *, mode: str, seed: int | None, workload: str | None, server: Mapping[str, Any] | None
 ) -> None:
     """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`."""
-    import yaml
-
     header: dict[str, Any] = {
         "trace_version": 3,
         "time_unit": "microseconds",
@@ -118,4 +115,4 @@ def write_header(
         header["workload_spec"] = workload
     if server:
         header["server"] = dict(server)
-    path.write_text(yaml.safe_dump(header, sort_keys=False), encoding="utf-8")
+    path.write_text(dump_yaml(header), encoding="utf-8")

@@ -93,16 +93,21 @@ def _check_names(table: RequestTable, path: Path) -> None:
 
 
 def _check_prefixes(table: RequestTable, path: Path) -> None:
-    for code, group in enumerate(table.prefix_group.names):
-        lengths = np.unique(table.prefix_tokens[table.prefix_group.codes == code])
-        if not group and np.any(lengths > 0):
+    if not table.prefix_tokens.any():
+        return
+    pairs = np.unique(table.prefix_group.codes.astype(np.int64) << 32 | table.prefix_tokens)
+    lengths: dict[str, list[int]] = {}
+    for code, tokens in zip((pairs >> 32).tolist(), (pairs & (1 << 32) - 1).tolist(), strict=True):
+        lengths.setdefault(table.prefix_group.names[code], []).append(tokens)
+    for group, tokens in lengths.items():
+        if not group and any(tokens):
             raise InputError("a shared prefix without a prefix group cannot be written", file=path)
-        if len(lengths) > 1:
+        if len(tokens) > 1:
             raise InputError(
                 "a prefix group with prefixes of different lengths cannot be written",
                 file=path,
                 key=f"prefix_group {group!r}",
-                value=lengths.tolist(),
+                value=tokens,
             )
 
 

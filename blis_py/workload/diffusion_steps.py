@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
+from blis_py.files.opening import read_text
 
 Ints = NDArray[np.int64]
 
@@ -247,9 +248,9 @@ def _sequences(values: Any, key: str, file: str | Path | None) -> Sequences:
     if isinstance(values, str):
         path = (Path(file).parent if file else Path()) / values
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError("cannot be read", file=path, key=key, fix="check the path") from error
+            lines = read_text(path).splitlines()
+        except InputError as error:
+            raise InputError(error.problem, file=path, key=key, fix=error.fix) from None
         rows: list[Any] = []
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.startswith("#"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, PrivateAttr, ValidationError
 
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.generate import Client
@@ -26,7 +27,6 @@ from blis_py.workload.spec_sharing import (
     prefix_levels,
     sessions,
 )
-from blis_py.workload.yamlfile import load_mapping
 
 if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient

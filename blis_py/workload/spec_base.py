@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import lengths
 from blis_py.workload.lengths import Lengths
-from blis_py.workload.yamlfile import load_mapping
 
 
 def as_text(value: Any) -> Any:

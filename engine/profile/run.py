@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from blis_py.calibrate.samples import SCHEMA, StepSamples
 from blis_py.data import root
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig
@@ -139,7 +139,7 @@ def profile(
     )
     if loaded.diffusion and config.load_format == "safetensors":  # random weights have no answers to give
         _count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
-    text = yaml.safe_dump(store.samples.meta, sort_keys=False, allow_unicode=True)
+    text = dump_yaml(store.samples.meta)
     (folder / PROFILE).write_text(text, encoding="utf-8")
     return Outcome(folder, store.samples, complete)
 
