@@ -174,6 +174,7 @@ def resolve(config: RunConfig) -> Simulation:
     )
     asked = demand(config)
     table, scheduler = asked.table, _scheduler(config.scheduler, num_kv_blocks, max_model_len)
+    targets = asked.targets.under(targets, table.slo_class.names)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, table.slo_class.names)
     return Simulation(
@@ -183,7 +184,7 @@ def resolve(config: RunConfig) -> Simulation:
         latency=model,
         capacity=capacity,
         targets=targets,
-        notes=(*notes, *_other_models(table, config)),
+        notes=(*notes, *asked.notes, *_other_models(table, config)),
         diffusion=block_diffusion(asked, config.dllm, scheduler),
     )
 

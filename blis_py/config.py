@@ -108,9 +108,7 @@ def _lay_flag(layers: Layers, name: str, key: str, value: Any) -> None:
     """A flag that names a section (a mapping given to the Python API) sets what is in it."""
     section = {f.name: f.default_factory for f in fields(RunConfig)}.get(key)
     if key == "workload" and isinstance(value, str):
-        source = workload_source(value)
-        if source is not None:
-            layers.flag(name, source, value)
+        layers.flag(name, workload_source(value), value)
     elif isinstance(value, Mapping) and isinstance(section, type) and is_dataclass(section):
         for path, item in flatten(value, section, f"{key}.").items():
             layers.flag(f"{name}.{path.partition('.')[2]}", path, item)

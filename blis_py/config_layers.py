@@ -211,11 +211,15 @@ def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
     if value != value or value in (float("inf"), float("-inf")):
         raise InputError("must be a finite number")
     if (least := limits.get("least")) is not None and value < least:
-        raise InputError(f"must be at least {least:g}")
+        raise InputError(f"must be at least {_number(least)}")
     if (above := limits.get("above")) is not None and value <= above:
-        raise InputError(f"must be greater than {above:g}")
+        raise InputError(f"must be greater than {_number(above)}")
     if (most := limits.get("most")) is not None and value > most:
-        raise InputError(f"must be at most {most:g}")
+        raise InputError(f"must be at most {_number(most)}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _plain(value: Any) -> str:

@@ -52,16 +52,11 @@ def with_full_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def workload_source(name: str) -> str | None:
-    """The key that `--workload NAME` sets: a preset, a bundled spec or a file.
+def workload_source(name: str) -> str:
+    """The key that `--workload NAME` sets: a preset, a bundled spec or a file."""
+    from blis_py.workload.presets import AS_BLIS, PRESETS
 
-    None for `distribution`, BLIS's name for the workload of the flags alone.
-    """
-    from blis_py.workload.presets import PRESETS
-
-    if name == "distribution":
-        return None
-    if name in PRESETS:
+    if name == AS_BLIS or name in PRESETS:
         return "workload.preset"
     if _is_bundled(name) or _looks_like_file(name):
         return "workload.spec"

@@ -23,6 +23,8 @@ MOST_ARRIVALS_PER_S = 1_000_000.0
 MOST_INSTANCES = 100_000
 MOST_KV_BLOCKS = 100_000_000
 """Of all instances together: each takes 36 bytes from the start."""
+MOST_BLOCK_ROUNDS = 1_000_000
+"""Of a diffusion block; those measured take up to twice its positions."""
 MOST_RERUNS = 100_000
 """Of a simulation or a fit, for intervals."""
 MOST_SEED = 2**63 - 1
@@ -46,7 +48,7 @@ def clock_ns(
     if ns is None:
         raise InputError("must be a finite time", file=file, key=key, value=value, fix=fix)
     if ns < least_ns:
-        problem = "must be a positive time" if least_ns > 0 else "must not be negative"
+        problem = "must be a positive duration" if least_ns > 0 else "must not be negative"
         raise InputError(problem, file=file, key=key, value=value, fix=fix)
     if ns > LAST_NS:
         raise InputError("is more than a century", file=file, key=key, value=value, fix=fix)
@@ -71,3 +73,9 @@ def check_count(
     if value > most:
         raise InputError(f"must be at most {most:,}", file=file, key=key, value=value, fix=fix)
     return value
+
+
+def in_seconds(time_ns: int) -> str:
+    """`0.00006 s`, `90 s`: all digits, no exponent."""
+    whole, rest = divmod(time_ns, SECOND_NS)
+    return f"{whole:,}.{rest:09}".rstrip("0").rstrip(".") + " s"

@@ -31,7 +31,9 @@ def parse_json(text: str, place: str | Path | None = None, *, fix: str | None = 
         InputError: it is not JSON, or nested too deeply.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_object)
+        value = json.loads(text)
+        if not (type(value) is dict and len(value) == text.count(":")):  # as many keys as there are colons
+            value = json.loads(text, object_pairs_hook=_object)
         if text.count("[") + text.count("{") > MOST_LEVELS:
             _check_depth(value)
         if "\\u" in text:

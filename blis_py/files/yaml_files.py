@@ -135,6 +135,7 @@ def _check_extent(text: str, path: Path | None) -> None:
     """Of every collection that is open: its anchor, the nodes and the deepest level before it."""
     known: dict[str, tuple[int, int]] = {}
     """Of every anchor: nodes and levels of what it stands for."""
+    event: Any
     for event in yaml.parse(text, Loader=_Loader):
         kind, mark = type(event), event.start_mark
         if kind is yaml.ScalarEvent:

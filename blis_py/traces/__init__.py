@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,14 +70,19 @@ def read_trace(
     return table if slo_shares is None else _with_classes(table, slo_shares, seed)
 
 
-def of_diffusion(path: str | Path, header: str | Path | None = None) -> bool:
-    """Whether the header of a trace says that its answers came in diffusion blocks; arguments as above."""
+def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path, dict[str, Any]] | None:
+    """The file and the content of the header of a trace, if its format has one; arguments as above."""
     path = Path(path)
     if path.suffix not in (".yaml", ".yml"):
         if _format_of(path, None) != "tracev2":
-            return False
+            return None
         path = tracev2.header_beside(path) if header is None else Path(header)
-    server = tracev2.read_header(path).get("server") or {}
+    return path, tracev2.read_header(path)
+
+
+def of_diffusion(header: Mapping[str, Any]) -> bool:
+    """Whether the header of a trace says that its answers came in diffusion blocks."""
+    server = header.get("server") or {}
     return str(server.get("type")).endswith(tracev2.DIFFUSION)
 
 

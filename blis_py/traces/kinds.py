@@ -102,6 +102,8 @@ def texts() -> Kind:
 
 def repeated(values: NDArray[Any]) -> Mask:
     """Which of the values have occurred in a row before."""
+    if values.dtype != object and (values[1:] > values[:-1]).all():
+        return np.zeros(len(values), dtype=np.bool_)
     again = np.ones(len(values), dtype=np.bool_)
     again[np.unique(values, return_index=True)[1]] = False
     return again

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.core.bounds import MOST_BLOCK_ROUNDS
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.traces.columns import read_columns
@@ -23,7 +24,7 @@ NAME = "block_rounds.csv"
 WORKLOAD_NAME = "dllm.yaml"
 """What `--dllm-workload` takes, to replay the run with the rounds it had."""
 COLUMNS = ("request_id", "block_index", "rounds")
-_MOST = 2**31
+_MOST_BLOCKS = 2**31
 _LAST_ID = 2**62
 
 
@@ -49,7 +50,7 @@ def read_rounds(path: Path) -> dict[int, tuple[int, ...]]:
     Raises:
         InputError: it cannot be read; a block is missing or occurs twice; no rounds at all.
     """
-    kinds = (integers(0, _LAST_ID), integers(0, _MOST), integers(1, _MOST))
+    kinds = (integers(0, _LAST_ID), integers(0, _MOST_BLOCKS), integers(1, MOST_BLOCK_ROUNDS))
     columns = read_columns(path, dict(zip(COLUMNS, kinds, strict=True)))
     ids, index, rounds = (columns[name] for name in COLUMNS)
     order = np.lexsort((index, ids))

@@ -322,8 +322,9 @@ def _of_parquet(path: Path, name: str, kind: Kind, value: Any) -> Any:
     """A value of the kind that belongs there."""
     if kind == "ints" and (value is None or isinstance(value, list)):
         return None if value is None else tuple([_of_parquet(path, name, "int", each) for each in value])
-    wanted = {"int": int, "float": float, "text": str}.get(kind)
-    if wanted is None or type(value) is not wanted or (wanted is int and not -_LARGEST <= value <= _LARGEST):
+    wanted: Any = {"int": int, "float": float, "text": str}.get(kind)
+    too_large = wanted is int and type(value) is int and not -_LARGEST <= value <= _LARGEST
+    if type(value) is not wanted or too_large:
         raise InputError("not what belongs here", file=path, key=name, value=value, fix="record it again")
     return value
 

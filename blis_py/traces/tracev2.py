@@ -191,7 +191,8 @@ def _prompt_tokens(columns: Columns) -> Ints:
     groups, served = columns.labels("prefix_group"), columns.ints("server_input_tokens")
     grouped = np.array([name != "" for name in groups.names], dtype=np.bool_)[groups.codes]
     suffix = np.where((served > 0) & ~grouped, served, columns.ints("input_tokens"))
-    return _prefix_tokens(columns) + suffix
+    prompt: Ints = _prefix_tokens(columns) + suffix
+    return prompt
 
 
 def _names(ids: Ints) -> list[str] | None:

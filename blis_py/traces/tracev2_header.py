@@ -38,6 +38,11 @@ HEADER: Keys = {
     "kv_offload": dict,
     "observed_kv_metrics": dict,
 }
+NOT_YET = {
+    "kv_offload": "KV offload of the recorded server is not simulated",
+    "observed_kv_metrics": "hit rates of the recorded server are not compared with",
+}
+"""Keys that say what a replay would have to heed and does not."""
 DIFFUSION = "-diffusion"
 """How `server.type` ends where answers came in diffusion blocks."""
 REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
@@ -66,6 +71,9 @@ def read_header(path: Path) -> dict[str, Any]:
         raise InputError(
             "must not be negative", file=path, key="warm_up_requests", value=header["warm_up_requests"]
         )
+    for key, problem in NOT_YET.items():
+        if header.get(key):
+            raise InputError(problem, file=path, key=key, fix="remove the key to replay the trace without")
     if header.get("session_context_growth"):
         raise InputError(
             "sessions with accumulated context are not supported yet",
@@ -81,7 +89,7 @@ def _check_keys(path: Path, values: Mapping[str, Any], keys: Keys, inside: str =
     for key, value in values.items():
         where = f"{inside}{key}"
         if key not in keys:
-            near = difflib.get_close_matches(str(key), keys, 1)
+            near = difflib.get_close_matches(str(key)[:100], keys, 1)
             fix = f"did you mean {near[0]}?" if near else "remove it"
             raise InputError("unknown key", file=path, key=where, fix=fix)
         kind = keys[key]
