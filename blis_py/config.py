@@ -16,6 +16,7 @@ from blis_py.config_layers import Layers, flatten
 from blis_py.config_models import RunConfig
 from blis_py.config_paths import from_folder, with_full_paths, workload_source
 from blis_py.errors import InputError
+from blis_py.files.paths import full_path
 from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
 
 
@@ -46,7 +47,7 @@ def load_config(
         layers.add(flatten(as_dict(base), RunConfig), file=None)
     if path is not None:
         leaves = flatten(load_mapping(Path(path)), RunConfig)
-        layers.add(from_folder(leaves, Path(path).resolve().parent), file=path)
+        layers.add(from_folder(leaves, full_path(path).parent), file=path)
     if policy_config is not None:
         from blis_py.config_policy import KEYS, read_bundle
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
+from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
+from blis_py.files.paths import full_path, is_folder
 
 if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
@@ -60,7 +62,7 @@ def calibrate(flags: Flags) -> None:
 def _checked_style(flags: Flags) -> str:
     """The format to print in; refuses what could not be written afterwards."""
     for name in ("--report", "--plot"):
-        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
+        if name in flags and not is_folder(full_path(flags[name], key=name).parent):
             raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
     style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
     if style not in ("table", "json"):
@@ -77,9 +79,8 @@ def _compared(flags: Flags) -> Calibration:
     if "--results" not in flags:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
     warm_up, rtt_ms = flags.get("--warm-up-requests", 0), flags.get("--network-rtt-ms", 0.0)
-    for name, value in (("--warm-up-requests", warm_up), ("--network-rtt-ms", rtt_ms)):
-        if not value >= 0:
-            raise InputError("must not be negative", key=name, value=value)
+    check_count(warm_up, least=0, most=MOST_REQUESTS, key="--warm-up-requests")
+    clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
     return calibrate(
         read_token_times(measured, flags.get("--itl-data")),
         read_token_times(flags["--results"]),

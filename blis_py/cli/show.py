@@ -10,6 +10,7 @@ from typing import Any
 from blis_py.cli.options import Flags
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
+from blis_py.files.paths import full_path, is_folder
 from blis_py.result import Result, to_json, writable
 
 
@@ -69,7 +70,7 @@ def check_writable(flags: Flags) -> None:
         if "--out" not in flags:
             raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
     for name in ("--metrics-path", "--results-path"):
-        if name in flags and not Path(flags[name]).resolve().parent.is_dir():
+        if name in flags and not is_folder(full_path(flags[name], key=name).parent):
             raise InputError("no such folder", key=name, value=flags[name], fix="make the folder first")
 
 

@@ -25,8 +25,8 @@ MOST_KV_BLOCKS = 100_000_000
 """Of all instances together: each takes 36 bytes from the start."""
 MOST_BLOCK_ROUNDS = 1_000_000
 """Of a diffusion block; those measured take up to twice its positions."""
-MOST_RERUNS = 100_000
-"""Of a simulation or a fit, for intervals."""
+MOST_RERUNS = MOST_REDRAWS = 10_000
+"""Of a simulation, or of a fit, for intervals; a hundred do."""
 MOST_SEED = 2**63 - 1
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.calibrate.samples import SCHEMA, Column, StepSamples, samples_from
+from blis_py.core.bounds import MOST_TOKENS, check_count, clock_ns
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.files.cells import meant
@@ -64,6 +65,7 @@ def import_steps(
     """
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
+    check_count(block_size, least=1, most=MOST_TOKENS, key="--block-size")
     shape = load_model(model or Path(str(model_config)).stem, model_config)
     spec = load_gpu(gpu)
     path = Path(source)
@@ -157,11 +159,11 @@ def _kernel_steps(
 ) -> StepSamples:
     """Steps of a planned grid, priced by the sum of their measured kernels."""
     tables = KernelTables(shape, gpu, tp, folder)
+    for key, value in (("--host-step-us", host_step_us), ("--host-seq-us", host_seq_us)):
+        if value is not None:
+            clock_ns(value, 1000, key=key)
     host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
     host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
-    for key, value in (("--host-step-us", host_step), ("--host-seq-us", host_seq)):
-        if not value >= 0:
-            raise InputError("must not be negative", key=key, value=value)
     steps = [("decode", step) for step in _decodes(shape)]
     steps += [("prefill", step) for step in _prefills(shape)]
     steps += [("mixed", step) for step in _mixed(shape)]
