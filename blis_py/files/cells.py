@@ -6,7 +6,7 @@ read back as it was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -21,5 +21,8 @@ def meant(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(_FORMULA) else cell
 
 
-def all_harmless(texts: Iterable[str]) -> list[str]:
+def all_harmless(texts: Sequence[str]) -> Sequence[str]:
+    together = "".join(texts)
+    if not any(mark in together for mark in _FORMULA):
+        return texts
     return [harmless(text) for text in texts]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.cells import all_harmless
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
-from blis_py.workload.table import Content, Ints, RequestTable
+from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.metrics.record import RunRecord
@@ -121,12 +122,12 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     arrival_us = _numbers(table.arrival_ns // 1000)
     columns: dict[str, Cells] = {
         "request_id": _numbers(ids),
-        "client_id": lambda piece: table.client.take(piece).to_list(),
-        "tenant_id": lambda piece: table.tenant.take(piece).to_list(),
-        "slo_class": lambda piece: table.slo_class.take(piece).to_list(),
+        "client_id": _texts(table.client),
+        "tenant_id": _texts(table.tenant),
+        "slo_class": _texts(table.slo_class),
         "session_id": _always(""),
         "round_index": _always(0),
-        "prefix_group": lambda piece: table.prefix_group.take(piece).to_list(),
+        "prefix_group": _texts(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
         "streaming": lambda piece: [
             "true" if value else "false" for value in table.streaming[piece].tolist()
@@ -138,7 +139,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "audio_tokens": _always(0),
         "video_tokens": _always(0),
         "reason_ratio": _always(0),
-        "model": lambda piece: table.model.take(piece).to_list(),
+        "model": _texts(table.model),
         "deadline_us": _numbers(np.where(table.deadline_ns < 0, 0, table.deadline_ns // 1000)),
     }
     if np.any(table.slo_target_ns > 0):
@@ -146,7 +147,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     columns |= {"server_input_tokens": _always(0), "arrival_time_us": arrival_us, "send_time_us": arrival_us}
     columns |= _measured(measured)
     if own_names:
-        columns["x_request_id"] = table.ids
+        columns["x_request_id"] = lambda piece: all_harmless(table.ids(piece))
     return columns
 
 
@@ -161,7 +162,7 @@ def _measured(measured: Measured | None) -> dict[str, Cells]:
         chunks = _numbers(measured.chunks)
 
         def texts(place: int) -> Cells:
-            return lambda piece: [end[place] for end in ends[piece]]
+            return lambda piece: all_harmless([end[place] for end in ends[piece]])
 
         status, message, finish = texts(0), texts(1), texts(2)
     return {
@@ -238,6 +239,11 @@ def _numbered(table: RequestTable) -> tuple[Ints, bool]:
 
 def _numbers(column: Ints) -> Cells:
     return lambda piece: column[piece].tolist()
+
+
+def _texts(column: Labels) -> Cells:
+    written = Labels(column.codes, tuple(all_harmless(column.names)))
+    return lambda piece: written.take(piece).to_list()
 
 
 def _always(value: Any) -> Cells:
