@@ -29,10 +29,12 @@ from blis_py.files.paths import exists
 from blis_py.latency.capacity import kv_heads_per_rank
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import (
+    LARGEST_IN_TABLE,
     Array,
     Axes,
     Curve,
     KernelProfile,
+    empty_grid,
     extend,
     fill_gaps,
     interpolate,
@@ -222,7 +224,7 @@ def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array, 
     }
     counts = np.array([0.0, *sorted({count for count, _ in points})])
     contexts = np.array([0.0, *sorted({step for _, step in points})])
-    grid = np.full((len(counts), len(contexts)), np.nan)
+    grid = empty_grid((counts, contexts), folder / "generation_attention_perf")
     for (count, step), ns in points.items():
         grid[np.searchsorted(counts, count), np.searchsorted(contexts, step)] = ns
     grid[0] = 0.0
@@ -265,8 +267,9 @@ def _numbers(place: str, cells: list[str]) -> tuple[float, ...]:
         *numbers, ms = map(float, cells)
     except ValueError:
         numbers, ms = [], math.nan
-    if not (math.isfinite(ms) and ms >= 0 and all(math.isfinite(n) and n >= 0 for n in numbers)):
-        raise InputError("must be numbers, not negative", file=place, value=",".join(cells))
+    if not all(0 <= number <= LARGEST_IN_TABLE for number in (*numbers, ms)):
+        problem = f"must be numbers from 0 to {LARGEST_IN_TABLE:g}"
+        raise InputError(problem, file=place, value=",".join(cells))
     return (*numbers, ms * 1e6)
 
 

@@ -134,6 +134,8 @@ def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], 
     finished: dict[str, list[Any]] = {name: [] for name in columns}
     for rows, piece in pieces:
         rows, done = _finished_piece(path, rows, piece, columns, bad)
+        if not len(rows):
+            continue
         numbers.append(rows)
         for name, values in done.items():
             finished[name].append(values)

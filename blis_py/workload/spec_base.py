@@ -71,7 +71,9 @@ def lengths_of(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:
 def _weights(path: Path) -> dict[str, float]:
     weights = {}
     for tokens, weight in load_mapping(path).items():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-            raise InputError("a weight must be a number", file=path, key=str(tokens), value=weight)
+        number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        if not number or not 0 <= weight <= lengths.LARGEST_WEIGHT:
+            problem = f"a weight must be a number from 0 to {lengths.LARGEST_WEIGHT:g}"
+            raise InputError(problem, file=path, key=str(tokens), value=weight)
         weights[str(tokens)] = float(weight)
     return weights
