@@ -59,7 +59,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MOST_LEVELS + 1):
+    for _ in range(MOST_LEVELS):
         inner: list[Any] = []
         for each in level:
             if isinstance(each, dict):

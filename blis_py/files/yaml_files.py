@@ -72,6 +72,13 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what the loader, or another one, would not take for text."""
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """In double quotes where there are ends of lines that only YAML knows: elsewhere they are not escaped."""
+    style = '"' if any(mark in text for mark in "\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 _Loader.yaml_implicit_resolvers = _resolvers()
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
 _FLOAT = re.compile(
