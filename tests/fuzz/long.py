@@ -1,4 +1,4 @@
-"""Feeds thousands of bad files to every reader and command: `make fuzz`, or `python tests/fuzz/long.py --help`.
+"""Feeds thousands of bad files to every reader and command: `make fuzz`; see `--help`.
 
 Each reader or command runs in a process of its own, so that one that dies by a signal is seen, and goes on
 with the next file. Inputs that end badly are kept in the folder given by `--keep`.
@@ -22,11 +22,11 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("BLIS_INTERPRETED", "1")
 
-import judge  # noqa: E402
-import mutate  # noqa: E402
-import scenario  # noqa: E402
-from flags import arguments as odd_arguments  # noqa: E402
-from targets import COMMANDS, READERS  # noqa: E402
+import judge
+import mutate
+import scenario
+from flags import arguments as odd_arguments
+from targets import COMMANDS, READERS
 
 FLAGS = "odd flags"
 NAMES = (*READERS, *COMMANDS, FLAGS)

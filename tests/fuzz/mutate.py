@@ -172,10 +172,9 @@ VALUES: tuple[Any, ...] = (
     ),
     *("/dev/zero", "/nowhere/x", "../x", "~nobody", "ttft.p99=1ms", "default"),
 )
-TOKENS = tuple(token.encode("utf-8", "surrogatepass") for token in (*NUMBERS, *TEXTS)) + (
-    b"\xff\xfe",
-    b"\x80",
-    b"\r",
+TOKENS = (
+    *(token.encode("utf-8", "surrogatepass") for token in (*NUMBERS, *TEXTS)),
+    *(b"\xff\xfe", b"\x80", b"\r"),
 )
 _NUMBER = re.compile(rb"\d+(?:\.\d+)?")
 _WORD = re.compile(rb"[A-Za-z_]{2,}")

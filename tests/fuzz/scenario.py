@@ -12,19 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "calibrate"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "latency"))
+
+import fit_cases
+import kernel_profiles
+from planted_run import chat, record_run
+
+from blis_py.calibrate.samples import write_samples
+from blis_py.cli import main
+from blis_py.files.yaml_files import dump_yaml, load_mapping
+from blis_py.traces.rounds import write_rounds, write_workload
+from blis_py.traces.steplog import write_step_log
+
 ROOT = Path(__file__).resolve().parents[2]
-for _folder in ("calibrate", "latency"):
-    sys.path.insert(0, str(ROOT / "tests" / _folder))
-
-import fit_cases  # noqa: E402
-import kernel_profiles  # noqa: E402
-from planted_run import chat, record_run  # noqa: E402
-
-from blis_py.calibrate.samples import write_samples  # noqa: E402
-from blis_py.cli import main  # noqa: E402
-from blis_py.traces.rounds import write_rounds, write_workload  # noqa: E402
-from blis_py.traces.steplog import write_step_log  # noqa: E402
-
 SPEC = """\
 version: "2"
 seed: 3
@@ -67,7 +68,7 @@ tp: 1
 num_instances: 2
 seed: 7
 horizon: 20s
-scheduler: {policy: priority-fcfs, max_num_seqs: 8, num_kv_blocks: 900, max_model_len: 8000, sjf_aging_ms: null}
+scheduler: {policy: priority-fcfs, max_num_seqs: 8, num_kv_blocks: 900, max_model_len: 8000}
 latency: {model: linear, linear: {gpu: {step: 5.0e+6, decode_seqs: 1.0e+4}, host: {step: 1.0e+5}}}
 workload: {rate: 30, num_requests: 12, output_tokens: 20, prompt_tokens_max: 600, timeout_s: 9}
 routing: {policy: least-loaded, latency_us: 20}
@@ -139,7 +140,7 @@ def build(folder: Path) -> Path:
     shutil.copy(ROOT / "profiles" / "gpus" / "h100.yaml", folder / "gpu.yaml")
     shutil.copy(ROOT / "profiles" / "models" / "qwen3-0.6b.json", folder / "model.json")
     shutil.copy(ROOT / "profiles" / "trained" / "coefficients.yaml", folder / "coefficients.yaml")
-    shutil.copytree(ROOT / "profiles" / "fits" / "cpu" / "tiny-ar", folder / "fit", dirs_exist_ok=True)
+    _small_fit(folder / "fit")
     _simulated_run(folder / "run")
     log = record_run(chat(6, rate=30.0, seed=2))
     (folder / "engine").mkdir(exist_ok=True)
@@ -154,6 +155,15 @@ def build(folder: Path) -> Path:
         folder / "engine", block_tokens=32, algorithm="LowConfidence", parameters={"threshold": 0.9}
     )
     return folder
+
+
+def _small_fit(folder: Path) -> None:
+    """A bundled profile with two draws instead of fifty, which is read sooner."""
+    folder.mkdir(exist_ok=True)
+    values = load_mapping(ROOT / "profiles" / "fits" / "cpu" / "tiny-ar" / "profile.yaml")
+    for regime in values["fit"]["regimes"].values():
+        regime["gpu_draws"], regime["host_draws"] = regime["gpu_draws"][:2], regime["host_draws"][:2]
+    (folder / "profile.yaml").write_text(dump_yaml(values), encoding="utf-8")
 
 
 def _simulated_run(folder: Path) -> None:

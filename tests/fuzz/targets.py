@@ -128,7 +128,8 @@ READERS: dict[str, Reader] = {
 _RUN = "run --model qwen3-14b --format json"
 _REPLAY = "replay --model qwen3-14b --format json"
 _SMALL = "--num-requests 6 --output-tokens 8 --output-tokens-stdev 2 --rate 20"
-_DLLM = f"run --model llada2.0-mini --latency-model roofline --block-size 32 --max-num-seqs 8 --format json {_SMALL}"
+_DLLM = f"run --model llada2.0-mini --latency-model roofline --block-size 32 --max-num-seqs 8 {_SMALL}"
+_DLLM += " --format json"
 _PROFILE = "--out {}/out --bootstrap 2 --format json"
 COMMANDS: dict[str, Command] = {
     "run --config": Command("config.yaml", "run --config {}/config.yaml --format json"),

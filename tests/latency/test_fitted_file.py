@@ -70,7 +70,10 @@ EAGER = ("fit", "regimes", "eager")
         (damage(EAGER, None), "no eager steps"),
         (damage((*EAGER, "gpu"), None), "fit.regimes.eager.gpu: missing key"),
         (damage((*EAGER, "gpu", "magic"), 1.0), "fit.regimes.eager.gpu.magic: unknown term"),
-        (damage((*EAGER, "gpu", "step"), -1.0), "fit.regimes.eager.gpu.step: must be a number from 0 to 1e+15"),
+        (
+            damage((*EAGER, "gpu", "step"), -1.0),
+            "fit.regimes.eager.gpu.step: must be a number from 0 to 1e+15",
+        ),
         (damage((*EAGER, "gpu_draws"), [[1.0]]), "a draw does not fit"),
         (damage((*EAGER, "correction", "tokens"), [1.0]), "not a table over its axes"),
         (damage(("fit", "regimes", "compiled"), {}), "fit.regimes.compiled: unknown regime"),
