@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from blis_py.errors import InputError
 
 
@@ -19,9 +21,11 @@ class BadRows:
         self.count = 0
         self.first: InputError | None = None
         self._fix = fix
+        self._line = sys.maxsize
+        """Of the first."""
 
-    def refuse(self, error: InputError, rows: int = 1) -> None:
-        """To be called for the first of so many bad rows.
+    def refuse(self, error: InputError, line: int, rows: int = 1) -> None:
+        """To be called for the first of so many bad rows, which ends on this line.
 
         Raises:
             InputError: the given one, unless they are to be left out.
@@ -30,8 +34,8 @@ class BadRows:
             fix = ", or ".join(filter(None, (error.fix, self._fix))) or None
             raise InputError(error.problem, file=error.file, key=error.key, value=error.value, fix=fix)
         self.count += rows
-        if self.first is None:
-            self.first = error
+        if line < self._line:
+            self.first, self._line = error, line
 
     def note(self) -> str | None:
         """What has been left out, in a sentence."""

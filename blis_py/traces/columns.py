@@ -64,8 +64,8 @@ class Columns:
             return False
         first = int(np.argmax(rows))
         value = (self[key] if values is None else values)[first]
-        error = _error(self.path, int(self._rows[first]), key, value, problem, fix or "correct the row")
-        self._bad.refuse(error, int(rows.sum()))
+        row, fix = int(self._rows[first]), fix or "correct the row"
+        _refuse(self.path, row, key, value, problem, fix, self._bad, int(rows.sum()))
         kept = np.flatnonzero(~rows)
         self._rows = self._rows[kept]
         self._columns = {name: _taken(column, kept) for name, column in self._columns.items()}
@@ -158,8 +158,8 @@ def _finished_piece(
             except BadCells as cells:
                 first = int(np.argmax(cells.rows))
                 value = piece[name][first]
-                error = _error(path, int(rows[first]), name, value, cells.problem, cells.fix)
-                bad.refuse(error, int(cells.rows.sum()))
+                row, count = int(rows[first]), int(cells.rows.sum())
+                _refuse(path, row, name, value, cells.problem, cells.fix, bad, count)
                 rows = rows[~cells.rows]
                 piece = {other: values[~cells.rows] for other, values in piece.items()}
                 done = {other: values[~cells.rows] for other, values in done.items()}
@@ -205,43 +205,51 @@ def _careful_pieces(
         next(rows)
         done = 0
         while piece := list(itertools.islice(rows, ROWS_AT_ONCE)):
-            good = [index for index, row in enumerate(piece) if _is_whole(path, row, header, bad)]
-            cells = [piece[index][1] for index in good]
-            parsed: dict[str, NDArray[Any]] = {}
-            wrong = np.zeros(len(cells), dtype=np.bool_)
-            for name, place in places.items():
-                kind, values = columns[name], np.empty(len(cells), dtype=columns[name].dtype)
-                for index, row in enumerate(cells):
-                    if wrong[index]:
-                        continue
-                    try:
-                        values[index] = kind.parse(row[place])
-                    except (ValueError, OverflowError):
-                        line = piece[good[index]][0]
-                        bad.refuse(
-                            InputError(kind.problem, file=f"{path}:{line}", key=name, value=row[place])
-                        )
-                        wrong[index] = True
-                parsed[name] = values
-            yield (
-                np.array(good, dtype=np.int64)[~wrong] + done,
-                {name: values[~wrong] for name, values in parsed.items()},
-            )
+            wrong = dict(_uneven(path, piece, header))
+            even = [index for index, (line, _) in enumerate(piece) if line not in wrong]
+            parsed = {
+                name: _parsed(
+                    path, name, columns[name], [(piece[i][0], piece[i][1][place]) for i in even], wrong
+                )
+                for name, place in places.items()
+            }
+            for line in sorted(wrong):
+                bad.refuse(wrong[line], line)
+            good = np.array([piece[index][0] not in wrong for index in even], dtype=np.bool_)
+            rows_of_piece = np.array(even, dtype=np.int64)[good] + done
+            yield rows_of_piece, {name: values[good] for name, values in parsed.items()}
             done += len(piece)
 
 
-def _is_whole(path: Path, row: tuple[int, list[str]], header: list[str], bad: BadRows) -> bool:
-    line, cells = row
-    if len(cells) == len(header):
-        return True
-    problem = f"a row of {len(cells)} cells under {len(header)} columns"
-    bad.refuse(InputError(problem, file=f"{path}:{line}", fix="complete the row or remove it"))
-    return False
+def _uneven(
+    path: Path, piece: list[tuple[int, list[str]]], header: list[str]
+) -> Iterator[tuple[int, InputError]]:
+    for line, cells in piece:
+        if len(cells) != len(header):
+            problem = f"a row of {len(cells)} cells under {len(header)} columns"
+            yield line, InputError(problem, file=f"{path}:{line}", fix="complete the row or remove it")
 
 
-def _error(path: Path, row: int, name: str, value: object, problem: str, fix: str | None) -> InputError:
+def _parsed(
+    path: Path, name: str, kind: Kind, cells: list[tuple[int, str]], wrong: dict[int, InputError]
+) -> NDArray[Any]:
+    """The values of a column; lines on which there is none are added to those that are `wrong`."""
+    values = np.empty(len(cells), dtype=kind.dtype)
+    for index, (line, cell) in enumerate(cells):
+        try:
+            values[index] = kind.parse(cell)
+        except (ValueError, OverflowError):
+            wrong.setdefault(line, InputError(kind.problem, file=f"{path}:{line}", key=name, value=cell))
+    return values
+
+
+def _refuse(
+    path: Path, row: int, name: str, value: object, problem: str, fix: str | None, bad: BadRows, rows: int
+) -> None:
+    """Deals with so many bad rows, of which this one of the file is the first."""
+    line = line_of_row(path, row)
     value = value.item() if isinstance(value, np.generic) else value
-    return InputError(problem, file=f"{path}:{line_of_row(path, row)}", key=name, value=value, fix=fix)
+    bad.refuse(InputError(problem, file=f"{path}:{line}", key=name, value=value, fix=fix), line, rows)
 
 
 def line_of_row(path: Path, row: int) -> int:

@@ -56,7 +56,7 @@ def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None
                 row = _row(line, f"{path}:{number}")
                 _check_name(row, names, path, number)
             except InputError as error:
-                bad.refuse(error)
+                bad.refuse(error, number)
                 continue
             arrivals.append(round(row["timestamp"] * MS_NS))
             prompts.append(row["input_length"])

@@ -101,6 +101,8 @@ def test_lora_adapters_are_not_supported_yet(tmp_path: Path) -> None:
         (HEADER + "server: {modl: x}\n", ["server.modl", "did you mean model?"]),
         (HEADER + "server: fast\n", ["server", "mapping"]),
         (HEADER + "session_context_growth: accumulate\n", ["session_context_growth", "not supported yet"]),
+        (HEADER + "kv_offload: {tiers: [cpu]}\n", ["kv_offload", "is not simulated", "remove the key"]),
+        (HEADER + "observed_kv_metrics: {hit_rate: 0.4}\n", ["observed_kv_metrics", "remove the key"]),
         ("trace_version: [\n", ["not valid YAML"]),
         ("", ["must be a mapping"]),
     ],
