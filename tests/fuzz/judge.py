@@ -37,18 +37,26 @@ class Verdict:
 
 @contextlib.contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """Raises `Hang` in the midst of what takes longer."""
+    """Raises `Hang` in the midst of what takes longer: of the processor, for the machine may be busy with
+    others, or six times as long by the clock on the wall, for something may be waited for in vain.
+    """
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = (
+        (signal.SIGPROF, signal.ITIMER_PROF, seconds),
+        (signal.SIGALRM, signal.ITIMER_REAL, 6 * seconds),
+    )
+    before = [signal.signal(number, give_up) for number, _, _ in timers]
+    for _, timer, limit in timers:
+        signal.setitimer(timer, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), handler in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
 
 
 def of_reader(read: Callable[[], Any], seconds: float = PATIENCE_S) -> Verdict:
