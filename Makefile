@@ -15,7 +15,7 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency)))
 
-.PHONY: run native test lint bench docs gpu clean
+.PHONY: run native test fuzz lint bench docs gpu clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -30,6 +30,10 @@ native: $(VENV)/.installed
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
+
+# 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzz/long.py $(FUZZ)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -61,7 +61,7 @@ def read_header(path: Path) -> dict[str, Any]:
     header = load_mapping(path)
     _check_keys(path, header, HEADER)
     for key in REQUIRED:
-        if key not in header:
+        if header.get(key) is None:
             raise InputError("missing key", file=path, key=key, fix=f"a header has {', '.join(REQUIRED)}")
     for key, allowed in (("trace_version", VERSIONS), ("time_unit", TIME_UNITS), ("mode", MODES)):
         if header[key] not in allowed:

@@ -93,6 +93,7 @@ def test_lora_adapters_are_not_supported_yet(tmp_path: Path) -> None:
     [
         (HEADER.replace("mode", "mod"), ["mod", "did you mean mode?"]),
         (HEADER.replace("mode: generated\n", ""), ["mode", "missing key"]),
+        (HEADER.replace("requests: 0", "requests:"), ["warm_up_requests", "missing key"]),
         (HEADER.replace("generated", "imagined"), ["mode", "'imagined'"]),
         (HEADER.replace("version: 3", "version: 9"), ["trace_version", "9"]),
         (HEADER.replace("microseconds", "seconds"), ["time_unit", "'seconds'"]),
