@@ -75,10 +75,10 @@ class Columns:
     def _require_any(self) -> None:
         if len(self):
             return
-        if self._bad.first is not None:
-            raise InputError(
-                f"all rows are bad, the first: {self._bad.first.problem}", file=self._bad.first.file
-            )
+        first = self._bad.first
+        if first is not None:
+            problem = f"all rows are bad, the first: {first.problem}"
+            raise InputError(problem, file=first.file, key=first.key, value=first.value, fix=first.fix)
         raise InputError("no requests in it", file=self.path, fix="give a file with at least one row")
 
 

@@ -179,7 +179,6 @@ def note_of(sizes: Sizes, what: str, keep_mean: bool) -> str | None:
     stdev = truncated_law(sizes.tokens, sizes.stdev, sizes.min, sizes.max).stdev
     if stdev >= (1 - _UNMOVED) * sizes.stdev:
         return None
-    possible = (
-        f"{between} their standard deviation is {stdev:,.0f}, the largest possible, not {sizes.stdev:,}"
-    )
-    return f"{what} lengths: the mean of {sizes.tokens:,} tokens is kept; {possible}"
+    kept = f"{what} lengths: the mean of {sizes.tokens:,} tokens is kept"
+    became = f"{stdev:,.0f}, the largest of a truncated normal law, not {sizes.stdev:,}"
+    return f"{kept}; {between} their standard deviation is {became}"

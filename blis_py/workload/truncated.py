@@ -66,7 +66,7 @@ class Law:
 def truncated_law(mean: float, stdev: float, low: int, high: int) -> Law:
     """The truncated normal law on whole numbers from `low` to `high`, between which the mean lies.
 
-    It has this mean, and this standard deviation or the largest possible one.
+    It has this mean, and this standard deviation or the largest that such a law can have.
     """
     above, below = max(mean - low, 1.0), max(high - mean, 1.0)
     first, last = max(low, math.floor(mean - _REACH * below)), min(high, math.ceil(mean + _REACH * above))

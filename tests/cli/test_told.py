@@ -44,7 +44,7 @@ def test_lengths_of_flags_keep_their_mean_and_say_what_became_of_the_deviation(b
     assert tokens["output_tokens"] / 2000 == pytest.approx(200, rel=0.08)
     assert notes(err) == [
         "output lengths: the mean of 200 tokens is kept; between 2 and 7,000 their standard deviation is "
-        "198, the largest possible, not 256"
+        "198, the largest of a truncated normal law, not 256"
     ]
     assert json.loads(out)["notes"] == notes(err)
 

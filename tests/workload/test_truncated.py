@@ -74,7 +74,7 @@ def test_what_became_of_the_lengths_is_told() -> None:
     asked = Sizes(200, 256, 2, 7000)
     assert note_of(asked, "output", keep_mean=True) == (
         "output lengths: the mean of 200 tokens is kept; between 2 and 7,000 their standard deviation is "
-        "198, the largest possible, not 256"
+        "198, the largest of a truncated normal law, not 256"
     )
     assert note_of(asked, "output", keep_mean=False) == (
         "output lengths: clamped to what lies between 2 and 7,000, as in BLIS, their mean becomes "
