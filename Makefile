@@ -16,7 +16,7 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test lint aot bench docs gpu gpu-home gpu-rehearsal clean
+.PHONY: run native test fuzz lint aot bench docs gpu gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -31,6 +31,10 @@ native: $(VENV)/.installed
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
+
+# 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzz/long.py $(FUZZ)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

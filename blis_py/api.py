@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.config import as_dict, load_config
 from blis_py.config_layers import did_you_mean
 from blis_py.config_models import NAMES, RunConfig, SchedulerSection
+from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
@@ -165,6 +166,13 @@ def resolve(config: RunConfig) -> Simulation:
         capacity, num_kv_blocks = _capacity(config, shape, gpu)
     else:
         capacity, num_kv_blocks = measured.capacity()
+    check_count(
+        config.num_instances * num_kv_blocks,
+        least=1,
+        most=MOST_KV_BLOCKS,
+        key="KV blocks of all instances",
+        fix="use fewer instances, fewer or larger blocks",
+    )
     max_model_len, notes = _max_model_len(config, shape, num_kv_blocks)
     model = latency.build(
         config.latency.model,
@@ -179,6 +187,8 @@ def resolve(config: RunConfig) -> Simulation:
     )
     asked = demand(config)
     table, scheduler = asked.table, _scheduler(config.scheduler, num_kv_blocks, max_model_len)
+    _check_delays(model, table, max_model_len)
+    targets = asked.targets.under(targets, table.slo_class.names)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, table.slo_class.names)
     return Simulation(
@@ -188,9 +198,17 @@ def resolve(config: RunConfig) -> Simulation:
         latency=model,
         capacity=capacity,
         targets=targets,
-        notes=(*notes, *_other_models(table, config)),
+        notes=(*notes, *asked.notes, *_other_models(table, config)),
         diffusion=block_diffusion(asked, config.dllm, scheduler),
     )
+
+
+def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
+    """The delays of a request's tokens add up, and the clock does not go on for ever."""
+    tokens = min(int(table.output_tokens.max(initial=0)), max_model_len)
+    if tokens * model.frontend.per_token_ns > LAST_NS:
+        problem, fix = "the delays of one answer come to more than a century", "lower the delay per token"
+        raise InputError(problem, key="alpha_coeffs", fix=fix)
 
 
 def _measured(config: RunConfig) -> Measured | None:

@@ -11,15 +11,13 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from blis_py.config_check import check
 from blis_py.config_layers import Layers, flatten
 from blis_py.config_models import RunConfig
 from blis_py.config_paths import from_folder, with_full_paths, workload_source
 from blis_py.errors import InputError
-from blis_py.workload.yamlfile import load_mapping
-from blis_py.yaml_text import safe_load
+from blis_py.files.paths import full_path
+from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
 
 
 def load_config(
@@ -49,7 +47,7 @@ def load_config(
         layers.add(flatten(as_dict(base), RunConfig), file=None)
     if path is not None:
         leaves = flatten(load_mapping(Path(path)), RunConfig)
-        layers.add(from_folder(leaves, Path(path).resolve().parent), file=path)
+        layers.add(from_folder(leaves, full_path(path).parent), file=path)
     if policy_config is not None:
         from blis_py.config_policy import KEYS, read_bundle
 
@@ -86,7 +84,7 @@ def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
 
 def dump(config: RunConfig) -> str:
     """YAML text that `load_config` reads back as an equal configuration."""
-    return yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True, width=110)
+    return dump_yaml(as_dict(config))
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
@@ -102,18 +100,16 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
 
 def _yaml_value(key: str, text: str) -> Any:
     try:
-        return safe_load(text)
-    except yaml.YAMLError:
-        raise InputError("not valid YAML", key=f"--set {key}", value=text, fix="quote the value") from None
+        return parse_yaml(text)
+    except InputError as error:
+        raise InputError(error.problem, key=f"--set {key}", value=text, fix="quote the value") from None
 
 
 def _lay_flag(layers: Layers, name: str, key: str, value: Any) -> None:
     """A flag that names a section (a mapping given to the Python API) sets what is in it."""
     section = {f.name: f.default_factory for f in fields(RunConfig)}.get(key)
     if key == "workload" and isinstance(value, str):
-        source = workload_source(value)
-        if source is not None:
-            layers.flag(name, source, value)
+        layers.flag(name, workload_source(value), value)
     elif isinstance(value, Mapping) and isinstance(section, type) and is_dataclass(section):
         for path, item in flatten(value, section, f"{key}.").items():
             layers.flag(f"{name}.{path.partition('.')[2]}", path, item)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config_layers import Layers, did_you_mean
 from blis_py.config_models import RunConfig, WorkloadSection
+from blis_py.core.bounds import clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
 
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.ASCII)
 
-_TRACE_ONLY = ("trace_header", "time_scale", "limit", "slo_shares")
+_TRACE_ONLY = ("trace_header", "time_scale", "limit", "skip_bad_rows", "slo_shares")
 _LENGTHS = tuple(
     f.name
     for f in fields(WorkloadSection)
@@ -22,18 +25,14 @@ _LENGTHS = tuple(
 
 def duration_ns(value: str | int, key: str = "horizon") -> int:
     """`"60s"`, `"1.5h"`, `"500ms"`, or a plain number of µs, as nanoseconds."""
-    text = str(value).strip()
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzµ")
-    unit = text[len(digits) :] or "us"
-    try:
-        span = round(float(digits) * _NS[unit]) if "." in digits else int(digits) * _NS[unit]
-    except (KeyError, ValueError, OverflowError):
-        span = 0
-    if span <= 0:
-        raise InputError(
-            "must be a positive duration", key=key, value=value, fix='write "60s", "10m", or a number of µs'
-        )
-    return span
+    fix = 'write "60s", "10m", or a number of µs'
+    found = _DURATION.fullmatch(str(value).strip())
+    unit_ns = None if found is None else _NS.get(found["unit"] or "us")
+    if found is None or unit_ns is None:
+        raise InputError("must be a positive duration", key=key, value=value, fix=fix)
+    number = found["number"]
+    span = int(number) if len(number) < 25 and "." not in number else float(number)
+    return clock_ns(span, unit_ns, key=key, least_ns=1, fix=fix)
 
 
 def check(config: RunConfig, layers: Layers) -> None:
@@ -91,11 +90,12 @@ def _check_source(load: WorkloadSection, layers: Layers) -> None:
         for f in fields(load)
         if getattr(load, f.name) != _default(f) or layers.by_flag(f"workload.{f.name}")
     ]
+    of_flags = load.preset == "distribution"  # BLIS's name for what the flags say
     sources = [name for name in ("trace", "spec", "preset") if name in given]
     if len(sources) > 1:
         first, second = (layers.label(f"workload.{name}") for name in sources[:2])
         raise InputError(f"cannot be combined with {second}", key=first, fix="name one source of requests")
-    source = sources[0] if sources else "generated"
+    source = sources[0] if sources and not of_flags else "generated"
     useless = {
         "trace": (*_LENGTHS, "timeout_s"),
         "spec": (*_TRACE_ONLY, *_LENGTHS, "timeout_s"),

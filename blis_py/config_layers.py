@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from blis_py.errors import InputError
+from blis_py.files.paths import check_text
 
 T = TypeVar("T")
 
@@ -184,14 +185,14 @@ def _coerce_one(value: Any, hint: Any) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(coerce(item, get_args(hint)[0]) for item in value)
     if origin is dict and isinstance(value, Mapping):
-        return {str(key): coerce(item, get_args(hint)[1]) for key, item in value.items()}
+        return {check_text(str(key)): coerce(item, get_args(hint)[1]) for key, item in value.items()}
     if hint is float and not isinstance(value, bool):
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
     elif isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
+        return check_text(value) if isinstance(value, str) else value
     expected = {tuple: "a list", dict: "a mapping of names to values"}.get(origin) or _NAMES.get(
         hint, "valid"
     )
@@ -211,11 +212,15 @@ def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
     if value != value or value in (float("inf"), float("-inf")):
         raise InputError("must be a finite number")
     if (least := limits.get("least")) is not None and value < least:
-        raise InputError(f"must be at least {least:g}")
+        raise InputError(f"must be at least {_number(least)}")
     if (above := limits.get("above")) is not None and value <= above:
-        raise InputError(f"must be greater than {above:g}")
+        raise InputError(f"must be greater than {_number(above)}")
     if (most := limits.get("most")) is not None and value > most:
-        raise InputError(f"must be at most {most:g}")
+        raise InputError(f"must be at most {_number(most)}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _plain(value: Any) -> str:

@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from blis_py.config_layers import setting
+from blis_py.core.bounds import (
+    LAST_NS,
+    MOST_ARRIVALS_PER_S,
+    MOST_INSTANCES,
+    MOST_KV_BLOCKS,
+    MOST_REQUESTS,
+    MOST_SEED,
+    MOST_TOKENS,
+    SECOND_NS,
+)
 from blis_py.core.caches import PREFIX_CACHES
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+
+_LAST_S, _LAST_MS, _LAST_US = LAST_NS / SECOND_NS, LAST_NS / 10**6, LAST_NS // 1000
+_HOUR_US = 3.6e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +31,15 @@ class SchedulerSection:
     """Order of the waiting queue (`--scheduler`)."""
     preemption_policy: str = setting("fcfs", choices=PREEMPTION_POLICIES)
     batch_former: str = setting("running-first", choices=("running-first", "prefill-first"))
-    max_num_seqs: int = setting(256, least=1)
-    max_num_batched_tokens: int = setting(2048, least=1)
-    long_prefill_token_threshold: int = setting(0, least=0)
+    max_num_seqs: int = setting(256, least=1, most=MOST_TOKENS)
+    max_num_batched_tokens: int = setting(2048, least=1, most=MOST_TOKENS)
+    long_prefill_token_threshold: int = setting(0, least=0, most=MOST_TOKENS)
     """0 = no limit on a prefill chunk but the token budget."""
-    block_size: int = setting(16, least=1)
-    num_kv_blocks: int | None = setting(None, least=1)
+    block_size: int = setting(16, least=1, most=MOST_TOKENS)
+    num_kv_blocks: int | None = setting(None, least=1, most=MOST_KV_BLOCKS)
     """null = what fits in the GPU's memory."""
     gpu_memory_utilization: float = setting(0.9, above=0, most=1)
-    max_model_len: int | None = setting(None, least=1)
+    max_model_len: int | None = setting(None, least=1, most=MOST_TOKENS)
     """null = the model's own, as far as the KV cache holds it."""
     prefix_cache: str = setting("hash", choices=PREFIX_CACHES)
     """`hash` as in vLLM, `radix` as in SGLang, `none`."""
@@ -34,20 +47,20 @@ class SchedulerSection:
     """false is vLLM's way to say `prefix_cache: none`."""
     radix_eviction_policy: str = setting("lru", choices=EVICTION_POLICIES)
     """With `radix`: which cached prefix that nobody uses is given up first."""
-    fairness_ms: float | None = setting(None, least=0)
+    fairness_ms: float | None = setting(None, least=0, most=_LAST_MS)
     """With `lpm`, `hrrn`, `dfs-weight`: who has waited this long goes first, by arrival; null = never."""
-    fairness_tokens: int | None = setting(None, least=0)
+    fairness_tokens: int | None = setting(None, least=0, most=MOST_TOKENS)
     """The same, by the prefill tokens that the instance has computed since the request came."""
-    lpm_max_queue: int = setting(128, least=1)
+    lpm_max_queue: int = setting(128, least=1, most=MOST_TOKENS)
     """With `lpm`, `hrrn`, `dfs-weight`: with more requests waiting the order is that of arrival."""
-    in_batch_sharing_tokens: int | None = setting(32, least=1)
+    in_batch_sharing_tokens: int | None = setting(32, least=1, most=MOST_TOKENS)
     """With `lpm`, `hrrn`, `dfs-weight`: whoever shares so many uncached tokens with a prompt that is being
     computed waits until they are; null = nobody."""
     async_scheduling: bool = False
     """A step is planned and launched before the outcome of the one before it is known."""
     late_length_stops: bool = False
     """With it: that a request has reached its length is learnt from the outcome too, as in SGLang."""
-    sjf_aging_ms: float | None = setting(None, above=0)
+    sjf_aging_ms: float | None = setting(None, above=0, most=_LAST_MS)
     """With `sjf`: a request that has waited this long goes first; null = never."""
 
 
@@ -78,34 +91,36 @@ class WorkloadSection:
     """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
     time_scale: float = setting(1.0, above=0)
     """Arrival times of the trace are multiplied by it: 0.5 = twice the rate."""
-    limit: int | None = setting(None, least=1)
+    limit: int | None = setting(None, least=1, most=MOST_REQUESTS)
     """Only the first requests of the trace."""
+    skip_bad_rows: bool = False
+    """Leave rows of the trace that are no good out, and tell how many; otherwise the first is an error."""
     slo_shares: dict[str, float] = field(default_factory=dict)
     """SLO classes dealt out at random to the requests of the trace, by share."""
     spec: str | None = None
     """Workload spec: a YAML file, or the name of a bundled one."""
     preset: str | None = None
-    rate: float | None = setting(None, above=0)
+    rate: float | None = setting(None, above=0, most=MOST_ARRIVALS_PER_S)
     """Requests per second; null = the spec's or the trace's own, else 1. A trace is stretched to it."""
-    num_requests: int | None = setting(None, least=1)
+    num_requests: int | None = setting(None, least=1, most=MOST_REQUESTS)
     """null = the spec's own or the whole trace, else 100; with a horizon, as many as arrive before it."""
     arrival: str = setting("poisson", choices=("poisson", "gamma", "weibull", "constant"))
     cv: float | None = setting(None, above=0)
     """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
-    prompt_tokens: int = setting(512, least=1)
-    prompt_tokens_stdev: int = setting(256, least=0)
-    prompt_tokens_min: int = setting(2, least=1)
-    prompt_tokens_max: int = setting(7000, least=1)
-    output_tokens: int = setting(512, least=1)
-    output_tokens_stdev: int = setting(256, least=0)
-    output_tokens_min: int = setting(2, least=1)
-    output_tokens_max: int = setting(7000, least=1)
+    prompt_tokens: int = setting(512, least=1, most=MOST_TOKENS)
+    prompt_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
+    prompt_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
+    prompt_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
+    output_tokens: int = setting(512, least=1, most=MOST_TOKENS)
+    output_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
+    output_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
+    output_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
     eos_share: float = setting(0.0, least=0, most=1)
     """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
     others end at their length, which it knows. It matters with `async_scheduling`."""
-    prefix_tokens: int = setting(0, least=0)
+    prefix_tokens: int = setting(0, least=0, most=MOST_TOKENS)
     """Tokens in front of every prompt that all requests share."""
-    timeout_s: float | None = setting(300.0, above=0)
+    timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)
     """Patience of generated requests; null = endless. Traces and specs bring their own."""
 
 
@@ -114,8 +129,8 @@ class RoutingSection:
     """From the cluster's entrance to an instance."""
 
     policy: str = "round-robin"
-    latency_us: int = setting(0, least=0)
-    snapshot_refresh_interval_us: int = setting(50_000, least=0)
+    latency_us: int = setting(0, least=0, most=_LAST_US)
+    snapshot_refresh_interval_us: int = setting(50_000, least=0, most=_LAST_US)
     """Age up to which the router works with old instance state; 0 = live."""
 
 
@@ -124,7 +139,7 @@ class AdmissionSection:
     """Who is let in."""
 
     policy: str = setting("always-admit", choices=("always-admit",))
-    latency_us: int = setting(0, least=0)
+    latency_us: int = setting(0, least=0, most=_LAST_US)
     slo_priorities: dict[str, int] = field(default_factory=dict)
     """Urgency by SLO class, larger = more urgent; adds to or replaces the defaults."""
 
@@ -145,9 +160,9 @@ class DllmSection:
     """An unfinished block keeps its request slot and KV blocks."""
     re_loop: bool = True
     """Another round without the scheduler while no block is final and nobody can come in."""
-    schedule_us: float = setting(0.0, least=0)
+    schedule_us: float = setting(0.0, least=0, most=_HOUR_US)
     """Host time of a return to the scheduler, on top of the latency model's steps: what `re_loop` saves."""
-    allocator_call_us: float = setting(0.0, least=0)
+    allocator_call_us: float = setting(0.0, least=0, most=_HOUR_US)
     """Host time to take or give back a slot or KV blocks: what `in_place_reuse` saves."""
 
 
@@ -159,9 +174,9 @@ class RunConfig:
     model_config: str | None = None
     """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
     gpu: str = "h100"
-    tp: int = setting(1, least=1)
-    num_instances: int = setting(1, least=1)
-    seed: int | None = setting(None, least=0)
+    tp: int = setting(1, least=1, most=4096)
+    num_instances: int = setting(1, least=1, most=MOST_INSTANCES)
+    seed: int | None = setting(None, least=0, most=MOST_SEED)
     """null = the spec's own, else 42."""
     horizon: str | int | None = setting(None, least=1)
     """Simulated time at which to stop: "60s", "10m", or a plain number of µs; null = when all is done."""

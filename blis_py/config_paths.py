@@ -10,14 +10,15 @@ from blis_py import data
 from blis_py.config_layers import did_you_mean
 from blis_py.config_models import RunConfig
 from blis_py.errors import InputError
+from blis_py.files.paths import exists, expanded, full_path, is_file, is_folder
 
 
 def from_folder(leaves: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Settings by key, with the relative paths among them starting at `folder`."""
 
     def moved(key: str, value: Any) -> Any:
-        is_file = isinstance(value, str) and key in _IS_FILE and _IS_FILE[key](value)
-        return str(folder / Path(value).expanduser()) if is_file else value
+        own = isinstance(value, str) and key in _IS_FILE and _IS_FILE[key](value)
+        return str(folder / expanded(value, key=key)) if own else value
 
     return {key: moved(key, value) for key, value in leaves.items()}
 
@@ -26,7 +27,7 @@ def with_full_paths(config: RunConfig) -> RunConfig:
     """Files by their full path, so that the saved configuration works from any folder."""
 
     def full(key: str, value: str | None) -> str | None:
-        return str(Path(value).expanduser().resolve()) if value and _IS_FILE[key](value) else value
+        return str(full_path(value, key=key)) if value and _IS_FILE[key](value) else value
 
     load = config.workload
     return replace(
@@ -52,16 +53,11 @@ def with_full_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def workload_source(name: str) -> str | None:
-    """The key that `--workload NAME` sets: a preset, a bundled spec or a file.
+def workload_source(name: str) -> str:
+    """The key that `--workload NAME` sets: a preset, a bundled spec or a file."""
+    from blis_py.workload.presets import AS_BLIS, PRESETS
 
-    None for `distribution`, BLIS's name for the workload of the flags alone.
-    """
-    from blis_py.workload.presets import PRESETS
-
-    if name == "distribution":
-        return None
-    if name in PRESETS:
+    if name == AS_BLIS or name in PRESETS:
         return "workload.preset"
     if _is_bundled(name) or _looks_like_file(name):
         return "workload.spec"
@@ -84,11 +80,11 @@ def _bundled(name: str) -> Path:
 
 
 def _is_bundled(name: str) -> bool:
-    return Path(name).name == name and _bundled(name).is_file()
+    return Path(name).name == name and is_file(_bundled(name))
 
 
 def _is_bundled_fit(name: str) -> bool:
-    return (data.root("profiles") / "fits" / name).is_dir()
+    return is_folder(data.root("profiles") / "fits" / name)
 
 
 def _looks_like_file(name: str) -> bool:
@@ -99,7 +95,7 @@ def _looks_like_file(name: str) -> bool:
 _IS_FILE = {
     "model_config": lambda name: True,
     "latency.kernel_profile": lambda name: True,
-    "latency.profile": lambda name: Path(name).expanduser().exists() or not _is_bundled_fit(name),
+    "latency.profile": lambda name: exists(expanded(name)) or not _is_bundled_fit(name),
     "workload.trace": lambda name: True,
     "workload.trace_header": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),

@@ -8,7 +8,7 @@ from typing import Any
 
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
-from blis_py.workload.yamlfile import load_mapping
+from blis_py.files.yaml_files import load_mapping
 
 _SETS: dict[str, str] = {
     "scheduler": "scheduler.policy",
@@ -23,7 +23,7 @@ KEYS = {own: theirs for theirs, own in _SETS.items()}
 """What a key of the configuration is called in a bundle."""
 
 _NOT_YET: dict[str, tuple[str, ...]] = {
-    "": ("tenant_budgets", "node_pools", "autoscaler", "instance_lifecycle", "priority"),
+    "": ("tenant_budgets", "node_pools", "autoscaler", "instance_lifecycle"),
     "admission.": (
         "token_bucket_capacity",
         "token_bucket_refill_rate",
@@ -39,6 +39,8 @@ _NOT_YET: dict[str, tuple[str, ...]] = {
 """Keys of BLIS's that blis-py does not know what to do with, by section."""
 
 _SECTIONS = ("admission", "routing", "preemption")
+_WITHOUT_EFFECT = "priority"
+"""A section that every bundle of BLIS has and that BLIS ignores, whatever policy it names."""
 
 
 def read_bundle(path: str | Path) -> dict[str, Any]:
@@ -47,7 +49,27 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
     Raises:
         InputError: a key no bundle has, or one that asks for what blis-py does not have yet.
     """
-    return _read(load_mapping(Path(path)), "", path)
+    values = load_mapping(Path(path))
+    _check_ignored(values.pop(_WITHOUT_EFFECT, None), path)
+    return _read(values, "", path)
+
+
+def bundle_notes(path: str | Path) -> list[str]:
+    """What a bundle says without effect."""
+    if load_mapping(Path(path)).get(_WITHOUT_EFFECT) is None:
+        return []
+    instead = "SLO classes have priorities, and schedulers heed them"
+    return [f"{path}: {_WITHOUT_EFFECT} is ignored, as in BLIS: {instead}"]
+
+
+def _check_ignored(section: Any, path: str | Path) -> None:
+    if section is None:
+        return
+    if not isinstance(section, Mapping):
+        raise InputError("must be a section", file=path, key=_WITHOUT_EFFECT, value=section)
+    for key in section:
+        if key != "policy":
+            raise InputError("unknown key", file=path, key=f"{_WITHOUT_EFFECT}.{key}", fix="use policy")
 
 
 def _read(values: Mapping[Any, Any], prefix: str, path: str | Path) -> dict[str, Any]:

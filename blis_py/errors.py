@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Any
+
+LONGEST_VALUE = 100
+"""Characters of a value in a message; the rest is left out."""
+_LONGEST_PART, _LONGEST_FIX = 300, 2000
+
+
+class _Short(reprlib.Repr):
+    """`repr`, cut where it becomes long; of anything, however large or deep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict = 4, 12, 12, 12
+        self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
+
+    def repr_int(self, x: int, level: int) -> str:
+        bits = x.bit_length()
+        return super().repr_int(x, level) if bits < 300 else f"a whole number of {bits:,} bits"
+
+
+_short = _Short().repr
 
 
 class InputError(ValueError):
@@ -15,7 +36,7 @@ class InputError(ValueError):
         problem: what is wrong, in a few words ("unknown key", "must be positive").
         file: the file it was read from, if any.
         key: dotted path of the offending key, flag or column ("clients[0].arrival.cv", "--tp").
-        value: the value found there; omitted from the message when ``None``.
+        value: the value found there, cut where it is long; omitted from the message when ``None``.
         fix: what to do about it, in the imperative.
     """
 
@@ -29,7 +50,17 @@ class InputError(ValueError):
         fix: str | None = None,
     ) -> None:
         self.problem, self.file, self.key, self.value, self.fix = problem, file, key, value, fix
-        where = ": ".join(str(part) for part in (file, key) if part is not None)
-        found = "" if value is None else f" (found {value!r})"
-        then = "" if fix is None else f"; {fix}"
-        super().__init__((f"{where}: " if where else "") + problem + found + then)
+        where = ": ".join(_plain(str(part)) for part in (file, key) if part is not None)
+        found = "" if value is None else f" (found {_plain(_short(value))})"
+        then = "" if fix is None else f"; {_plain(fix, _LONGEST_FIX)}"
+        super().__init__((f"{where}: " if where else "") + _plain(problem) + found + then)
+
+
+def _plain(text: str, longest: int = _LONGEST_PART) -> str:
+    """On one line and not too long, with nothing in it that a terminal would act on."""
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}…{text[-longest // 2 :]}"
+    if not text.isprintable():
+        text = " ".join(text.split())
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text

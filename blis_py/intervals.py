@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from blis_py.core.bounds import MOST_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.sources import DEFAULT_SEED
@@ -68,6 +69,7 @@ class Reruns:
     def __init__(self, simulation: Simulation, count: int) -> None:
         if count < FEWEST:
             raise InputError("too few reruns", key="--intervals", value=count, fix=f"use {FEWEST} or more")
+        check_count(count, least=FEWEST, most=MOST_RERUNS, key="--intervals")
         self._simulation, self._count = simulation, count
         self._redraw(count - 1)
         self.varied = tuple(_varied(simulation))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config_check import duration_ns
 from blis_py.config_models import RunConfig, WorkloadSection
 from blis_py.config_paths import spec_path
+from blis_py.core.bounds import in_seconds
 from blis_py.errors import InputError
+from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.workload.streams import stream
 from blis_py.workload.table import RequestTable
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
 
 DEFAULT_SEED = 42
+TARGETS = "goodput_slo_targets"
+"""Of a workload spec or of the header of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,10 @@ class Demand:
     """By client, of those whose model fills blocks by denoising."""
     diffusion_trace: str | None = None
     """The trace they come from, where it says that its answers came in diffusion blocks."""
+    targets: GoodputTargets = field(default_factory=GoodputTargets)
+    """What a good request meets, by the workload or trace itself."""
+    notes: tuple[str, ...] = ()
+    """What became of what was asked for."""
 
 
 def requests(config: RunConfig) -> RequestTable:
@@ -43,82 +51,104 @@ def demand(config: RunConfig) -> Demand:
     """The requests of a configuration, and what their kind is."""
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
-    horizon_ns = horizon_ns_of(config)
     if load.trace is not None:
-        return _described(_from_trace(load, seed), seed, config)
-    if load.spec is not None:
-        from blis_py.workload import generate
-        from blis_py.workload.spec import load_spec
-
-        spec = load_spec(spec_path(load.spec))
-        seed = spec.seed if config.seed is None and spec.seed is not None else seed
-        clients = {client.name: client.diffusion for client in spec.resolved()}
-        diffusion = {name: client for name, client in clients.items() if client is not None}
-        if diffusion and config.dllm.workload is not None:
-            fix = "drop one of the two"
-            raise InputError("the workload spec says it already", key="--dllm-workload", fix=fix)
-        table = generate(
-            spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns
-        )
-        return _described(table, seed, config, diffusion)
-    return _described(_synthesised(load, seed, horizon_ns), seed, config)
+        asked = _from_trace(load, load.trace, seed)
+    elif load.spec is not None:
+        asked = _from_spec(config, load.spec)
+    else:
+        asked = _synthesised(load, seed, horizon_ns_of(config))
+    asked = _with_unforeseen_ends(_with_diffusion(asked, config), load.eos_share)
+    return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
 
 
-def _described(
-    table: RequestTable,
-    seed: int,
-    config: RunConfig,
-    diffusion: Mapping[str, DiffusionClient] | None = None,
-) -> Demand:
+def _from_spec(config: RunConfig, name: str) -> Demand:
+    from blis_py.workload import generate
+    from blis_py.workload.spec import load_spec
+
+    load = config.workload
+    spec = load_spec(spec_path(name), classes=config.admission.slo_priorities)
+    seed = spec.seed if config.seed is None and spec.seed is not None else config.seed
+    seed = DEFAULT_SEED if seed is None else seed
+    clients = {client.name: client.diffusion for client in spec.resolved()}
+    table = generate(
+        spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns_of(config)
+    )
+    return Demand(
+        table,
+        seed,
+        {name: client for name, client in clients.items() if client is not None},
+        targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
+    )
+
+
+def _with_diffusion(asked: Demand, config: RunConfig) -> Demand:
     """With `dllm.workload`, every request is one of block diffusion, as described there."""
-    if config.workload.eos_share:
-        table = table.with_unforeseen_ends(config.workload.eos_share, stream(seed, "end of sequence"))
-    if config.dllm.workload is not None:
-        from blis_py.workload.diffusion import diffusion_client
-        from blis_py.workload.yamlfile import load_mapping
+    if config.dllm.workload is None:
+        return asked
+    if asked.diffusion:
+        fix = "drop one of the two"
+        raise InputError("the workload spec says it already", key="--dllm-workload", fix=fix)
+    from blis_py.files.yaml_files import load_mapping
+    from blis_py.workload.diffusion import diffusion_client
 
-        file = Path(config.dllm.workload)
-        client = diffusion_client(load_mapping(file), file=file)
-        diffusion = dict.fromkeys(table.client.names, client)
-    return Demand(table, seed, diffusion or {}, _trace_of_diffusion(config.workload))
-
-
-def _trace_of_diffusion(load: WorkloadSection) -> str | None:
-    if load.trace is None:
-        return None
-    from blis_py.traces import of_diffusion
-
-    return load.trace if of_diffusion(load.trace, load.trace_header) else None
+    file = Path(config.dllm.workload)
+    client = diffusion_client(load_mapping(file), file=file)
+    return replace(asked, diffusion=dict.fromkeys(asked.table.client.names, client))
 
 
-def _from_trace(load: WorkloadSection, seed: int) -> RequestTable:
-    from blis_py.traces import read_trace
+def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
+    """That share of the answers ends with an end of sequence; what a trace says of others stays."""
+    if not share:
+        return asked
+    draws = stream(asked.seed, "end of sequence")
+    return replace(asked, table=asked.table.with_unforeseen_ends(share, draws))
 
-    assert load.trace is not None
+
+def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
+    from blis_py.traces import header_of, of_diffusion, read_trace
+    from blis_py.traces.bad_rows import BadRows
+
+    rows = BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows")
     table = read_trace(
-        load.trace,
+        trace,
         header=load.trace_header,
         time_scale=load.time_scale,
         limit=load.limit if load.num_requests is None else load.num_requests,
         slo_shares=load.slo_shares or None,
         seed=seed,
+        bad_rows=rows,
     )
-    if load.rate is None:
-        return table
+    if load.rate is not None:
+        table = _at_rate(table, load.rate, trace)
+    skipped = rows.note()
+    asked = Demand(table, seed, notes=() if skipped is None else (skipped,))
+    found = header_of(trace, load.trace_header)
+    if found is None:
+        return asked
+    file, header = found
+    return replace(
+        asked,
+        diffusion_trace=trace if of_diffusion(header) else None,
+        targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
+    )
+
+
+def _at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
+    """Stretched, or pressed together, to so many requests per second."""
     span_s = float(table.arrival_ns[-1] - table.arrival_ns[0]) / 1e9 if len(table) else 0.0
     if span_s == 0:
         raise InputError(
             "its requests all arrive at once, so it has no rate",
-            file=load.trace,
+            file=trace,
             key="workload.rate",
-            value=load.rate,
+            value=rate,
             fix="drop the rate",
         )
-    return table.scaled((len(table) - 1) / span_s / load.rate)
+    return table.scaled((len(table) - 1) / span_s / rate, key="workload.rate", value=rate, file=trace)
 
 
-def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> RequestTable:
-    from blis_py.workload.presets import preset, synthesise
+def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> Demand:
+    from blis_py.workload.presets import AS_BLIS, PRESETS, Sizes, note_of, preset, synthesise
 
     num_requests = 100 if load.num_requests is None and horizon_ns is None else load.num_requests
     common: dict[str, Any] = {
@@ -130,14 +160,40 @@ def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> Re
         "seed": seed,
         "timeout_s": load.timeout_s,
     }
-    if load.preset is not None:
-        return preset(load.preset, **common)
-    lengths = {
-        f"{side}_tokens{part}": getattr(load, f"{side}_tokens{part}")
-        for side in ("prompt", "output")
-        for part in ("", "_stdev", "_min", "_max")
-    }
-    return synthesise(**common, **lengths, prefix_tokens=load.prefix_tokens)
+    if load.preset not in (None, AS_BLIS):
+        assert load.preset is not None
+        table, sizes = preset(load.preset, **common), PRESETS[load.preset]
+    else:
+        lengths = {
+            f"{side}_tokens{part}": getattr(load, f"{side}_tokens{part}")
+            for side in ("prompt", "output")
+            for part in ("", "_stdev", "_min", "_max")
+        }
+        keep = load.preset is None
+        table = synthesise(**common, **lengths, prefix_tokens=load.prefix_tokens, keep_mean=keep)
+        values = list(lengths.values())
+        sizes = Sizes(*values[:4]), Sizes(*values[4:])
+    notes = (
+        note_of(own, what, load.preset is None) for own, what in zip(sizes, ("prompt", "output"), strict=True)
+    )
+    return Demand(table, seed, notes=tuple(note for note in notes if note is not None))
+
+
+def _horizon_notes(config: RunConfig, table: RequestTable) -> list[str]:
+    """What a horizon comes to: a plain number of µs is easily taken for seconds."""
+    horizon_ns = horizon_ns_of(config)
+    if horizon_ns is None:
+        return []
+    notes = []
+    if str(config.horizon).strip().isdecimal():
+        notes.append(
+            f"horizon {config.horizon} is in µs, as in BLIS: the run ends at {in_seconds(horizon_ns)}"
+        )
+    first_ns = int(table.arrival_ns[0]) if len(table) else 0
+    if first_ns > horizon_ns:
+        problem = "before the first request comes"
+        notes.append(f"the run ends at {in_seconds(horizon_ns)}, {problem} at {in_seconds(first_ns)}")
+    return notes
 
 
 def horizon_ns_of(config: RunConfig) -> int | None:

@@ -6,8 +6,8 @@ A model and a sampling kernel that do nothing stand in for the real ones, with c
 made as for a GPU, so that what is left is what the GPU would wait for: placing sequences, the host's part of
 every step, samples and journal. Limits and plan are those of Qwen3-8B on an H200. Beside it stands the least
 that the GPU could need: for each forward of a visit the weights and the KV cache read once, or its products
-computed, at nine tenths of the datasheet's bandwidth and 0.78 of its rate. The second round counts, when pages
-have been used. Prints JSON.
+computed, at nine tenths of the bandwidth and 0.78 of the rate in the datasheet. The second round counts, when
+pages have been used. Prints JSON.
 """
 
 from __future__ import annotations

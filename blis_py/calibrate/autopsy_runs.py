@@ -11,6 +11,7 @@ from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.token_times import TRACE_NAMES, read_token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
+from blis_py.files.paths import is_file
 from blis_py.latency.base import LatencyModel
 from blis_py.outputs.complete import check_complete
 from blis_py.traces.steplog import StepLog, read_step_log
@@ -72,7 +73,7 @@ def autopsy_of_runs(
 
 def read_run_log(folder: str | Path) -> StepLog:
     """The step log in the folder of an engine's run."""
-    found = next((path for name in STEP_LOG_NAMES if (path := Path(folder) / name).is_file()), None)
+    found = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
     if found is None:
         fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
         raise InputError("no step log of the engine here", file=folder, fix=fix)
@@ -84,21 +85,22 @@ def read_prediction(folder: str | Path) -> Prediction:
     from blis_py.api import resolve
     from blis_py.config import load_config
     from blis_py.config_models import WorkloadSection
-    from blis_py.traces import of_diffusion
+    from blis_py.traces import header_of, of_diffusion
     from blis_py.traces.tracev2_write import request_numbers
 
     folder = Path(folder)
     check_complete(folder)
     path = folder / "config.yaml"
-    trace = next((p for name in TRACE_NAMES if (p := folder / name).is_file()), None)
-    if not path.is_file() or trace is None:
+    trace = next((p for name in TRACE_NAMES if is_file(p := folder / name)), None)
+    if not is_file(path) or trace is None:
         fix = "give the folder that `blis run --out` or `blis replay --out` wrote"
         raise InputError("not the folder of a simulated run", file=folder, fix=fix)
     config = load_config(path)
     if config.num_instances != 1:
         fix = "simulate one instance, as the engine is one"
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
-    if not of_diffusion(trace) or config.dllm.workload is not None:
+    header = header_of(trace)
+    if header is None or not of_diffusion(header[1]) or config.dllm.workload is not None:
         # Its own trace has the requests, wherever they once came from.
         config = replace(config, workload=WorkloadSection(trace=str(trace)))
     simulation = resolve(config)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, get_type_hints
 
 import numpy as np
 
+from blis_py.config_layers import coerce
+from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.errors import InputError
@@ -41,10 +44,21 @@ def scheduler_config(log: StepLog) -> SchedulerConfig:
     settings = log.meta.get("scheduler")
     if not isinstance(settings, dict):
         raise InputError("the step log does not tell the scheduler's settings", key="scheduler")
-    unknown = sorted(set(settings) - {field.name for field in fields(SchedulerConfig)})
-    if unknown:
-        raise InputError("unknown setting in the step log", key=f"scheduler.{unknown[0]}")
-    return SchedulerConfig(**settings)
+    kinds = get_type_hints(SchedulerConfig)
+    values: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in kinds:
+            raise InputError("unknown setting in the step log", key=f"scheduler.{name}")
+        try:
+            values[name] = coerce(value, kinds[name])
+        except InputError as error:
+            raise InputError(error.problem, key=f"scheduler.{name}", value=value) from None
+    for field in fields(SchedulerConfig):
+        if field.default is MISSING and field.name not in values:
+            raise InputError("the step log does not tell the setting", key=f"scheduler.{field.name}")
+    config = SchedulerConfig(**values)
+    check_scheduler_config(config)
+    return config
 
 
 def request_ids(log: StepLog) -> Ints:

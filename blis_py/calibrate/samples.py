@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.errors import InputError
-from blis_py.traces.files import reading, writing
+from blis_py.files.cells import all_harmless, meant
+from blis_py.files.csv_files import check_header, csv_rows, stripped
+from blis_py.files.json_files import parse_json
+from blis_py.files.opening import reading
+from blis_py.traces.files import writing
 from blis_py.traces.steplog import SEGMENTS, StepLog
 
 SCHEMA = 1
@@ -31,6 +35,7 @@ DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not 
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
 _FLOATS = ("prefill_prompt_pairs",)
+_LARGEST = 2**62
 COLUMNS = (
     "source",  # decode, skewed, prefill, mixed, host, experts, diffusion, sentinel, or the name of a run
     "shape",  # the same number: repetitions of one composition; in a run every step has its own
@@ -204,6 +209,7 @@ def write_header(meta: dict[str, Any], text: IO[str]) -> None:
 def write_rows(samples: StepSamples, text: IO[str]) -> None:
     """The rows alone."""
     columns = [samples[name].tolist() for name in COLUMNS]
+    columns = [all_harmless(c) if name in TEXTS else c for name, c in zip(COLUMNS, columns, strict=True)]
     csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
 
 
@@ -221,50 +227,54 @@ def parse_samples(path: Path, lines: Iterable[str]) -> StepSamples:
     """Samples from the lines of their file; `path` is what errors name."""
     lines = iter(lines)
     meta = _read_meta(path, next(lines, ""))
-    rows = csv.reader(lines)
-    header = next(rows, [])
-    missing = [name for name in COLUMNS if name not in header and name not in _LATER]
-    if missing:
-        raise InputError("a column is missing", file=path, key=missing[0], fix="measure again")
+    rows = csv_rows(lines, path, lines_before=1)
+    header = next((stripped(names) for _, names in rows), [])
+    needed = [name for name in COLUMNS if name not in _LATER]
+    check_header(header, path, needed=needed, others=True, line=2)
     cells = list(rows)
-    for number, row in enumerate(cells, start=3):
+    for line, row in cells:
         if len(row) != len(header):
             problem = f"a row of {len(row)} cells under {len(header)} columns"
-            raise InputError(problem, file=f"{path}:{number}", fix="measure again")
-    columns: dict[str, Sequence[Any] | Column] = {
+            raise InputError(problem, file=f"{path}:{line}", fix="measure again")
+    columns = {
         name: _read_column(path, name, header.index(name), cells) for name in COLUMNS if name in header
     }
     zeros = np.zeros(len(cells), dtype=np.int64)
-    return StepSamples(meta, {name: np.asarray(columns.get(name, zeros)) for name in COLUMNS})
+    return StepSamples(meta, {name: columns.get(name, zeros) for name in COLUMNS})
 
 
 def _read_meta(path: Path, line: str) -> dict[str, Any]:
     try:
-        if not line.startswith(_MARK):
-            raise ValueError
-        meta: dict[str, Any] = json.loads(line.removeprefix(_MARK))
-    except ValueError:
+        meta = parse_json(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
+    except InputError:
+        meta = None
+    if not isinstance(meta, dict):
         fix = "give the samples.csv.gz that `blis engine profile` wrote"
-        raise InputError("not a file of samples", file=path, fix=fix) from None
+        raise InputError("not a file of samples", file=path, fix=fix)
     if meta.get("schema") != SCHEMA:
         problem = f"samples of another schema than {SCHEMA}"
         raise InputError(problem, file=path, value=meta.get("schema"), fix="measure again")
     return meta
 
 
-def _read_column(path: Path, name: str, place: int, cells: list[list[str]]) -> Column:
-    values = [row[place] for row in cells]
+def _read_column(path: Path, name: str, place: int, cells: list[tuple[int, list[str]]]) -> Column:
+    values = [row[place] for _, row in cells]
+    if name in TEXTS:
+        return np.array([meant(value) for value in values], dtype=np.str_)
     try:
-        return np.array(values, dtype=_dtype(name)) if values else np.zeros(0, dtype=_dtype(name))
+        column = np.array(values, dtype=_dtype(name))
+        good = (column > -_LARGEST) & (column < _LARGEST)
     except (ValueError, OverflowError):
-        kind = float if name in _FLOATS else int
-        number, value = next((n, v) for n, v in enumerate(values, start=3) if not _is(kind, v))
-        raise InputError("not a number", file=f"{path}:{number}", key=name, value=value) from None
+        good = np.array([_is(float if name in _FLOATS else int, value) for value in values])
+    if not good.all():
+        line, value = cells[int(np.argmin(good))][0], values[int(np.argmin(good))]
+        raise InputError("not a number", file=f"{path}:{line}", key=name, value=value)
+    return column
 
 
 def _is(kind: type[int] | type[float], value: str) -> bool:
     try:
-        return abs(kind(value)) < 2**63
+        return abs(kind(value)) < _LARGEST
     except ValueError:
         return False
 

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
+from blis_py.files import paths
 from blis_py.outputs.complete import check_complete
-from blis_py.traces.files import integers, labels, read_columns
+from blis_py.traces.columns import read_columns
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import Ragged, read_gaps
+from blis_py.traces.kinds import integers, labels, repeated
 from blis_py.workload.table import Ints, Labels
 
 if TYPE_CHECKING:
@@ -100,40 +102,34 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     times = _read_trace(file, str(path))
     if itl is None:
         itl = file.with_name(ITL_NAME)
-        if file.name not in TRACE_NAMES or not itl.exists():
+        if file.name not in TRACE_NAMES or not paths.exists(itl):
             return times
     return replace(times, gaps=read_gaps(Path(itl), times.request_id))
 
 
 def _trace_at(path: str | Path) -> Path:
     file = Path(path)
-    if file.is_dir():
-        file = next((p for name in TRACE_NAMES if (p := file / name).exists()), file)
-    if not file.is_file():
+    if paths.is_folder(file):
+        file = next((p for name in TRACE_NAMES if paths.exists(p := file / name)), file)
+    if not paths.is_file(file):
         raise InputError("no such trace", file=path, fix="name a TraceV2 CSV or the --out folder of a run")
     return file
 
 
 def _read_trace(file: Path, source: str) -> TokenTimes:
-    kind, join = labels()
-    status_kind, status_join = labels()
     whole = integers(-_LAST_US, _LAST_US)
     columns = read_columns(
         file,
         {
             **dict.fromkeys((*_TIMES, "output_tokens", "num_chunks"), whole),
-            "slo_class": kind,
-            "status": status_kind,
+            "slo_class": labels(),
+            "status": labels(),
         },
         optional=("send_time_us", "num_chunks", "slo_class", "status"),
     )
-    rows = sum(map(len, columns["request_id"]))
-
-    def number(name: str) -> Ints:
-        return np.concatenate(columns[name]) if name in columns else np.zeros(rows, dtype=np.int64)
-
-    status = status_join(columns["status"]).to_list() if "status" in columns else ["ok"] * rows
-    classes = join(columns["slo_class"]) if "slo_class" in columns else Labels.constant("", rows)
+    columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
+    rows, number, classes = len(columns), columns.ints, columns.labels("slo_class")
+    status = columns.labels("status").to_list() if "status" in columns else ["ok"] * rows
     first, last, sent = number("first_chunk_time_us"), number("last_chunk_time_us"), number("send_time_us")
     sent = np.where(sent > 0, sent, number("arrival_time_us"))
     timed = np.array([word == "ok" for word in status]) & (first > 0) & (last >= first)
@@ -143,8 +139,6 @@ def _read_trace(file: Path, source: str) -> TokenTimes:
     done = np.flatnonzero(timed)
     done = done[np.argsort(number("request_id")[done], kind="stable")]
     ids = number("request_id")[done]
-    if len(np.unique(ids)) < len(ids):
-        raise InputError("a request occurs twice", file=file, key="request_id")
     return TokenTimes(
         source=source,
         request_id=ids,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
+from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.outputs.places import check_file
 
@@ -87,9 +88,8 @@ def _compared(flags: Flags) -> Calibration:
     if "--results" not in flags:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
     warm_up, rtt_ms = flags.get("--warm-up-requests", 0), flags.get("--network-rtt-ms", 0.0)
-    for name, value in (("--warm-up-requests", warm_up), ("--network-rtt-ms", rtt_ms)):
-        if not value >= 0:
-            raise InputError("must not be negative", key=name, value=value)
+    check_count(warm_up, least=0, most=MOST_REQUESTS, key="--warm-up-requests")
+    clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
     return calibrate(
         read_token_times(measured, flags.get("--itl-data")),
         read_token_times(flags["--results"]),

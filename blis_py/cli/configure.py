@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +22,14 @@ def configure(flags: Flags) -> RunConfig:
         for name, value in flags.items()
         if name in _KEYS
     ]
-    return load_config(
-        flags.get("--config"),
-        overrides,
-        sets=flags.get("--set", ()),
-        policy_config=flags.get("--policy-config"),
-    )
+    bundle = flags.get("--policy-config")
+    config = load_config(flags.get("--config"), overrides, sets=flags.get("--set", ()), policy_config=bundle)
+    if bundle is not None:
+        from blis_py.config_policy import bundle_notes
+
+        for note in bundle_notes(bundle):
+            print(f"note: {note}", file=sys.stderr)
+    return config
 
 
 def _as_is(name: str, value: Any) -> Any:

@@ -214,6 +214,7 @@ TRACE = (
         "Stretch arrival times; 0.5 = twice the rate. Default 1.",
     ),
     Flag("--limit", int, "workload.limit", "Only the first requests of the trace."),
+    Flag("--skip-bad-rows", bool, "workload.skip_bad_rows", "Leave bad rows of the trace out, and count."),
     Flag("--slo-shares", str, "workload.slo_shares", "Deal out classes: critical=0.2,standard=0.8."),
 )
 WORKLOAD = (

@@ -11,6 +11,7 @@ import typer
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
 from blis_py.errors import InputError
+from blis_py.files.paths import exists, is_folder
 
 STEPLOG = "steplog"
 _FLAGS = (
@@ -67,10 +68,10 @@ def parity(flags: Flags) -> None:
 
 def _log_at(path: str) -> Path:
     folder = Path(path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return folder
     for name in _IN_FOLDER:
-        if (folder / name).exists():
+        if exists(folder / name):
             return folder / name
     raise InputError("no step log in this folder", file=path, fix=f"it would be called {_IN_FOLDER[0]}")
 

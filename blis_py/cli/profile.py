@@ -13,7 +13,9 @@ from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config_layers import did_you_mean
+from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
 from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.places import check_folder
 
 GROUPS: tuple[Group, ...] = ()
@@ -113,7 +115,7 @@ def fit(flags: Flags) -> None:
     folder = _target(flags, paths)
     check_folder(folder, "--out")
     meta = with_model_config({**_provenance(folder), **samples.meta}, flags.get("--model-config"))
-    fitted = fit_steps(StepSamples(meta, samples.table), bootstrap=_draws(flags), seed=flags.get("--seed", 0))
+    fitted = fit_steps(StepSamples(meta, samples.table), bootstrap=_draws(flags), seed=_seed(flags))
     try:
         _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
     finally:
@@ -193,8 +195,8 @@ def import_(flags: Flags) -> None:
         host_seq_us=flags.get("--host-seq-us"),
         block_size=flags.get("--block-size", 16),
     )
-    fitted = fit_steps(samples, bootstrap=_draws(flags), seed=flags.get("--seed", 0))
-    if Path(source).is_dir():
+    fitted = fit_steps(samples, bootstrap=_draws(flags), seed=_seed(flags))
+    if is_folder(source):
         tables = f"--latency-model kernel-tables --kernel-profile {source}"
         say(f"note: this is a fit to the tables; {tables} prices with the tables themselves")
     try:
@@ -238,10 +240,11 @@ def _given(flags: Flags, name: str) -> str:
 
 
 def _draws(flags: Flags) -> int:
-    draws: int = flags.get("--bootstrap", 50)
-    if draws < 0:
-        raise InputError("must not be negative", key="--bootstrap", value=draws)
-    return draws
+    return check_count(flags.get("--bootstrap", 50), least=0, most=MOST_REDRAWS, key="--bootstrap")
+
+
+def _seed(flags: Flags) -> int:
+    return check_count(flags.get("--seed", 0), least=0, most=MOST_SEED, key="--seed")
 
 
 def _target(flags: Flags, paths: Sequence[str]) -> Path:
@@ -250,8 +253,8 @@ def _target(flags: Flags, paths: Sequence[str]) -> Path:
 
     if "--out" in flags:
         return Path(flags["--out"])
-    folder = Path(paths[0]) if Path(paths[0]).is_dir() else Path(paths[0]).parent
-    if len(paths) > 1 or not (folder / SAMPLES).is_file():
+    folder = Path(paths[0]) if is_folder(paths[0]) else Path(paths[0]).parent
+    if len(paths) > 1 or not is_file(folder / SAMPLES):
         raise InputError("where to write the profile is not clear", key="--out", fix="add --out DIR")
     return folder
 
@@ -260,7 +263,7 @@ def _provenance(folder: Path) -> dict[str, Any]:
     """What the folder's profile.yaml says already, whoever measured having written it."""
     from blis_py.latency.fitted_profile import FILE, read_meta
 
-    if not (folder / FILE).is_file():
+    if not is_file(folder / FILE):
         return {}
     values = read_meta(folder)[1]
     values.pop("fit", None)

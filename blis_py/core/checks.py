@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
+from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, MOST_TOKENS, check_count
 from blis_py.core.caches import PREFIX_CACHES
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
@@ -19,15 +20,21 @@ CHOICES: dict[str, Collection[str]] = {
     "prefix_cache": PREFIX_CACHES,
     "radix_eviction_policy": EVICTION_POLICIES,
 }
-_POSITIVE = (
-    "num_kv_blocks",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "block_size",
-    "lpm_max_queue",
-)
-_NOT_NEGATIVE = ("fairness_ms", "fairness_tokens", "sjf_aging_ms")
+_POSITIVE = {
+    "num_kv_blocks": MOST_KV_BLOCKS,
+    "max_model_len": MOST_TOKENS,
+    "max_num_seqs": MOST_TOKENS,
+    "max_num_batched_tokens": MOST_TOKENS,
+    "block_size": MOST_TOKENS,
+    "lpm_max_queue": MOST_TOKENS,
+}
+"""Whole numbers of at least 1, and the largest each may be."""
+_NOT_NEGATIVE = {
+    "long_prefill_token_threshold": MOST_TOKENS,
+    "fairness_tokens": MOST_TOKENS,
+    "fairness_ms": LAST_NS / 1e6,
+    "sjf_aging_ms": LAST_NS / 1e6,
+}
 _OF_CACHE_AWARE = ("fairness_ms", "fairness_tokens", "lpm_max_queue", "in_batch_sharing_tokens")
 _DEFAULTS = {f.name: f.default for f in fields(SchedulerConfig) if f.default is not MISSING}
 
@@ -38,20 +45,14 @@ def check_scheduler_config(config: SchedulerConfig) -> None:
         value = getattr(config, key)
         if value not in allowed:
             raise InputError("unknown choice", key=key, value=value, fix=f"use one of {', '.join(allowed)}")
-    for key in _POSITIVE:
-        if getattr(config, key) < 1:
-            raise InputError("must be at least 1", key=key, value=getattr(config, key))
-    if config.long_prefill_token_threshold < 0:
-        raise InputError(
-            "must not be negative",
-            key="long_prefill_token_threshold",
-            value=config.long_prefill_token_threshold,
-            fix="use 0 to switch it off",
-        )
-    for key in _NOT_NEGATIVE:
+    for key, most in _POSITIVE.items():
+        check_count(getattr(config, key), least=1, most=most, key=key)
+    for key, limit in _NOT_NEGATIVE.items():
         value = getattr(config, key)
         if value is not None and value < 0:
             raise InputError("must not be negative", key=key, value=value)
+        if value is not None and not value <= limit:
+            raise InputError(f"must be at most {limit:,}", key=key, value=value)
     sharing = config.in_batch_sharing_tokens
     if sharing is not None and sharing < 1:
         raise InputError("must be at least 1, or None", key="in_batch_sharing_tokens", value=sharing)

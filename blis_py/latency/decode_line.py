@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_py.core.request import NEVER_NS
-from blis_py.latency.step_run import Ints, PricedRun, StepRun
+from blis_py.latency.step_run import (
+    LAST_NS,
+    LONGEST_NS,
+    Ints,
+    PricedRun,
+    StepRun,
+    beyond_the_clock,
+    run_of,
+    within_the_clock,
+)
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -65,7 +73,7 @@ class LineRun(StepRun):
     def first(self, steps: int) -> StepRun:
         if steps == self.steps:
             return self
-        return run_along(self.line, self.kv_tokens, self.growth, steps, self.start_ns, NEVER_NS)
+        return run_along(self.line, self.kv_tokens, self.growth, steps, self.start_ns, LAST_NS)
 
     def then(self, end_ns: int) -> StepRun:
         """By a step along the same line."""
@@ -84,7 +92,7 @@ def run_along(
     every step on its own, so they agree to the bit with each other and with single steps.
 
     Raises:
-        OverflowError: a step is longer than the clock can tell.
+        OverflowError: the first step is longer than the clock can tell, or one ends after it does.
     """
     base, x0, x1, y0, y1, unit_ns, fixed_ns = line
     if steps > SCALAR_STEPS:
@@ -94,18 +102,23 @@ def run_along(
         enough = (until_ns - start_ns - 1) // first_ns + 1
         if enough > SCALAR_STEPS:
             steps = enough if enough < steps else steps
-            return _in_numpy(line, kv_tokens, growth, steps, start_ns).until(until_ns)
+            return _in_numpy(line, kv_tokens, growth, steps, start_ns, until_ns)
     s, further = float(kv_tokens), float(growth)
-    _check_clock(base + max(x0 + x1 * (s + steps * further), y0 + y1 * (s + steps * further)), unit_ns)
+    longest = LONGEST_NS / unit_ns
     unit: i64 = unit_ns
     fixed: i64 = fixed_ns
-    until: i64 = until_ns
+    until: i64 = until_ns if until_ns < LAST_NS else LAST_NS  # where no sum of 64 bits has begun anew
     end: i64 = start_ns
     most: i64 = steps
     done: i64 = 0
     while done < most:
         x, y = x0 + x1 * s, y0 + y1 * s
-        units: i64 = int(base + (x if x > y else y))
+        price = base + (x if x > y else y)
+        if not price < longest:
+            if done:
+                break  # whoever gets there is told
+            raise beyond_the_clock()
+        units: i64 = int(price)
         if units == 0:
             units = 1
         end += units * unit + fixed
@@ -114,12 +127,6 @@ def run_along(
             break
         s += further
     return LineRun(line, kv_tokens, growth, start_ns, done, end)
-
-
-def _check_clock(longest: float, unit_ns: int) -> None:
-    """No step may be longer than the clock can tell: whole numbers of 64 bits would begin anew."""
-    if longest * unit_ns >= NEVER_NS:
-        raise OverflowError("a step takes more than a century")
 
 
 _AT_AN_END = DecodeLine(0.0, 0.0, 0.0, 0.0, 0.0, unit_ns=0)
@@ -182,7 +189,9 @@ class PackedRuns:
         return ends
 
 
-def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int) -> PricedRun:
+def _in_numpy(
+    line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_ns: int, until_ns: int
+) -> PricedRun:
     base, x0, x1, y0, y1, unit_ns, fixed_ns = line
     s = np.arange(kv_tokens, kv_tokens + steps * growth, growth, dtype=float)
     price = s * _cell(x1)
@@ -192,13 +201,11 @@ def _in_numpy(line: DecodeLine, kv_tokens: int, growth: int, steps: int, start_n
         s += _cell(y0)
         np.maximum(price, s, price)
     price += _cell(base)
-    _check_clock(price[-1], unit_ns)
-    ns = price.astype(np.int64)
+    ns = within_the_clock(price, LONGEST_NS / unit_ns).astype(np.int64)
     if base + x0 < 1:
         ns = np.maximum(ns, 1)
     if unit_ns != 1:
         ns *= _cell(unit_ns)
     if fixed_ns:
         ns += _cell(fixed_ns)
-    ns[0] += start_ns
-    return PricedRun(np.add.accumulate(ns))
+    return run_of(ns, start_ns, until_ns)

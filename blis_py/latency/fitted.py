@@ -26,7 +26,7 @@ from blis_py.latency.fitted_surface import Curve, Surface
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.notes import Outside
-from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
 
 SCALAR_STEPS = 10
 """Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
@@ -269,7 +269,7 @@ class Fitted:
         least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
         price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
-        run = price(decode, features, steps, start_ns, hides).until(until_ns)
+        run = price(decode, features, steps, start_ns, until_ns, hides)
         self._count(decode, features, run.steps)
         return run
 
@@ -301,18 +301,24 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
     return int(gpu) or 1
 
 
-def _one_by_one(decode: _Decode, f: StepFeatures, steps: int, start_ns: int, hides_host: bool) -> PricedRun:
+def _one_by_one(
+    decode: _Decode, f: StepFeatures, steps: int, start_ns: int, until_ns: int, hides_host: bool
+) -> PricedRun:
     kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
     for _ in range(steps):
         gpu_ns = _decode_ns(decode, kv, longest)
         end += max(gpu_ns, decode.host_ns) if hides_host else gpu_ns + decode.host_ns
         ends.append(end)
+        if end >= until_ns or end > LAST_NS:
+            break
         kv += f.decode_seqs
         longest += longest >= 0
     return PricedRun(ends)
 
 
-def _in_numpy(decode: _Decode, f: StepFeatures, steps: int, start_ns: int, hides_host: bool) -> PricedRun:
+def _in_numpy(
+    decode: _Decode, f: StepFeatures, steps: int, start_ns: int, until_ns: int, hides_host: bool
+) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
     kv = (f.decode_kv_tokens + f.decode_seqs * done).astype(np.float64)
@@ -325,7 +331,6 @@ def _in_numpy(decode: _Decode, f: StepFeatures, steps: int, start_ns: int, hides
         gpu = ns[i] + slopes[i] * (kv - at[i])
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
-    whole = np.maximum(gpu.astype(np.int64), 1)
+    whole = np.maximum(within_the_clock(gpu).astype(np.int64), 1)
     whole = np.maximum(whole, decode.host_ns) if hides_host else whole + decode.host_ns
-    whole[0] += start_ns
-    return PricedRun(whole.cumsum())
+    return run_of(whole, start_ns, until_ns)

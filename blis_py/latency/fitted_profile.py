@@ -12,13 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from blis_py import data
+from blis_py.core.bounds import MOST_KV_BLOCKS, MOST_TOKENS
 from blis_py.errors import InputError
+from blis_py.files.parts import Part
+from blis_py.files.paths import expanded, is_file
+from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.latency.fitted_terms import TERMS
+from blis_py.outputs.staging import write_text
 
 SCHEMA = 1
 """Of the `fit` section; raised whenever a key changes its meaning."""
 FILE = "profile.yaml"
 REGIMES = ("graph", "eager")
+_LARGEST = 1e15
+"""Of a price, in ns: eleven days for a token."""
+_RATIOS = (1e-6, 1e6)
+_WHOLE = {
+    "tp": 4096,
+    "block_size": MOST_TOKENS,
+    "num_kv_blocks": MOST_KV_BLOCKS,
+    "max_model_len": MOST_TOKENS,
+}
+"""Whole numbers at the top level of the file, and the largest each may be."""
 
 Prices = dict[str, float]
 """ns per unit of a term of `fitted_terms.TERMS`."""
@@ -146,10 +161,10 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
     Raises:
         InputError: there is none.
     """
-    path = Path(name).expanduser()
+    path = expanded(name, key=flag)
     places = (path, path / FILE, data.root("profiles") / "fits" / str(name) / FILE)
     for place in places:
-        if place.is_file():
+        if is_file(place):
             return place
     bundled = sorted(
         str(found.parent.relative_to(data.root("profiles") / "fits"))
@@ -161,17 +176,9 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
 
 def read_meta(name: str | Path, flag: str = "--profile") -> tuple[Path, dict[str, Any]]:
     """The file of a profile and all it says. `flag` is what an error calls the name."""
-    import yaml
-
-    from blis_py.yaml_text import safe_load
-
     path = profile_path(name, flag)
-    try:
-        values = safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
-    if not isinstance(values, dict):
-        raise InputError("must be a mapping", file=path)
+    values = load_mapping(path)
+    _check_meta(values, path)
     return path, values
 
 
@@ -186,18 +193,8 @@ def read_profile(name: str | Path) -> FittedProfile:
     if not isinstance(fit, Mapping) or "regimes" not in fit:
         fix = f"run `blis profile fit {path.parent}` first"
         raise InputError("nothing has been fitted here", file=path, key="fit", fix=fix)
-    if fit.get("schema") != SCHEMA:
-        raise InputError("fit of another schema", file=path, key="fit.schema", value=fit.get("schema"))
-    try:
-        regimes = {name: _regime(entry) for name, entry in fit["regimes"].items()}
-        profile = FittedProfile(
-            values, regimes, float(fit["experts_in_use"]), dict(fit["sources"]), str(path)
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"a damaged fit: {type(error).__name__} {error}"
-        raise InputError(reason, file=path, key="fit", fix="fit again") from None
-    _check(profile, path)
-    return profile
+    regimes, experts_in_use, sources = _read_fit(fit, path)
+    return FittedProfile(values, regimes, experts_in_use, sources, str(path))
 
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
@@ -222,14 +219,10 @@ def write_meta(folder: str | Path, meta: Mapping[str, Any]) -> Path:
 
 
 def _write(folder: str | Path, meta: Mapping[str, Any], fit: Mapping[str, Any] | None) -> Path:
-    import yaml
-
-    from blis_py.outputs.staging import write_text
-
     values = {key: value for key, value in meta.items() if key != "fit"}
     values |= {} if fit is None else {"fit": fit}
     path = Path(folder) / FILE
-    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+    write_text(path, dump_yaml(values))
     return path
 
 
@@ -242,42 +235,105 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _regime(entry: Mapping[str, Any]) -> RegimeFit:
-    values = {f.name: entry[f.name] for f in fields(RegimeFit)}
-    correction = values["correction"]
-    if correction is not None:
-        ratio = tuple(tuple(map(float, row)) for row in correction["ratio"])
-        tokens, kv_tokens = (tuple(map(float, correction[axis])) for axis in ("tokens", "kv_tokens"))
-        values["correction"] = Correction(tokens, kv_tokens, ratio)
-    for name in ("in_sample", "cross_validated", "without_correction"):
-        values[name] = None if values[name] is None else Accuracy(**values[name])
-    for name in ("gpu_draws", "host_draws"):
-        values[name] = tuple(tuple(map(float, row)) for row in values[name])
-    values["domain"] = {name: (int(low), int(high)) for name, (low, high) in values["domain"].items()}
-    return RegimeFit(**values)
+def _check_meta(values: Mapping[str, Any], path: Path) -> None:
+    """Refuses what a run takes from the top level of a profile, if it is no number of that kind."""
+    Part(values, path, "").check_finite()
+    for name, most in _WHOLE.items():
+        if values.get(name) is not None:
+            Part(values[name], path, name).whole(1, most)
+    buckets = Part(values.get("graph_buckets") or [], path, "graph_buckets")
+    for bucket in buckets.items():
+        bucket.whole(1, MOST_TOKENS)
 
 
-def _check(profile: FittedProfile, path: Path) -> None:
-    if "eager" not in profile.regimes:
+def _read_fit(values: Any, path: Path) -> tuple[dict[str, RegimeFit], float, dict[str, int]]:
+    """Regimes, experts in use, and measured steps by source.
+
+    Raises:
+        InputError: with the key of what is missing or cannot be.
+    """
+    fit = Part(values, path, "fit", "fit again")
+    if fit.of("schema").value != SCHEMA:
+        raise fit.of("schema").error("fit of another schema")
+    regimes = {}
+    for name in fit.of("regimes").mapping():
+        part = fit.of("regimes").of(name)
+        if name not in REGIMES:
+            fix = f"use {', '.join(REGIMES)}"
+            raise InputError("unknown regime", file=path, key=part.key, fix=fix)
+        regimes[name] = _regime(part)
+    if "eager" not in regimes:
         problem = "no eager steps: prefills cannot be priced"
         raise InputError(problem, file=path, key="fit.regimes", fix="measure prefills as well")
-    for regime, fit in profile.regimes.items():
-        key = f"fit.regimes.{regime}"
-        if regime not in REGIMES:
-            raise InputError("unknown regime", file=path, key=key, fix=f"use {', '.join(REGIMES)}")
-        for part, prices in (("gpu", fit.gpu), ("host", fit.host)):
-            for term, price in prices.items():
-                if term not in TERMS:
-                    raise InputError("unknown term", file=path, key=f"{key}.{part}.{term}")
-                if not price >= 0:
-                    problem = "must be a number of at least 0"
-                    raise InputError(problem, file=path, key=f"{key}.{part}.{term}", value=price)
-        for prices, draws in ((fit.gpu, fit.gpu_draws), (fit.host, fit.host_draws)):
-            if any(len(row) != len(prices) or min(row) < 0 for row in draws):
-                raise InputError("a draw does not fit its coefficients", file=path, key=key, fix="fit again")
-        table = fit.correction
-        if table is not None and (
-            len(table.tokens) != len(table.ratio)
-            or any(len(row) != len(table.kv_tokens) for row in table.ratio)
-        ):
-            raise InputError("not a table over its axes", file=path, key=f"{key}.correction", fix="fit again")
+    sources = fit.of("sources")
+    steps = {name: sources.of(name).whole(0, 2**53) for name in sources.mapping()}
+    return regimes, fit.of("experts_in_use").number(0, 1e6), steps
+
+
+def _regime(part: Part) -> RegimeFit:
+    gpu, host = _prices(part.of("gpu")), _prices(part.of("host"))
+    gpu_draws = _draws(part.of("gpu_draws"), len(gpu))
+    host_draws = _draws(part.of("host_draws"), len(host))
+    if len(gpu_draws) != len(host_draws):
+        raise part.of("host_draws").error("as many draws as gpu_draws are needed")
+    return RegimeFit(
+        gpu=gpu,
+        host=host,
+        knee=part.of("knee").whole(0, MOST_TOKENS),
+        correction=_correction(part.of("correction")),
+        domain=_domain(part.of("domain")),
+        gpu_draws=gpu_draws,
+        host_draws=host_draws,
+        shapes=part.of("shapes").whole(0, 2**53),
+        excluded=part.of("excluded").whole(0, 2**53),
+        in_sample=_accuracy(part.of("in_sample")),
+        cross_validated=_accuracy(part.of("cross_validated")),
+        without_correction=_accuracy(part.of("without_correction")),
+    )
+
+
+def _prices(part: Part) -> Prices:
+    for term in part.mapping():
+        if term not in TERMS:
+            raise InputError("unknown term", file=part.path, key=f"{part.key}.{term}", fix="fit again")
+    return {term: part.of(term).number(0, _LARGEST) for term in part.mapping()}
+
+
+def _correction(part: Part) -> Correction | None:
+    if part.value is None:
+        return None
+    tokens, kv_tokens = (
+        tuple(each.number(0, 1e15) for each in part.of(axis).items()) for axis in ("tokens", "kv_tokens")
+    )
+    ratio = tuple(tuple(each.number(*_RATIOS) for each in row.items()) for row in part.of("ratio").items())
+    shaped = len(tokens) == len(ratio) and all(len(row) == len(kv_tokens) for row in ratio)
+    rising = all(list(axis) == sorted(set(axis)) for axis in (tokens, kv_tokens))
+    if not (tokens and kv_tokens and shaped and rising):
+        raise InputError("not a table over its axes", file=part.path, key=part.key, fix="fit again")
+    return Correction(tokens, kv_tokens, ratio)
+
+
+def _domain(part: Part) -> dict[str, tuple[int, int]]:
+    domain = {}
+    for name in part.mapping():
+        limits = [each.whole(-1, 2**62) for each in part.of(name).items()]
+        if len(limits) != 2:
+            raise part.of(name).error("must be the least and the largest value")
+        domain[name] = (limits[0], limits[1])
+    return domain
+
+
+def _draws(part: Part, terms: int) -> tuple[tuple[float, ...], ...]:
+    draws = tuple(tuple(each.number(0, _LARGEST) for each in row.items()) for row in part.items())
+    if any(len(row) != terms for row in draws):
+        problem = "a draw does not fit its coefficients"
+        raise InputError(problem, file=part.path, key=part.key, fix="fit again")
+    return draws
+
+
+def _accuracy(part: Part) -> Accuracy | None:
+    if part.value is None:
+        return None
+    told = {field.name: part.of(field.name) for field in fields(Accuracy)}
+    steps = told.pop("steps").whole(0, 2**53)
+    return Accuracy(steps, **{name: each.number(-1e9, 1e9) for name, each in told.items()})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.profiles import find_profile, known_names
 
 GIB = 1 << 30
@@ -91,7 +92,7 @@ def known_gpus() -> list[str]:
 
 
 def _read(path: Path) -> GpuSpec:
-    top = _section(_parse(path), _TOP, path, "")
+    top = _section(load_mapping(path), _TOP, path, "")
     tflops = _section(top["dense_tflops"], _TFLOPS, path, "dense_tflops.")
     roofline = _section(top["roofline"], _ROOFLINE, path, "roofline.")
     flops = {key: _number(tflops, key, path, "dense_tflops.", zero=key != "fp16") * 1e12 for key in _TFLOPS}
@@ -119,19 +120,6 @@ def _read(path: Path) -> GpuSpec:
         host_seq_ns=overheads["host_seq_us"],
         roofline_basis=_text(roofline, "basis", path, "roofline."),
     )
-
-
-def _parse(path: Path) -> Any:
-    import yaml
-
-    from blis_py.yaml_text import safe_load
-
-    try:
-        return safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError("cannot be read", file=path, value=error.strerror) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
 
 
 def _section(values: Any, keys: tuple[str, ...], path: Path, prefix: str) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.json_files import load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,9 @@ class ConfigFile:
     @classmethod
     def read(cls, file: Path) -> ConfigFile:
         """The config, or its `text_config` where a multimodal model keeps the language part there."""
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            fix = "give a HuggingFace config.json or the folder that holds one"
-            raise InputError("cannot be read", file=file, value=error.strerror, fix=fix) from None
-        except ValueError as error:
-            raise InputError(f"not JSON: {error}", file=file) from None
-        if not isinstance(values, dict):
-            raise InputError("must be a JSON object", file=file)
-        return cls.of(file, values)
+        return cls.of(
+            file, load_object(file, fix="give a HuggingFace config.json or the folder that holds one")
+        )
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> ConfigFile:

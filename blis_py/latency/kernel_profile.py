@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.errors import InputError
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.model_shape import ModelShape
 
 Array = NDArray[np.float64]
 Axes = tuple[Array, Array, Array, Array]
+LARGEST_IN_TABLE = 1e12
+"""Of any time or size in a table of kernel times."""
+_MOST_CELLS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,19 @@ class KernelProfile:
     """Most decodes measured beside a chunk."""
     longest: Array
     """Longest context measured for each number of decodes on the grid."""
+
+
+def empty_grid(axes: Sequence[Array], table: Path) -> Array:
+    """A cell for every combination, none of which is known yet.
+
+    Raises:
+        InputError: there are too many; a table that was measured on a grid has some thousands.
+    """
+    cells = math.prod(map(len, axes))
+    if cells > _MOST_CELLS:
+        problem = f"{cells:,} combinations of the sizes in it are more than {_MOST_CELLS:,}"
+        raise InputError(problem, file=table, fix="measure on a grid of fewer sizes")
+    return np.full([len(axis) for axis in axes], np.nan)
 
 
 def load_kernel_profile(folder: str | Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:

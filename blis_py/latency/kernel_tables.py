@@ -39,7 +39,7 @@ from blis_py.latency.kernel_profile import (
 )
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.notes import Outside
-from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.latency.step_run import StepRun, run_of, within_the_clock
 
 _NO_LIMIT = 1 << 62
 
@@ -200,9 +200,8 @@ class KernelTables:
         ns, skew = self._decodes_ns(seqs, features.decode_kv_tokens + grown), self._profile.skew
         if skew:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
-        whole = np.maximum(ns.astype(np.int64), 1)
-        whole[0] += start_ns
-        run = PricedRun(whole.cumsum()).until(until_ns)
+        whole = np.maximum(within_the_clock(ns, rising=False).astype(np.int64), 1)
+        run = run_of(whole, start_ns, until_ns, rising=False)
         self._count_decodes(features, run.steps)  # not what nobody asks for
         return run
 

@@ -12,23 +12,27 @@ A folder holds `meta.yaml` and, beside it or under `tp<N>/`, tables in µs (plai
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.csv_files import table_rows
+from blis_py.files.parts import Part
+from blis_py.files.paths import exists, is_folder
+from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import (
+    LARGEST_IN_TABLE,
     Array,
     Axes,
     Curve,
     KernelProfile,
     continued,
+    empty_grid,
     extend,
     fill_gaps,
     interpolate,
@@ -52,11 +56,13 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
         InputError: a table is missing or damaged, measured for another model, or there is none for
             this TP degree.
     """
-    meta = _meta(root / "meta.yaml")
+    meta = load_mapping(root / "meta.yaml")
+    told = Part(meta, root / "meta.yaml", "")
     _check_model(str(meta.get("model", "")), shape, root)
-    tables = root / f"tp{tp}" if (root / f"tp{tp}").is_dir() else root
-    if tables == root and tp not in meta.get("tp_degrees", [1]):
-        fix = f"use --tp {meta.get('tp_degrees', [1])[0]}"
+    tables = root / f"tp{tp}" if is_folder(root / f"tp{tp}") else root
+    degrees = [each.whole(1, 4096) for each in told.of("tp_degrees").items()] if "tp_degrees" in meta else [1]
+    if tables == root and tp not in degrees:
+        fix = f"use --tp {degrees[0]}" if degrees else "name the degree in tp_degrees"
         raise InputError(f"holds no tables for TP {tp}", file=root / "meta.yaml", key="tp_degrees", fix=fix)
     dense = _curves(tables, "dense", "tokens")
     once = [curve for name, curve in dense.items() if name in _ONCE]
@@ -65,6 +71,8 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
     per_sequence = _curves(tables, "per_sequence", "sequences")
     attention = _attention(tables)
     parts = [(float(shape.layers), curve) for curve in each] + [(1.0, curve) for curve in once]
+    if shape.moe_layers and "layernorm" not in dense:
+        raise InputError("holds no layernorm", file=tables / "dense")
     if shape.moe_layers:
         parts.append((shape.moe_layers, _moe(tables, shape, dense["layernorm"])))
     if tp > 1:
@@ -76,27 +84,10 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
         sequences=weighted_sum([(1.0, curve) for curve in per_sequence.values()]),
         axes=attention.axes,
         attention=shape.layers * attention.grid,
-        skew=_skew(meta, tp),
+        skew=_skew(told, tp),
         mixed_decodes=attention.mixed_decodes,
         longest=attention.longest,
     )
-
-
-def _meta(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    from blis_py.yaml_text import safe_load
-
-    try:
-        meta = safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        fix = "give the folder that holds meta.yaml and the tables"
-        raise InputError("cannot be read", file=path, value=error.strerror, fix=fix) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
-    if not isinstance(meta, dict):
-        raise InputError("must be a mapping", file=path)
-    return meta
 
 
 def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
@@ -110,32 +101,27 @@ def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
         )
 
 
-def _skew(meta: Mapping[str, Any], tp: int) -> float:
+def _skew(meta: Part, tp: int) -> float:
     """The one coefficient fitted to all of the profile's skewed batches, where it says to apply it.
 
     Its finer tables hold two to eight samples a cell and scatter from -1 to 5.
     """
-    fit = meta.get("skew_fit") or {}
-    if not fit.get("enabled"):
+    if not meta.mapping().get("skew_fit") or not meta.of("skew_fit").mapping().get("enabled"):
         return 0.0
-    return float((fit.get("per_tp") or {}).get(tp, {}).get("alpha_default", 0.0))
+    fit = meta.of("skew_fit")
+    if not fit.mapping().get("per_tp") or tp not in fit.of("per_tp").mapping(int):
+        return 0.0
+    found = fit.of("per_tp").of(tp)
+    return found.of("alpha_default").number(-100, 100) if "alpha_default" in found.mapping() else 0.0
 
 
 def _rows(folder: Path, name: str, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The rows of a table, with the columns `keys` and `time_us`."""
-    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
-    path = plain if plain.exists() else packed
+    plain = folder / f"{name}.csv"
+    path = plain if exists(plain) else folder / f"{name}.csv.gz"
     columns = (*keys, "time_us")
-    try:
-        with path.open("rt", encoding="utf-8") if path == plain else gzip.open(path, "rt") as file:
-            reader = csv.DictReader(file)
-            missing = [key for key in columns if key not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError("missing column", file=path, key=missing[0])
-            for row in reader:
-                yield tuple(row[key] for key in columns)
-    except (OSError, EOFError) as error:
-        raise InputError("cannot be read", file=path, value=str(error)) from None
+    for _, cells in table_rows(path, columns):
+        yield tuple(cells)
 
 
 def _numbers(folder: Path, name: str, row: tuple[str, ...]) -> tuple[float, ...]:
@@ -143,8 +129,9 @@ def _numbers(folder: Path, name: str, row: tuple[str, ...]) -> tuple[float, ...]
         numbers = tuple(map(float, row))
     except (TypeError, ValueError):
         numbers = ()
-    if not numbers or not all(np.isfinite(numbers)) or min(numbers) < 0:
-        raise InputError("must be numbers, not negative", file=folder / name, value=",".join(map(str, row)))
+    if not numbers or not all(0 <= number <= LARGEST_IN_TABLE for number in numbers):
+        problem = f"must be numbers from 0 to {LARGEST_IN_TABLE:g}"
+        raise InputError(problem, file=folder / name, value=",".join(map(str, row)))
     return numbers
 
 
@@ -186,7 +173,7 @@ def _attention(folder: Path) -> _Attention:
     for i in (0, 2, 3):
         if len(axes[i]) == 1:
             raise InputError("holds no measurement above 0", file=folder / "attention", key=keys[i])
-    grid = np.full([len(axis) for axis in axes], np.nan)
+    grid = empty_grid(axes, folder / "attention")
     place = [{value: i for i, value in enumerate(axis)} for axis in axes]
     for point, ns in table.items():
         grid[tuple(place[i][value] for i, value in enumerate(point))] = ns
@@ -198,7 +185,7 @@ def _attention(folder: Path) -> _Attention:
     for i in (3, 1, 0, 2):
         for column in lines(grid, i):
             fill_gaps(axes[i], column)
-    beside = ~np.isnan(grid[1:, :, :, 1:]).all(axis=(0, 1, 3))
+    beside = np.atleast_1d(~np.isnan(grid[1:, :, :, 1:]).all(axis=(0, 1, 3)))
     beside[0] = True
     mixed_decodes, longest = axes[2][beside][-1], longest_known(axes[3], grid[0, 0])
     for column in lines(grid, 3):
@@ -233,7 +220,7 @@ def _moe(folder: Path, shape: ModelShape, like: Curve) -> Curve:
     if not rows:
         raise InputError("holds no measurement", file=folder / "moe")
     axes = tuple(np.array(sorted({row[i] for row in rows})) for i in range(2))
-    grid = np.full((len(axes[0]), len(axes[1])), np.nan)
+    grid = empty_grid(axes, folder / "moe")
     for count, active, us in rows:
         grid[np.searchsorted(axes[0], count), np.searchsorted(axes[1], active)] = us * 1e3
     # Few tokens cannot activate many experts: such cells are hardly looked up, but take part in sums.

@@ -12,7 +12,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
 
 _LARGEST_NS = 3.6e12
 """An hour: for one step, one sequence or one token there is no such price."""
@@ -111,7 +111,7 @@ class Linear:
         # Coefficients are not negative: no later step is shorter, so this many are enough.
         steps = min(steps, max(1, (until_ns - start_ns - 1) // self.step_ns(features) + 1))
         if steps > SCALAR_STEPS:
-            return self._in_numpy(features, steps, start_ns).until(until_ns)
+            return self._in_numpy(features, steps, start_ns, until_ns)
         parts = [
             (cost.fixed_ns(features) + 0.5, cost.decode_kv_tokens, cost.max_context)
             for cost in (self.coefficients.gpu, self.coefficients.host)
@@ -123,23 +123,25 @@ class Linear:
             both = [int(fixed + per_kv * kv + per_longest * longest) for fixed, per_kv, per_longest in parts]
             end += (max(both) if self._hides_host else sum(both)) or 1
             ends.append(end)
+            if end >= until_ns or end > LAST_NS:
+                break
             kv += features.decode_seqs
             longest += 1
-        return PricedRun(ends).until(until_ns)
+        return PricedRun(ends)
 
-    def _in_numpy(self, features: StepFeatures, steps: int, start_ns: int) -> PricedRun:
+    def _in_numpy(self, features: StepFeatures, steps: int, start_ns: int, until_ns: int) -> PricedRun:
         """The same operations in the same order as `step`, on arrays."""
         done = np.arange(steps, dtype=np.float64)
         kv = done * features.decode_seqs + features.decode_kv_tokens
         longest = done + features.max_context
-        total = np.zeros(steps, dtype=np.int64)
-        for cost in (self.coefficients.gpu, self.coefficients.host):
-            ns = cost.fixed_ns(features) + 0.5 + cost.decode_kv_tokens * kv + cost.max_context * longest
-            whole = ns.astype(np.int64)
-            total = np.maximum(total, whole) if self._hides_host else total + whole
-        ns = np.maximum(total, 1)
-        ns[0] += start_ns
-        return PricedRun(ns.cumsum())
+        parts = [
+            cost.fixed_ns(features) + 0.5 + cost.decode_kv_tokens * kv + cost.max_context * longest
+            for cost in (self.coefficients.gpu, self.coefficients.host)
+        ]
+        steps = len(within_the_clock(parts[0] + parts[1]))
+        gpu, host = (part[:steps].astype(np.int64) for part in parts)
+        total = np.maximum(gpu, host) if self._hides_host else gpu + host
+        return run_of(np.maximum(total, 1), start_ns, until_ns)
 
 
 def _numbers(part: str, values: Any, keys: tuple[str, ...], file: str | None) -> dict[str, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blis_py.files.paths import is_folder
 from blis_py.latency.hf_config import ConfigFile
 from blis_py.latency.profiles import find_profile, known_names
 
@@ -142,7 +143,7 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     if config_path is None:
         return _shape(name, ConfigFile.read(find_profile("models", name)))
     path = Path(config_path)
-    return _shape(name, ConfigFile.read(path / "config.json" if path.is_dir() else path))
+    return _shape(name, ConfigFile.read(path / "config.json" if is_folder(path) else path))
 
 
 def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:

@@ -17,8 +17,6 @@ chunks on top of cached tokens, from the time per query-key pair of a prompt as 
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,13 +24,17 @@ from pathlib import Path
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.csv_files import header_of, table_rows
+from blis_py.files.paths import exists
 from blis_py.latency.capacity import kv_heads_per_rank
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import (
+    LARGEST_IN_TABLE,
     Array,
     Axes,
     Curve,
     KernelProfile,
+    empty_grid,
     extend,
     fill_gaps,
     interpolate,
@@ -52,7 +54,7 @@ _ROUTING = "power_law_1.01"
 
 
 def is_operator_folder(folder: Path) -> bool:
-    return any((folder / f"gemm_perf.csv{ending}").exists() for ending in ("", ".gz"))
+    return any(exists(folder / f"gemm_perf.csv{ending}") for ending in ("", ".gz"))
 
 
 def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
@@ -222,7 +224,7 @@ def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array, 
     }
     counts = np.array([0.0, *sorted({count for count, _ in points})])
     contexts = np.array([0.0, *sorted({step for _, step in points})])
-    grid = np.full((len(counts), len(contexts)), np.nan)
+    grid = empty_grid((counts, contexts), folder / "generation_attention_perf")
     for (count, step), ns in points.items():
         grid[np.searchsorted(counts, count), np.searchsorted(contexts, step)] = ns
     grid[0] = 0.0
@@ -245,33 +247,29 @@ def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) ->
     """Rows with the wanted values: the columns and the latency in ns. Columns that are the same in every
     row may have been dropped from a table, so a wanted one that is absent is taken to fit."""
     plain = folder / f"{name}.csv"
-    path = plain if plain.exists() else folder / f"{name}.csv.gz"
+    path = plain if exists(plain) else folder / f"{name}.csv.gz"
     found = False
-    try:
-        with path.open("rt", encoding="utf-8") if path == plain else gzip.open(path, "rt") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            for key in (*columns, "latency"):
-                if key not in header:
-                    raise InputError("missing column", file=path, key=key)
-            places = [header.index(key) for key in (*columns, "latency")]
-            filters = [(header.index(key), value) for key, value in wanted.items() if key in header]
-            for row in reader:
-                if all(v(row[i]) if callable(v) else row[i] == v for i, v in filters):
-                    found = True
-                    yield _numbers(path, row, places)
-    except (OSError, EOFError) as error:
-        raise InputError("cannot be read", file=path, value=str(error)) from None
+    needed = (*columns, "latency")
+    there = header_of(path)
+    filters = [(key, value) for key, value in wanted.items() if key in there]
+    for line, cells in table_rows(path, (*needed, *(key for key, _ in filters)), needed=needed):
+        told = zip(filters, cells[len(needed) :], strict=True)
+        if all(v(cell) if callable(v) else cell == v for (_, v), cell in told):
+            found = True
+            yield _numbers(f"{path}:{line}", cells[: len(needed)])
     if not found:
         model = ", ".join(f"{key}={value}" for key, value in wanted.items() if not callable(value))
         raise InputError(f"holds no measurement with {model}", file=path, fix="use --latency-model roofline")
 
 
-def _numbers(path: Path, row: list[str], places: list[int]) -> tuple[float, ...]:
+def _numbers(place: str, cells: list[str]) -> tuple[float, ...]:
     try:
-        *numbers, ms = (float(row[i]) for i in places)
-    except (ValueError, IndexError):
-        raise InputError("must be numbers", file=path, value=",".join(row)) from None
+        *numbers, ms = map(float, cells)
+    except ValueError:
+        numbers, ms = [], math.nan
+    if not all(0 <= number <= LARGEST_IN_TABLE for number in (*numbers, ms)):
+        problem = f"must be numbers from 0 to {LARGEST_IN_TABLE:g}"
+        raise InputError(problem, file=place, value=",".join(cells))
     return (*numbers, ms * 1e6)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from blis_py import data
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 
 _SUFFIXES = {"gpus": ".yaml", "models": ".json"}
 _FLAGS = {"gpus": "--gpu", "models": "--model"}
@@ -44,9 +45,7 @@ def _stems(kind: str) -> dict[str, str]:
 @cache
 def _further_names(kind: str) -> dict[str, str]:
     """Squeezed spelling, without the organisation -> file name."""
-    from blis_py.yaml_text import safe_load
-
-    names: dict[str, list[str]] = safe_load((_folder(kind) / "names.yaml").read_text(encoding="utf-8"))
+    names: dict[str, list[str]] = load_mapping(_folder(kind) / "names.yaml")
     return {squeeze(name.rsplit("/", 1)[-1]): stem for stem, all_of in names.items() for name in all_of}
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from blis_py import data
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.capacity import check_tp
@@ -208,14 +209,10 @@ def read_training(path: Path) -> Training:
     Raises:
         InputError: unreadable, or a coefficient missing, unknown, negative or no number.
     """
-    import yaml
-
-    from blis_py.yaml_text import safe_load
-
+    top = load_mapping(path)
     try:
-        top = safe_load(path.read_text(encoding="utf-8"))
         found, gpus = dict(top["coefficients"]), tuple(map(str, top["gpus"]))
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         fix = "write it with benchmarks/accuracy/train.py"
         raise InputError("no trained coefficients", file=path, value=str(error), fix=fix) from None
     for name in COEFFICIENT_NAMES:
@@ -223,7 +220,7 @@ def read_training(path: Path) -> Training:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
             key = f"coefficients.{name}"
             raise InputError("must be a number, not negative", file=path, key=key, value=value)
-    unknown = sorted(set(found) - set(COEFFICIENT_NAMES))
+    unknown = [name for name in found if name not in COEFFICIENT_NAMES]
     if unknown:
         raise InputError("unknown key", file=path, key=f"coefficients.{unknown[0]}")
     return Training(Coefficients(**found), gpus)

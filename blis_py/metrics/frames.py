@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
+from blis_py.files.cells import all_harmless
 from blis_py.metrics import csv_bytes
 from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
@@ -159,10 +160,10 @@ def _characters(column: Column, part: slice) -> csv_bytes.Characters:
     if isinstance(column, Times):
         return csv_bytes.fixed_point(column.ns[part], column.decimals)
     if isinstance(column, Labels):
-        return csv_bytes.labels(column.take(part))
+        return csv_bytes.labels(Labels(column.codes[part], tuple(all_harmless(column.names))))
     if isinstance(column, np.ndarray):
         return csv_bytes.numbers(column[part])
-    return csv_bytes.texts(column[part])
+    return csv_bytes.texts(all_harmless(column[part]))
 
 
 @contextmanager

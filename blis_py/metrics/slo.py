@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import clock_ns
 from blis_py.errors import InputError
 from blis_py.metrics.distribution import NS_PER_MS
 from blis_py.metrics.groups import SLO_CLASSES, rows_by_name, slo_classes
@@ -22,6 +24,7 @@ DIMENSIONS = ("ttft", "tpot", "itl", "e2e")
 ANY_CLASS = "default"
 """Targets under this name hold for every class that has none of its own."""
 
+_IN_MS = {"ttft_ms": "ttft", "itl_ms": "itl", "e2e_ms": "e2e"}
 _ALIASES = {"e2el": "e2e"}
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ns|us|µs|ms|s)")
@@ -43,6 +46,16 @@ class GoodputTargets:
     def of_class(self, name: str) -> dict[str, int]:
         """Limit by dimension; empty where the class is held to nothing."""
         return {**self.limits_ns.get(ANY_CLASS, {}), **self.limits_ns.get(name, {})}
+
+    def under(self, other: GoodputTargets, classes: Iterable[str]) -> GoodputTargets:
+        """`other`, and these where it says nothing, of these classes and the usual ones."""
+        said, known = other.limits_ns.get(ANY_CLASS, {}), {*classes, *SLO_CLASSES, ANY_CLASS}
+        kept = {
+            name: {dimension: limit for dimension, limit in limits.items() if dimension not in said}
+            for name, limits in self.limits_ns.items()
+            if name in known
+        }
+        return GoodputTargets({name: limits for name, limits in kept.items() if limits}).merged(other)
 
     def merged(self, other: GoodputTargets) -> GoodputTargets:
         """Both; where they name the same class and dimension, `other` wins."""
@@ -66,8 +79,10 @@ class SloCheck:
 def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTargets:
     """vLLM's syntax: `ttft:500`, `tpot:50`, `e2el:5000`, limits in ms; `itl` and `e2e` are understood too.
 
+    A limit may have a unit of its own, as in `--slo-ttft`: `ttft:500ms`, `e2el:5s`.
+
     Raises:
-        InputError: not NAME:NUMBER, an unknown name, a name given twice or a limit that is not positive.
+        InputError: not NAME:LIMIT, an unknown name, a name given twice or a limit that is not positive.
     """
     limits: dict[str, int] = {}
     for pair in (part for text in pairs for part in text.split()):
@@ -79,7 +94,8 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
             )
         if metric in limits:
             raise InputError(f"{name} is limited twice", key=key, value=pair, fix="give one limit")
-        limits[metric] = _positive_ns(f"{number}ms", key=key, found=pair)
+        unit = "" if number[-1:].isalpha() else "ms"
+        limits[metric] = _positive_ns(number + unit, key=key, found=pair)
     return GoodputTargets({ANY_CLASS: limits} if limits else {})
 
 
@@ -103,6 +119,31 @@ def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> Go
         if name in limits:
             raise InputError(f"class {name} is limited twice", key=key, value=text, fix="give one limit")
         limits[name] = {metric: _positive_ns(duration, key=key, found=pair)}
+    return GoodputTargets(limits)
+
+
+def targets_in_ms(values: Any, *, key: str, file: str | Path | None = None) -> GoodputTargets:
+    """What a workload or a trace says itself: `{critical: {ttft_ms: 100, itl_ms: 50, e2e_ms: 5000}}`.
+
+    A limit of 0 is none.
+
+    Raises:
+        InputError: another shape, an unknown dimension, or a limit that is no time.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError("must map SLO classes to limits", file=file, key=key, value=values)
+    limits: dict[str, dict[str, int]] = {}
+    for name, own in values.items():
+        if not isinstance(own, Mapping):
+            raise InputError("must be {ttft_ms: …, itl_ms: …, e2e_ms: …}", file=file, key=f"{key}.{name}")
+        for dimension, value in own.items():
+            where = f"{key}.{name}.{dimension}"
+            if dimension not in _IN_MS:
+                raise InputError("unknown key", file=file, key=where, fix=f"use {', '.join(_IN_MS)}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError("must be a number of ms", file=file, key=where, value=value)
+            if limit_ns := clock_ns(value, 10**6, key=where, file=file):
+                limits.setdefault(str(name), {})[_IN_MS[dimension]] = limit_ns
     return GoodputTargets(limits)
 
 
@@ -230,10 +271,11 @@ def parse_slos(texts: Sequence[str], *, key: str = "--slo") -> list[SloCheck]:
 
 
 def _positive_ns(text: str, *, key: str, found: str) -> int:
+    fix = "write it like 500us, 250ms or 2s"
     match = _DURATION.fullmatch(text)
-    span = round(float(match["number"]) * _UNIT_NS[match["unit"]]) if match else 0
-    if span <= 0:
-        raise InputError(
-            "the limit must be a positive time", key=key, value=found, fix="write it like 500us, 250ms or 2s"
-        )
-    return span
+    if match is None:
+        raise InputError("the limit must be a positive time", key=key, value=found, fix=fix)
+    try:
+        return clock_ns(float(match["number"]), _UNIT_NS[match["unit"]], key=key, least_ns=1)
+    except InputError as error:
+        raise InputError(f"the limit {error.problem}", key=key, value=found, fix=fix) from None

@@ -1,6 +1,7 @@
 """Recorded traffic: one reader per format, one writer (TraceV2).
 
-A new format is one module with `recognises(first_line)` and `read(path, header)`, and one line in `FORMATS`.
+A new format is one module with `recognises(first_line)` and `read(path, header, bad_rows)`, and one line in
+`FORMATS`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.opening import reading
 from blis_py.outputs.complete import check_complete
 from blis_py.traces import azure, mooncake, tracev2
-from blis_py.traces.files import reading
+from blis_py.traces.bad_rows import BadRows
 from blis_py.workload.streams import stream
 from blis_py.workload.table import Labels, RequestTable
 
 Recognise = Callable[[str], bool]
-Read = Callable[[Path, Path | None], RequestTable]
+Read = Callable[[Path, Path | None, BadRows | None], RequestTable]
 FORMATS: dict[str, tuple[Recognise, Read]] = {
     "tracev2": (tracev2.recognises, tracev2.read),
     "azure": (azure.recognises, azure.read),
@@ -37,6 +40,7 @@ def read_trace(
     slo_shares: Mapping[str, float] | None = None,
     seed: int = 42,
     format: str | None = None,
+    bad_rows: BadRows | None = None,
 ) -> RequestTable:
     """The requests of a recorded trace, in order of arrival.
 
@@ -49,6 +53,7 @@ def read_trace(
         slo_shares: class -> weight. Replaces the trace's classes by classes drawn in these proportions.
         seed: of that draw, which has its own random stream.
         format: a key of `FORMATS`; by default the content decides.
+        bad_rows: what to do about rows that are no good; they are errors unless it says otherwise.
 
     Raises:
         InputError: with file, line, column and value where the trace is wrong.
@@ -60,21 +65,26 @@ def read_trace(
     if path.suffix in (".yaml", ".yml"):
         path, header = tracev2.data_beside(path), path
     _, read = FORMATS[_format_of(path, format)]
-    table = read(path, header).sorted_by_arrival()
+    table = read(path, header, bad_rows).sorted_by_arrival()
     if limit is not None:
         table = table.limited(limit)
-    table = table.scaled(time_scale)
+    table = table.scaled(time_scale, key="--time-scale", file=path)
     return table if slo_shares is None else _with_classes(table, slo_shares, seed)
 
 
-def of_diffusion(path: str | Path, header: str | Path | None = None) -> bool:
-    """Whether the header of a trace says that its answers came in diffusion blocks; arguments as above."""
+def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path, dict[str, Any]] | None:
+    """The file and the content of the header of a trace, if its format has one; arguments as above."""
     path = Path(path)
     if path.suffix not in (".yaml", ".yml"):
         if _format_of(path, None) != "tracev2":
-            return False
+            return None
         path = tracev2.header_beside(path) if header is None else Path(header)
-    server = tracev2.read_header(path).get("server") or {}
+    return path, tracev2.read_header(path)
+
+
+def of_diffusion(header: Mapping[str, Any]) -> bool:
+    """Whether the header of a trace says that its answers came in diffusion blocks."""
+    server = header.get("server") or {}
     return str(server.get("type")).endswith(tracev2.DIFFUSION)
 
 

@@ -1,7 +1,8 @@
 """Azure LLM inference traces (2023 and 2024): one request per row, arrival and two lengths.
 
 Two spellings are read: the public files' `TIMESTAMP,ContextTokens,GeneratedTokens` (wall-clock times, with
-or without a UTC offset), and `arrival_s,input_tokens,output_tokens` (seconds from the start).
+or without a UTC offset), and `arrival_s,input_tokens,output_tokens` (seconds from the start). Either may have
+further columns that say whose a request is: `LABELS`. Any other column is refused.
 Source: github.com/Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024).
 """
 
@@ -13,14 +14,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
-from blis_py.traces.files import SECONDS, BadCell, Kind, csv_header, integers, read_columns
-from blis_py.workload.lengths import MOST_TOKENS
+from blis_py.files.csv_files import header_of
+from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.columns import read_columns
+from blis_py.traces.kinds import SECONDS, BadCells, Kind, integers, labels, repeated, texts
 from blis_py.workload.table import Ints, RequestTable
 
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 WALL_CLOCK = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+LABELS = ("slo_class", "tenant_id", "client_id", "model")
+NAME = "request_id"
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
+_YEARS = (1970, 2200)
+"""What 64-bit nanoseconds since 1970 hold, with room to spare."""
 
 
 def recognises(first_line: str) -> bool:
@@ -28,7 +36,7 @@ def recognises(first_line: str) -> bool:
     return names >= set(RELATIVE) or names >= set(WALL_CLOCK)
 
 
-def read(path: Path, header: Path | None = None) -> RequestTable:
+def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
     """The requests of the trace, in the order of the file; wall-clock times count from the earliest.
 
     A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`.
@@ -38,15 +46,36 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
     """
     if header is not None:
         raise InputError("an Azure trace has no header file", file=header, fix="leave it out")
-    with_clock = WALL_CLOCK[0] in csv_header(path)
+    with_clock = WALL_CLOCK[0] in header_of(path)
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
     clock = Kind("O", str, "not text", _Timestamps()) if with_clock else SECONDS
     tokens = integers(1, MOST_TOKENS)
-    columns = read_columns(path, {when: clock, prompt: tokens, output: tokens})
-    arrival_ns = np.concatenate(columns[when])
+    kinds = {
+        when: clock,
+        prompt: tokens,
+        output: tokens,
+        NAME: texts(),
+        **{name: labels() for name in LABELS},
+    }
+    columns = read_columns(path, kinds, optional=(NAME, *LABELS), ignored=(), bad_rows=bad_rows)
     if with_clock:
-        arrival_ns = arrival_ns - arrival_ns.min()
-    return RequestTable.build(arrival_ns, np.concatenate(columns[prompt]), np.concatenate(columns[output]))
+        since_ns = columns[when] - columns[when].min()
+        columns.refuse(
+            since_ns > LAST_NS, "is more than a century after the first", when, _dates(columns[when])
+        )
+    if NAME in columns:
+        columns.refuse(repeated(columns[NAME]), "the same id as a row before", NAME)
+    arrival_ns = columns[when]
+    return RequestTable.build(
+        arrival_ns - arrival_ns.min() if with_clock else arrival_ns,
+        columns[prompt],
+        columns[output],
+        slo_class=columns.labels("slo_class"),
+        tenant=columns.labels("tenant_id"),
+        client=columns.labels("client_id"),
+        model=columns.labels("model"),
+        request_id=None if (names := columns.get(NAME)) is None else names.tolist(),
+    )
 
 
 class _Timestamps:
@@ -56,22 +85,33 @@ class _Timestamps:
         self.offset: str | None = None
 
     def __call__(self, cells: NDArray[np.object_]) -> Ints:
-        bare: list[str] = []
-        for index, cell in enumerate(cells):
-            match = _TIMESTAMP.fullmatch(cell.strip())
-            if match is None:
-                raise BadCell("not a timestamp", index, "write 2023-11-16 18:15:46.6805900")
-            offset = match[2] or ""
-            if self.offset is None:
-                self.offset = offset
-            if offset != self.offset:
-                raise BadCell("another UTC offset than the rows before", index, "use one offset")
-            bare.append(match[1])
+        found = [_TIMESTAMP.fullmatch(cell.strip()) for cell in cells]
+        _refuse([match is None for match in found], "not a timestamp", "write 2023-11-16 18:15:46.6805900")
+        offsets = [match[2] or "" for match in found if match is not None]
+        if self.offset is None:
+            self.offset = offsets[0]
+        problem = "another UTC offset than the rows before"
+        _refuse([offset != self.offset for offset in offsets], problem, "use one offset")
+        bare = [match[1] for match in found if match is not None]
+        first, last = _YEARS
+        years = [int(cell[:4]) for cell in bare]
+        problem = f"not a date from {first} to {last}"
+        _refuse([not first <= year <= last for year in years], problem, "is the clock right?")
         try:
             return np.array(bare, dtype="datetime64[ns]").astype(np.int64)
         except ValueError:
-            index = next(at for at, cell in enumerate(bare) if not _is_date(cell))
-            raise BadCell("not a date that exists", index) from None
+            raise BadCells(
+                "not a date that exists", np.array([not _is_date(cell) for cell in bare])
+            ) from None
+
+
+def _refuse(bad: list[bool], problem: str, fix: str | None = None) -> None:
+    if any(bad):
+        raise BadCells(problem, np.array(bad, dtype=np.bool_), fix)
+
+
+def _dates(since_1970_ns: Ints) -> NDArray[np.str_]:
+    return np.datetime_as_string(since_1970_ns.astype("datetime64[ns]"), unit="s")
 
 
 def _is_date(cell: str) -> bool:

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.traces.files import ROWS_AT_ONCE, integers, read_columns, writing
+from blis_py.traces.columns import read_columns
+from blis_py.traces.files import ROWS_AT_ONCE, writing
+from blis_py.traces.kinds import integers
 from blis_py.workload.table import Ints
 
 NAME = "itl.csv"
@@ -64,7 +66,7 @@ def read_gaps(path: Path, request_id: Ints) -> Ragged:
     """
     whole = integers(-_LAST_US, _LAST_US)
     columns = read_columns(path, dict.fromkeys(COLUMNS, whole))
-    ids, index, time_us = (np.concatenate(columns[name]) for name in COLUMNS)
+    ids, index, time_us = (columns[name] for name in COLUMNS)
     order = np.lexsort((index, ids))
     ids, index, time_us = ids[order], index[order], time_us[order]
     same = ids[1:] == ids[:-1]

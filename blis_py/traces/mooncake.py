@@ -8,18 +8,21 @@ Source: github.com/kvcache-ai/Mooncake, Apache-2.0 (Qin et al., FAST 2025).
 from __future__ import annotations
 
 import difflib
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
-from blis_py.traces.files import reading
+from blis_py.files.json_files import parse_json
+from blis_py.files.opening import reading
+from blis_py.traces.bad_rows import BadRows
 from blis_py.workload.table import Content, Ints, RequestTable
 
 BLOCK_TOKENS = 512
+MS_NS = 1_000_000
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "request_id")
 NOT_YET = ("session_id", "delay", "wait_for", "tool_wait_ms")
 """Keys of multi-turn variants of the format."""
@@ -29,7 +32,7 @@ def recognises(first_line: str) -> bool:
     return first_line.lstrip().startswith("{")
 
 
-def read(path: Path, header: Path | None = None) -> RequestTable:
+def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
     """The requests of the trace, in the order of the file.
 
     A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`.
@@ -39,23 +42,34 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
     """
     if header is not None:
         raise InputError("a Mooncake trace has no header file", file=header, fix="leave it out")
+    bad = bad_rows or BadRows()
     arrivals: list[int] = []
     prompts: list[int] = []
     outputs: list[int] = []
     blocks: list[list[int]] = []
-    names: list[str] = []
+    names: dict[str, int] = {}
     with reading(path) as text:
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
-            row = _row(line, f"{path}:{number}")
-            arrivals.append(round(row["timestamp"] * 1_000_000))
+            try:
+                row = _row(line, f"{path}:{number}")
+                _check_name(row, names, path, number)
+            except InputError as error:
+                bad.refuse(error, number)
+                continue
+            arrivals.append(round(row["timestamp"] * MS_NS))
             prompts.append(row["input_length"])
             outputs.append(row["output_length"])
             blocks.append(row.get("hash_ids", []))
-            names.append(str(row.get("request_id", "")))
     if not arrivals:
-        raise InputError("no requests in the trace", file=path, fix="give a file with at least one line")
+        first = "" if bad.first is None else f": all lines are bad, the first: {bad.first.problem}"
+        fix = "give a file with at least one line"
+        raise InputError(f"no requests in the trace{first}", file=path, fix=fix)
+    if names and len(names) < len(arrivals):
+        raise InputError(
+            "some lines have it and others do not", file=path, key="request_id", fix="give it to all"
+        )
     content, contents = _contents(blocks, prompts)
     return RequestTable.build(
         np.array(arrivals, dtype=np.int64),
@@ -63,24 +77,34 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
         np.array(outputs, dtype=np.int64),
         content=content,
         contents=contents,
-        request_id=names if all(names) else None,
+        request_id=list(names) or None,
     )
 
 
 def _row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"not JSON: {error}", file=where, fix="write one object per line") from None
+    row = parse_json(line, where, fix="write one object per line")
     if not isinstance(row, dict):
         raise InputError("not a JSON object", file=where, fix="write one object per line")
     _check_keys(row, where)
-    _check_number(row, "timestamp", 0, where, whole=False)
-    _check_number(row, "input_length", 1, where)
-    _check_number(row, "output_length", 1, where)
+    _check_number(row, "timestamp", 0, LAST_NS // MS_NS, where, whole=False)
+    _check_number(row, "input_length", 1, MOST_TOKENS, where)
+    _check_number(row, "output_length", 1, MOST_TOKENS, where)
     if "hash_ids" in row:
         _check_blocks(row["hash_ids"], row["input_length"], where)
     return row
+
+
+def _check_name(row: dict[str, Any], names: dict[str, int], path: Path, line: int) -> None:
+    """A request has the name of no other; `names` are those so far, with their lines."""
+    name, where = row.get("request_id"), f"{path}:{line}"
+    if name is None or name == "":
+        return
+    if not isinstance(name, str | int) or isinstance(name, bool):
+        raise InputError("must be a text or a whole number", file=where, key="request_id", value=name)
+    if str(name) in names:
+        problem = f"the same id as in line {names[str(name)]}"
+        raise InputError(problem, file=where, key="request_id", value=name, fix="give every request its own")
+    names[str(name)] = line
 
 
 def _check_keys(row: dict[str, Any], where: str) -> None:
@@ -100,12 +124,14 @@ def _check_keys(row: dict[str, Any], where: str) -> None:
             raise InputError("unknown key", file=where, key=key, fix=fix)
 
 
-def _check_number(row: dict[str, Any], key: str, low: int, where: str, *, whole: bool = True) -> None:
+def _check_number(
+    row: dict[str, Any], key: str, low: int, high: int, where: str, *, whole: bool = True
+) -> None:
     value = row[key]
     kind = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kind):
         raise InputError(f"not a {'whole ' if whole else ''}number", file=where, key=key, value=value)
-    if not low <= value < 2**42:
+    if not low <= value <= high:
         problem = "is too large" if value > low else f"must be at least {low}"
         raise InputError(problem, file=where, key=key, value=value)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.files.yaml_files import dump_yaml
 from blis_py.outputs.staging import write_text
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import write_itl
@@ -91,8 +92,6 @@ class Observer:
         Raises:
             InputError: the requests cannot be expressed as a trace; see `blis_py.traces.tracev2_write`.
         """
-        import yaml
-
         tokens = [request.token_ns for request in self.requests]
         counts = np.array([len(times) for times in tokens], dtype=np.int64)
         measured = Measured(
@@ -115,4 +114,4 @@ class Observer:
         times_ns = np.array([time_ns for times in tokens for time_ns in times], dtype=np.int64)
         write_itl(folder / ITL_NAME, request_numbers(table), counts, times_ns)
         plain = json.loads(json.dumps(run))  # without tuples and kinds of text that YAML does not know
-        write_text(folder / RUN_NAME, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        write_text(folder / RUN_NAME, dump_yaml(plain))

@@ -13,14 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.core.bounds import MOST_BLOCK_ROUNDS
 from blis_py.errors import InputError
-from blis_py.traces.files import integers, read_columns, writing
+from blis_py.files.yaml_files import dump_yaml
+from blis_py.outputs.staging import write_text
+from blis_py.traces.columns import read_columns
+from blis_py.traces.files import writing
+from blis_py.traces.kinds import integers
 
 NAME = "block_rounds.csv"
 WORKLOAD_NAME = "dllm.yaml"
 """What `--dllm-workload` takes, to replay the run with the rounds it had."""
 COLUMNS = ("request_id", "block_index", "rounds")
-_MOST = 2**31
+_MOST_BLOCKS = 2**31
 _LAST_ID = 2**62
 
 
@@ -34,13 +39,9 @@ def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
 
 def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameters: Mapping[str, Any]) -> None:
     """Writes `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
-    import yaml
-
-    from blis_py.outputs.staging import write_text
-
     steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}
     text = "# The rounds of each block as they were measured, final forwards included: commit_rounds is 0.\n"
-    text += yaml.safe_dump({"kind": "diffusion", "block_size": block_tokens, "steps": steps}, sort_keys=False)
+    text += dump_yaml({"kind": "diffusion", "block_size": block_tokens, "steps": steps})
     write_text(folder / WORKLOAD_NAME, text)
 
 
@@ -50,9 +51,9 @@ def read_rounds(path: Path) -> dict[int, tuple[int, ...]]:
     Raises:
         InputError: it cannot be read; a block is missing or occurs twice; no rounds at all.
     """
-    kinds = (integers(0, _LAST_ID), integers(0, _MOST), integers(1, _MOST))
+    kinds = (integers(0, _LAST_ID), integers(0, _MOST_BLOCKS), integers(1, MOST_BLOCK_ROUNDS))
     columns = read_columns(path, dict(zip(COLUMNS, kinds, strict=True)))
-    ids, index, rounds = (np.concatenate(columns[name]) for name in COLUMNS)
+    ids, index, rounds = (columns[name] for name in COLUMNS)
     order = np.lexsort((index, ids))
     ids, index, rounds = ids[order], index[order], rounds[order]
     numbers, starts, counts = np.unique(ids, return_index=True, return_counts=True)

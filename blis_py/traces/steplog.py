@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,19 @@ from numpy.typing import NDArray
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.files.cells import harmless, meant
+from blis_py.files.csv_files import check_header, csv_rows, stripped
+from blis_py.files.json_files import parse_json
+from blis_py.files.opening import reading
 from blis_py.outputs.complete import check_complete
 from blis_py.outputs.staging import Outputs
-from blis_py.traces.files import reading, writing
+from blis_py.traces.files import writing
 
 SCHEMA = 1
 """Raised whenever a column changes its meaning or goes; further columns do not raise it."""
 _MARK = "# blis-py step log "
+_LARGEST = 2**62
+"""Of any number in a log: times in ns, counts, keys of blocks."""
 
 Numbers = tuple[int, ...]
 Kind = str
@@ -151,7 +158,11 @@ def read_step_log(path: str | Path) -> StepLog:
     read = _format_of(path)[0]
     meta, steps = read(path, STEP_KINDS)
     steps["decode_ids"] = list(_filled(steps["decode_ids"]))
-    return StepLog(meta, steps, read(_requests_path(path), REQUEST_KINDS)[1])
+    requests = read(_requests_path(path), REQUEST_KINDS)[1]
+    for file, table in ((path, steps), (_requests_path(path), requests)):
+        _check_lists(file, table)
+    _check_ids(_requests_path(path), requests)
+    return StepLog(meta, steps, requests)
 
 
 def _kinds(always: dict[str, Kind], there: Iterable[str]) -> dict[str, Kind]:
@@ -174,9 +185,11 @@ def _requests_path(path: Path) -> Path:
 
 def _check_meta(path: Path, text: str) -> dict[str, Any]:
     try:
-        meta: dict[str, Any] = json.loads(text)
-    except ValueError:
-        raise InputError("not a step log", file=path, fix="give the file the engine wrote") from None
+        meta = parse_json(text)
+    except InputError:
+        meta = None
+    if not isinstance(meta, dict):
+        raise InputError("not a step log", file=path, fix="give the file the engine wrote")
     if meta.get("schema") != SCHEMA:
         raise InputError(
             f"step log of another schema than {SCHEMA}",
@@ -187,19 +200,55 @@ def _check_meta(path: Path, text: str) -> dict[str, Any]:
     return meta
 
 
+def _check_lists(path: Path, table: dict[str, list[Any]]) -> None:
+    for name, column in table.items():
+        if any(value is None for value in column):
+            raise InputError("a list is missing", file=path, key=name, fix="record it again")
+
+
+def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
+    """Numbers and names belong to one request each."""
+    for name in ("number", "id"):
+        seen = set()
+        for value in requests[name]:
+            if value in seen:
+                raise InputError(
+                    "two requests have it", file=path, key=name, value=value, fix="record it again"
+                )
+            seen.add(value)
+
+
 # -- CSV -------------------------------------------------------------------------------------------
 
 
 def _cell(kind: Kind, value: Any) -> Any:
+    if kind == "text":
+        return harmless(value)
     if kind != "ints":
         return value
     return "=" if value is None else " ".join(map(str, value))
 
 
 def _value(kind: Kind, cell: str) -> Any:
+    if kind == "text":
+        return meant(cell)
     if kind == "ints":
-        return None if cell == "=" else tuple(map(int, cell.split()))
-    return cell if kind == "text" else float(cell) if kind == "float" else int(cell)
+        return None if cell == "=" else tuple([_int(number) for number in cell.split()])
+    return _float(cell) if kind == "float" else _int(cell)
+
+
+def _int(cell: str) -> int:
+    number = int(cell)
+    if not -_LARGEST <= number <= _LARGEST:
+        raise ValueError(cell)
+    return number
+
+
+def _float(cell: str) -> float:
+    number = float(cell)
+    if not isfinite(number):
+        raise ValueError(cell)
+    return number
 
 
 def _write_csv(path: Path, meta: dict[str, Any], table: dict[str, list[Any]], kinds: dict[str, Kind]) -> None:
@@ -213,27 +262,29 @@ def _write_csv(path: Path, meta: dict[str, Any], table: dict[str, list[Any]], ki
 
 def _read_csv(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     with reading(path) as text:
-        first = text.readline()
-        meta = _check_meta(path, first.removeprefix(_MARK))
-        rows = csv.DictReader(text)
-        _check_columns(path, rows.fieldnames or (), kinds)
-        kinds = _kinds(kinds, rows.fieldnames or ())
+        meta = _check_meta(path, text.readline().removeprefix(_MARK))
+        rows = csv_rows(text, path, lines_before=1)
+        header = next((stripped(names) for _, names in rows), [])
+        _check_columns(path, header, kinds)
+        kinds = _kinds(kinds, header)
+        places = [(name, kind, header.index(name)) for name, kind in kinds.items()]
         table: dict[str, list[Any]] = {name: [] for name in kinds}
-        for number, row in enumerate(rows, start=3):
-            for name, kind in kinds.items():
+        for line, row in rows:
+            if len(row) != len(header):
+                problem = f"a row of {len(row)} cells under {len(header)} columns"
+                raise InputError(problem, file=f"{path}:{line}", fix="record it again")
+            for name, kind, place in places:
                 try:
-                    table[name].append(_value(kind, row[name]))
-                except (ValueError, AttributeError, TypeError):
+                    table[name].append(_value(kind, row[place]))
+                except ValueError:
                     raise InputError(
-                        "not what belongs here", file=f"{path}:{number}", key=name, value=row[name]
+                        "not what belongs here", file=f"{path}:{line}", key=name, value=row[place]
                     ) from None
     return meta, table
 
 
-def _check_columns(path: Path, found: Iterable[str], kinds: dict[str, Kind]) -> None:
-    missing = [name for name in kinds if name not in set(found)]
-    if missing:
-        raise InputError("a column is missing", file=path, key=missing[0], fix="record the log again")
+def _check_columns(path: Path, found: Sequence[str], kinds: dict[str, Kind]) -> None:
+    check_header(found, path, needed=tuple(kinds), others=True, line=2)
 
 
 # -- Parquet ---------------------------------------------------------------------------------------
@@ -264,16 +315,27 @@ def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], d
         columns = pa.parquet.read_table(path)
     except FileNotFoundError:
         raise InputError("no such file", file=path, fix="check the path") from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", file=path) from None
-    meta = _check_meta(path, ((columns.schema.metadata or {}).get(b"blis") or b"").decode())
+    told = (columns.schema.metadata or {}).get(b"blis") or b""
+    meta = _check_meta(path, told.decode(errors="replace"))
     _check_columns(path, columns.column_names, kinds)
     kinds = _kinds(kinds, columns.column_names)
     table = {name: columns[name].to_pylist() for name in kinds}
     for name, kind in kinds.items():
-        if kind == "ints":
-            table[name] = [None if value is None else tuple(value) for value in table[name]]
+        table[name] = [_of_parquet(path, name, kind, value) for value in table[name]]
     return meta, table
+
+
+def _of_parquet(path: Path, name: str, kind: Kind, value: Any) -> Any:
+    """A value of the kind that belongs there."""
+    if kind == "ints" and (value is None or isinstance(value, list)):
+        return None if value is None else tuple([_of_parquet(path, name, "int", each) for each in value])
+    wanted: Any = {"int": int, "float": float, "text": str}.get(kind)
+    too_large = wanted is int and type(value) is int and not -_LARGEST <= value <= _LARGEST
+    if type(value) is not wanted or too_large:
+        raise InputError("not what belongs here", file=path, key=name, value=value, fix="record it again")
+    return value
 
 
 Read = Callable[[Path, dict[str, Kind]], tuple[dict[str, Any], dict[str, list[Any]]]]

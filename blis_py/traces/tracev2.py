@@ -15,32 +15,24 @@ what was written gives the same table.
 
 from __future__ import annotations
 
-import difflib
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
-from blis_py.traces.files import (
-    BadCell,
-    Kind,
-    csv_header,
-    integers,
-    labels,
-    line_of_row,
-    read_columns,
-)
+from blis_py.files import paths
+from blis_py.files.json_files import parse_json
+from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.columns import Columns, read_columns
+from blis_py.traces.kinds import BadCells, Kind, Mask, integers, labels, repeated
 from blis_py.traces.tracev2_header import DIFFUSION, read_header
 from blis_py.traces.tracev2_write import write
-from blis_py.workload.lengths import MOST_TOKENS
 from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
 __all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "recognises", "write"]
 
-LAST_NS = 2**62
 LAST_US = LAST_NS // 1000
 TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model")
 NUMBERS = {
@@ -64,23 +56,20 @@ WITHOUT_EFFECT = (
     *("first_chunk_time_us", "last_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
 )
 REQUIRED = ("request_id", "input_tokens", "output_tokens", "arrival_time_us")
-KNOWN = {*TEXT, *NUMBERS, *WITHOUT_EFFECT, "content", "streaming", "adapter"}
-
-
 SPELLINGS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False, "": False}
 
 
 def _to_bool(cells: NDArray[np.object_]) -> NDArray[np.bool_]:
     meaning = {cell: SPELLINGS.get(cell.lower()) for cell in set(cells.tolist())}
     if None in meaning.values():
-        bad = next(index for index, cell in enumerate(cells) if meaning[cell] is None)
-        raise BadCell("not true or false", bad)
+        raise BadCells("not true or false", np.array([meaning[cell] is None for cell in cells]))
     return np.fromiter(map(meaning.__getitem__, cells.tolist()), dtype=np.bool_, count=len(cells))
 
 
-def _empty(cells: NDArray[np.object_]) -> None:
+def _empty(cells: NDArray[np.object_]) -> Mask:
     if np.any(cells != ""):
-        raise BadCell("LoRA adapters are not supported yet", int(np.argmax(cells != "")), "empty the column")
+        raise BadCells("LoRA adapters are not supported yet", cells != "", "empty the column")
+    return np.zeros(len(cells), dtype=np.bool_)
 
 
 BOOLEAN = Kind("O", str, "not text", _to_bool)
@@ -95,7 +84,7 @@ def data_beside(header: Path) -> Path:
     """The CSV that belongs to a header `x.yaml`: `x.csv` or `x.csv.gz` in the same folder."""
     candidates = [header.with_suffix(".csv"), header.with_suffix(".csv.gz")]
     for path in candidates:
-        if path.exists():
+        if paths.exists(path):
             return path
     raise InputError(
         "no CSV beside this trace header", file=header, fix=f"put {candidates[0].name} there or name the CSV"
@@ -106,14 +95,14 @@ def header_beside(data: Path) -> Path:
     """The header that belongs to `x.csv` or `x.csv.gz`: `x.yaml` or `x.yml` in the same folder."""
     stem = data.name.removesuffix(".gz").removesuffix(".csv")
     for suffix in (".yaml", ".yml"):
-        if (path := data.with_name(stem + suffix)).exists():
+        if paths.exists(path := data.with_name(stem + suffix)):
             return path
     raise InputError(
         "a TraceV2 needs its header", file=data, fix=f"put {stem}.yaml beside it or give --trace-header"
     )
 
 
-def read(path: Path, header: Path | None = None) -> RequestTable:
+def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
     """The requests of a TraceV2, in the order of the file, named `request_<request_id>`.
 
     An output length of 0 (a request that failed when it was recorded) is replayed as one token without
@@ -124,139 +113,124 @@ def read(path: Path, header: Path | None = None) -> RequestTable:
             (`adapter`, accumulated session context).
     """
     read_header(header if header is not None else header_beside(path))
-    _check_names(path)
-    kinds, joins = zip(*(labels() for _ in (*TEXT, "content")), strict=True)
-    joined = dict(zip((*TEXT, "content"), joins, strict=True))
-    columns = read_columns(
-        path,
-        {**dict(zip(joined, kinds, strict=True)), **NUMBERS, "streaming": BOOLEAN, "adapter": NO_ADAPTER},
-        optional=KNOWN - set(REQUIRED),
-    )
-    rows = sum(map(len, columns["request_id"]))
-
-    def whole(name: str) -> Ints:
-        return np.concatenate(columns[name]) if name in columns else np.zeros(rows, dtype=np.int64)
-
-    def text(name: str) -> Labels:
-        return joined[name](columns[name]) if name in columns else Labels.constant("", rows)
-
-    groups, output = text("prefix_group"), whole("output_tokens")
-    prefix = _prefix_tokens(groups, whole("prefix_length"))
-    content, contents = _contents(path, text("content") if "content" in columns else None, groups, prefix)
+    kinds = {name: labels() for name in (*TEXT, "content")}
+    kinds |= {**NUMBERS, "streaming": BOOLEAN, "adapter": NO_ADAPTER}
+    optional = tuple(name for name in kinds if name not in REQUIRED)
+    columns = read_columns(path, kinds, optional=optional, ignored=WITHOUT_EFFECT, bad_rows=bad_rows)
+    _refuse_bad_rows(columns)
+    groups, output = columns.labels("prefix_group"), columns.ints("output_tokens")
+    prefix = _prefix_tokens(columns)
+    content, contents = _contents(columns, groups, prefix)
     return RequestTable.build(
-        _arrival_ns(path, columns),
-        _prompt_tokens(path, groups, prefix, whole("input_tokens"), whole("server_input_tokens")),
+        _arrival_ns(columns),
+        _prompt_tokens(columns),
         np.maximum(output, 1),
-        max_tokens=whole("max_tokens") if "max_tokens" in columns else output,
-        deadline_ns=_deadline_ns(columns, rows),
-        slo_class=text("slo_class"),
-        tenant=text("tenant_id"),
-        client=text("client_id"),
-        model=text("model"),
+        max_tokens=columns.ints("max_tokens") if "max_tokens" in columns else output,
+        deadline_ns=_deadline_ns(columns),
+        slo_class=columns.labels("slo_class"),
+        tenant=columns.labels("tenant_id"),
+        client=columns.labels("client_id"),
+        model=columns.labels("model"),
         prefix_group=groups,
         prefix_tokens=prefix,
         content=content,
         contents=contents,
-        streaming=np.concatenate(columns["streaming"]) if "streaming" in columns else None,
-        slo_target_ns=whole("slo_target_ns") if "slo_target_ns" in columns else whole("slo_target_us") * 1000,
-        request_id=_names(path, whole("request_id")),
+        streaming=columns.get("streaming"),
+        slo_target_ns=_in_ns(columns, "slo_target"),
+        request_id=_names(columns["request_id"]),
     )
 
 
-def _check_names(path: Path) -> None:
-    header = csv_header(path)
-    for name in header:
-        if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, 1)
-            fix = f"did you mean {near[0]}?" if near else "remove the column"
-            raise InputError("unknown column", file=f"{path}:1", key=name, fix=fix)
-        if header.count(name) > 1:
-            raise InputError("column given twice", file=f"{path}:1", key=name, fix="keep one")
+def _refuse_bad_rows(columns: Columns) -> None:
+    """What only several columns, or several rows, together show."""
+    columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
+    if "content" in columns:
+        cells = columns["content"]
+        unclear = np.array([_runs(cell) is None for cell in cells.names], dtype=np.bool_)
+        columns.refuse(unclear[cells.codes], "not a list of [segment, tokens] pairs", "content", cells)
+    arrival_ns = _arrival_ns(columns)
+    columns.refuse(arrival_ns < 0, "must not be negative", "arrival_time_us", arrival_ns // 1000)
+    found = True
+    while found:  # without the first row of its group, a row may have another prefix
+        prompt = _prompt_tokens(columns)
+        found = columns.refuse(prompt < 1, "an empty prompt", "input_tokens", prompt)
+        prompt = _prompt_tokens(columns)
+        found |= columns.refuse(prompt > MOST_TOKENS, "a prompt far too long", "input_tokens", prompt)
 
 
-def _prefix_tokens(groups: Labels, prefix_length: Ints) -> Ints:
+def _in_ns(columns: Columns, name: str) -> Ints:
+    return columns.ints(f"{name}_ns") if f"{name}_ns" in columns else columns.ints(f"{name}_us") * 1000
+
+
+def _arrival_ns(columns: Columns) -> Ints:
+    if "arrival_time_ns" in columns:
+        return columns.ints("arrival_time_ns")
+    sent_us = columns.ints("send_time_us")
+    return np.where(sent_us > 0, sent_us, columns.ints("arrival_time_us")) * 1000
+
+
+def _deadline_ns(columns: Columns) -> Ints:
+    if "deadline_ns" in columns:
+        return columns.ints("deadline_ns")
+    deadline_us = columns.ints("deadline_us")
+    return np.where(deadline_us > 0, deadline_us * 1000, -1)
+
+
+def _prefix_tokens(columns: Columns) -> Ints:
     """Length of each row's shared prefix: that of the first row of its group."""
+    groups = columns.labels("prefix_group")
     per_group = np.zeros(len(groups.names), dtype=np.int64)
-    per_group[groups.codes[::-1]] = prefix_length[::-1]  # backwards: the first row is assigned last
+    per_group[groups.codes[::-1]] = columns.ints("prefix_length")[::-1]  # so the first row is assigned last
     if "" in groups.names:
         per_group[groups.names.index("")] = 0
     tokens: Ints = per_group[groups.codes]
     return tokens
 
 
-def _prompt_tokens(path: Path, groups: Labels, prefix: Ints, suffix: Ints, served: Ints) -> Ints:
+def _prompt_tokens(columns: Columns) -> Ints:
+    groups, served = columns.labels("prefix_group"), columns.ints("server_input_tokens")
     grouped = np.array([name != "" for name in groups.names], dtype=np.bool_)[groups.codes]
-    prompt: Ints = prefix + np.where((served > 0) & ~grouped, served, suffix)
-    if prompt.min() < 1:
-        raise _row_error(path, int(np.argmax(prompt < 1)), "an empty prompt", "input_tokens", 0)
+    suffix = np.where((served > 0) & ~grouped, served, columns.ints("input_tokens"))
+    prompt: Ints = _prefix_tokens(columns) + suffix
     return prompt
 
 
-def _row_error(path: Path, row: int, problem: str, key: str, value: object) -> InputError:
-    return InputError(
-        problem, file=f"{path}:{line_of_row(path, row)}", key=key, value=value, fix="correct the row"
-    )
-
-
-def _arrival_ns(path: Path, columns: dict[str, list[Any]]) -> Ints:
-    if "arrival_time_ns" in columns:
-        return np.concatenate(columns["arrival_time_ns"])
-    arrival_us = np.concatenate(columns["arrival_time_us"])
-    if "send_time_us" in columns:
-        sent_us = np.concatenate(columns["send_time_us"])
-        arrival_us = np.where(sent_us > 0, sent_us, arrival_us)
-    if arrival_us.min() < 0:
-        row = int(np.argmax(arrival_us < 0))
-        raise _row_error(path, row, "must not be negative", "arrival_time_us", int(arrival_us[row]))
-    return np.asarray(arrival_us * 1000, dtype=np.int64)
-
-
-def _deadline_ns(columns: dict[str, list[Any]], rows: int) -> Ints:
-    if "deadline_ns" in columns:
-        return np.concatenate(columns["deadline_ns"])
-    if "deadline_us" not in columns:
-        return np.full(rows, -1, dtype=np.int64)
-    deadline_us = np.concatenate(columns["deadline_us"])
-    return np.where(deadline_us > 0, deadline_us * 1000, -1)
-
-
-def _names(path: Path, ids: Ints) -> list[str] | None:
+def _names(ids: Ints) -> list[str] | None:
     if np.array_equal(ids, np.arange(len(ids))):
         return None
-    if len(np.unique(ids)) < len(ids):
-        firsts = np.unique(ids, return_index=True)[1]
-        row = int(np.setdiff1d(np.arange(len(ids)), firsts)[0])
-        raise _row_error(path, row, "the same id as a row before", "request_id", int(ids[row]))
     return [f"request_{number}" for number in ids.tolist()]
 
 
-def _contents(
-    path: Path, own: Labels | None, groups: Labels, prefix: Ints
-) -> tuple[Ints, tuple[Content, ...]]:
+def _contents(columns: Columns, groups: Labels, prefix: Ints) -> tuple[Ints, tuple[Content, ...]]:
     """What each prompt shares: its `content` cell if it has one, else the prefix of its group."""
     known: dict[Content, int] = {}
     per_group = np.full(len(groups.names), -1, dtype=np.int64)
     shared = np.flatnonzero(prefix > 0)
-    for code in np.unique(groups.codes[shared]).tolist():
-        row = int(shared[np.argmax(groups.codes[shared] == code)])
-        per_group[code] = known.setdefault(((groups.names[code], int(prefix[row])),), len(known))
+    codes, firsts = np.unique(groups.codes[shared], return_index=True)
+    for code, first in zip(codes.tolist(), firsts.tolist(), strict=True):
+        tokens = int(prefix[shared[first]])
+        per_group[code] = known.setdefault(((groups.names[code], tokens),), len(known))
     content = per_group[groups.codes]
-    if own is None:
+    if "content" not in columns:
         return content, tuple(known)
+    own = columns.labels("content")
     per_cell = np.full(len(own.names), -1, dtype=np.int64)
     for code, cell in enumerate(own.names):
-        runs = _runs(path, own, code, cell) if cell else ()
+        runs = _runs(cell)
         per_cell[code] = known.setdefault(runs, len(known)) if runs else -1
     stated = np.array([cell != "" for cell in own.names], dtype=np.bool_)[own.codes]
     return np.where(stated, per_cell[own.codes], content), tuple(known)
 
 
-def _runs(path: Path, own: Labels, code: int, cell: str) -> Content:
+def _runs(cell: str) -> Content | None:
+    """What a cell of `content` says; None if that is not clear."""
+    if not cell:
+        return ()
     try:
-        runs = tuple((segment, tokens) for segment, tokens in json.loads(cell))
+        runs = tuple((segment, tokens) for segment, tokens in parse_json(cell))
     except (ValueError, TypeError):
-        runs = (("", 0),)
-    if all(type(segment) in (str, int) and type(tokens) is int and tokens > 0 for segment, tokens in runs):
-        return runs
-    row = int(np.argmax(own.codes == code))
-    raise _row_error(path, row, "not a list of [segment, tokens] pairs", "content", cell)
+        return None
+    for segment, tokens in runs:
+        if type(segment) not in (str, int) or type(tokens) is not int or not 0 < tokens <= MOST_TOKENS:
+            return None
+    return runs

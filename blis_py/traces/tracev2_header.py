@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml, load_mapping
+from blis_py.outputs.staging import write_text
 
 Keys = Mapping[str, Any]
 """Key -> the type of its value, a nested table of keys, or `dict` for anything nested."""
@@ -37,6 +39,11 @@ HEADER: Keys = {
     "kv_offload": dict,
     "observed_kv_metrics": dict,
 }
+NOT_YET = {
+    "kv_offload": "KV offload of the recorded server is not simulated",
+    "observed_kv_metrics": "hit rates of the recorded server are not compared with",
+}
+"""Keys that say what a replay would have to heed and does not."""
 DIFFUSION = "-diffusion"
 """How `server.type` ends where answers came in diffusion blocks."""
 REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
@@ -52,12 +59,10 @@ def read_header(path: Path) -> dict[str, Any]:
         InputError: unknown or missing key, wrong type, a version, unit or mode that does not exist, or an
             accumulated session context (not supported yet).
     """
-    from blis_py.workload.yamlfile import load_mapping
-
     header = load_mapping(path)
     _check_keys(path, header, HEADER)
     for key in REQUIRED:
-        if key not in header:
+        if header.get(key) is None:
             raise InputError("missing key", file=path, key=key, fix=f"a header has {', '.join(REQUIRED)}")
     for key, allowed in (("trace_version", VERSIONS), ("time_unit", TIME_UNITS), ("mode", MODES)):
         if header[key] not in allowed:
@@ -67,6 +72,9 @@ def read_header(path: Path) -> dict[str, Any]:
         raise InputError(
             "must not be negative", file=path, key="warm_up_requests", value=header["warm_up_requests"]
         )
+    for key, problem in NOT_YET.items():
+        if header.get(key):
+            raise InputError(problem, file=path, key=key, fix="remove the key to replay the trace without")
     if header.get("session_context_growth"):
         raise InputError(
             "sessions with accumulated context are not supported yet",
@@ -82,7 +90,7 @@ def _check_keys(path: Path, values: Mapping[str, Any], keys: Keys, inside: str =
     for key, value in values.items():
         where = f"{inside}{key}"
         if key not in keys:
-            near = difflib.get_close_matches(str(key), keys, 1)
+            near = difflib.get_close_matches(str(key)[:100], keys, 1)
             fix = f"did you mean {near[0]}?" if near else "remove it"
             raise InputError("unknown key", file=path, key=where, fix=fix)
         kind = keys[key]
@@ -104,10 +112,6 @@ def write_header(
     path: Path, *, mode: str, seed: int | None, workload: str | None, server: Mapping[str, Any] | None
 ) -> None:
     """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`."""
-    import yaml
-
-    from blis_py.outputs.staging import write_text
-
     header: dict[str, Any] = {
         "trace_version": 3,
         "time_unit": "microseconds",
@@ -120,4 +124,4 @@ def write_header(
         header["workload_spec"] = workload
     if server:
         header["server"] = dict(server)
-    write_text(path, yaml.safe_dump(header, sort_keys=False))
+    write_text(path, dump_yaml(header))

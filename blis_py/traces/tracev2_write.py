@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.cells import all_harmless
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
-from blis_py.workload.table import Content, Ints, RequestTable
+from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.metrics.record import RunRecord
@@ -97,16 +98,21 @@ def _check_names(table: RequestTable, path: Path) -> None:
 
 
 def _check_prefixes(table: RequestTable, path: Path) -> None:
-    for code, group in enumerate(table.prefix_group.names):
-        lengths = np.unique(table.prefix_tokens[table.prefix_group.codes == code])
-        if not group and np.any(lengths > 0):
+    if not table.prefix_tokens.any():
+        return
+    pairs = np.unique(table.prefix_group.codes.astype(np.int64) << 32 | table.prefix_tokens)
+    lengths: dict[str, list[int]] = {}
+    for code, tokens in zip((pairs >> 32).tolist(), (pairs & (1 << 32) - 1).tolist(), strict=True):
+        lengths.setdefault(table.prefix_group.names[code], []).append(tokens)
+    for group, tokens in lengths.items():
+        if not group and any(tokens):
             raise InputError("a shared prefix without a prefix group cannot be written", file=path)
-        if len(lengths) > 1:
+        if len(tokens) > 1:
             raise InputError(
                 "a prefix group with prefixes of different lengths cannot be written",
                 file=path,
                 key=f"prefix_group {group!r}",
-                value=lengths.tolist(),
+                value=tokens,
             )
 
 
@@ -120,12 +126,12 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     arrival_us = _numbers(table.arrival_ns // 1000)
     columns: dict[str, Cells] = {
         "request_id": _numbers(ids),
-        "client_id": lambda piece: table.client.take(piece).to_list(),
-        "tenant_id": lambda piece: table.tenant.take(piece).to_list(),
-        "slo_class": lambda piece: table.slo_class.take(piece).to_list(),
+        "client_id": _texts(table.client),
+        "tenant_id": _texts(table.tenant),
+        "slo_class": _texts(table.slo_class),
         "session_id": _always(""),
         "round_index": _always(0),
-        "prefix_group": lambda piece: table.prefix_group.take(piece).to_list(),
+        "prefix_group": _texts(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
         "streaming": lambda piece: [
             "true" if value else "false" for value in table.streaming[piece].tolist()
@@ -137,7 +143,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "audio_tokens": _always(0),
         "video_tokens": _always(0),
         "reason_ratio": _always(0),
-        "model": lambda piece: table.model.take(piece).to_list(),
+        "model": _texts(table.model),
         "deadline_us": _numbers(np.where(table.deadline_ns < 0, 0, table.deadline_ns // 1000)),
     }
     if np.any(table.slo_target_ns > 0):
@@ -145,7 +151,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     columns |= {"server_input_tokens": _always(0), "arrival_time_us": arrival_us, "send_time_us": arrival_us}
     columns |= _measured(measured)
     if own_names:
-        columns["x_request_id"] = table.ids
+        columns["x_request_id"] = lambda piece: all_harmless(table.ids(piece))
     return columns
 
 
@@ -160,7 +166,7 @@ def _measured(measured: Measured | None) -> dict[str, Cells]:
         chunks = _numbers(measured.chunks)
 
         def texts(place: int) -> Cells:
-            return lambda piece: [end[place] for end in ends[piece]]
+            return lambda piece: all_harmless([end[place] for end in ends[piece]])
 
         status, message, finish = texts(0), texts(1), texts(2)
     return {
@@ -237,6 +243,11 @@ def _numbered(table: RequestTable) -> tuple[Ints, bool]:
 
 def _numbers(column: Ints) -> Cells:
     return lambda piece: column[piece].tolist()
+
+
+def _texts(column: Labels) -> Cells:
+    written = Labels(column.codes, tuple(all_harmless(column.names)))
+    return lambda piece: written.take(piece).to_list()
 
 
 def _always(value: Any) -> Cells:

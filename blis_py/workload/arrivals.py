@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import MOST_ARRIVALS_PER_S
 from blis_py.errors import InputError
 from blis_py.workload.table import Ints
 
 Floats = NDArray[np.float64]
-LAST_NS = 2**62
-"""Arrivals beyond this (146 years) are refused, so that times never overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,12 @@ FIXED_CV = {"poisson": 1.0, "constant": 0.0}
 """Processes whose burstiness is given by their name."""
 WEIBULL_CV = (0.01, 10.4)
 """Range in which a Weibull shape between 0.1 and 100 reaches the asked variation."""
+GAMMA_CV = (0.001, 100.0)
+"""Beyond, the gaps are all alike, or nearly all of them 0."""
+SHAPES = {"gamma": (1e-4, 1e6), "weibull": (0.1, 1e6)}
+SCALES_US = (1e-3, 1e15)
+SLOWEST_PER_S = 1e-12
+"""One request in thirty thousand years: whoever is slower does not send."""
 
 
 def weibull_shape(cv: float) -> float:
@@ -122,13 +127,11 @@ def check(
             value=cv,
             fix="use gamma or weibull",
         )
-    if cv is not None and process not in FIXED_CV and not (math.isfinite(cv) and cv > 0):
-        raise InputError("must be positive", file=file, key=cv_key, value=cv, fix="1 is Poisson-like")
-    if cv is not None and process == "weibull" and not WEIBULL_CV[0] <= cv <= WEIBULL_CV[1]:
-        low, high = WEIBULL_CV
-        raise InputError(
-            f"must lie in [{low}, {high}] for weibull", file=file, key=cv_key, value=cv, fix="or use gamma"
-        )
+    if cv is not None and process not in FIXED_CV:
+        low, high = WEIBULL_CV if process == "weibull" else GAMMA_CV
+        if not low <= cv <= high:
+            problem, fix = f"must lie in [{low}, {high}] for {process}", "1 is Poisson-like"
+            raise InputError(problem, file=file, key=cv_key, value=cv, fix=fix)
     if (shape is None) != (scale is None):
         present = "shape" if scale is None else "scale"
         raise InputError(
@@ -138,10 +141,26 @@ def check(
         raise InputError(
             f"{process} arrivals have no shape", file=file, key=f"{key}.shape", value=shape, fix="remove it"
         )
+    bounds = {"shape": SHAPES.get(process, (0, 0)), "scale": SCALES_US}
+    for name, value in (("shape", shape), ("scale", scale)):
+        low, high = bounds[name]
+        if value is not None and not low <= value <= high:
+            problem = f"must lie in [{low:g}, {high:g}] for {process}"
+            raise InputError(problem, file=file, key=f"{key}.{name}", value=value)
     if shape is not None and cv is not None:
         raise InputError(
             "cv and shape say the same thing twice", file=file, key=f"{key}.cv", fix="remove one"
         )
+
+
+def check_rate(rate: float, *, key: str, file: str | Path | None = None) -> None:
+    """
+    Raises:
+        InputError: no rate at which requests can be sent.
+    """
+    if not SLOWEST_PER_S <= rate <= MOST_ARRIVALS_PER_S:
+        problem = f"must lie in [{SLOWEST_PER_S:g}, {MOST_ARRIVALS_PER_S:,.0f}]"
+        raise InputError(problem, file=file, key=key, value=rate, fix="give requests per second")
 
 
 def arrivals_until(

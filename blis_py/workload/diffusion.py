@@ -84,7 +84,7 @@ def diffusion_client(
     for name in values:
         if name not in KEYS:
             fix = f"use {', '.join(KEYS)}"
-            raise InputError("unknown key", file=file, key=prefix + name, fix=fix)
+            raise InputError("unknown key", file=file, key=f"{prefix}{name}", fix=fix)
     if values.get("kind") != "diffusion":
         raise InputError("must be diffusion", file=file, key=f"{prefix}kind", value=values.get("kind"))
     block = _whole(values.get("block_size", 32), 1, 4096, f"{prefix}block_size", file)

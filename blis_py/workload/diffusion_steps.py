@@ -17,16 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import MOST_BLOCK_ROUNDS
 from blis_py.errors import InputError
+from blis_py.files.opening import read_text
+from blis_py.workload.lengths import LARGEST_WEIGHT
 
 Ints = NDArray[np.int64]
+_LARGEST_CV = 100.0
 
 
 class DenoiseSteps(Protocol):
@@ -45,7 +48,7 @@ class Histogram:
         rounds = np.array(sorted(self.weights), dtype=np.int64)
         cumulated = np.cumsum([self.weights[int(value)] for value in rounds])
         found = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
-        drawn: Ints = rounds[found]
+        drawn: Ints = rounds[np.minimum(found, len(rounds) - 1)]
         return drawn
 
 
@@ -178,10 +181,13 @@ def _per_block(values: Any, key: str, file: str | Path | None) -> DenoiseSteps:
     _only(values, ("mean", "cv", "cap"), key, file)
     cap = _number(values, "cap", key, file, 32)
     mean, cv = _number(values, "mean", key, file), _number(values, "cv", key, file)
+    if cv > _LARGEST_CV:
+        raise InputError(f"must be at most {_LARGEST_CV:g}", file=file, key=f"{key}.cv", value=cv)
     if not 1 <= mean <= cap:
         raise InputError(f"must be between 1 and the cap ({cap:g})", file=file, key=f"{key}.mean", value=mean)
-    if cap != int(cap):
-        raise InputError("must be a whole number of rounds", file=file, key=f"{key}.cap", value=cap)
+    if cap != int(cap) or cap > MOST_BLOCK_ROUNDS:
+        problem = f"must be a whole number of rounds, at most {MOST_BLOCK_ROUNDS:,}"
+        raise InputError(problem, file=file, key=f"{key}.cap", value=cap)
     return MeanAndSpread(mean, cv, int(cap))
 
 
@@ -198,8 +204,9 @@ def _number(
     value = values.get(name, default)
     if value is None:
         raise InputError("missing key", file=file, key=f"{key}.{name}", fix="add it")
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value < 0:
-        raise InputError("must be a number of at least 0", file=file, key=f"{key}.{name}", value=value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= LARGEST_WEIGHT:
+        problem = f"must be a number from 0 to {LARGEST_WEIGHT:g}"
+        raise InputError(problem, file=file, key=f"{key}.{name}", value=value)
     return float(value)
 
 
@@ -208,10 +215,13 @@ def _histogram(values: Any, key: str, file: str | Path | None) -> Histogram:
         raise InputError("must map rounds to weights", file=file, key=key)
     weights: dict[int, float] = {}
     for name in values:
-        if not str(name).isdecimal() or int(name) < 1:
-            problem = "a key must be a number of rounds of at least 1"
+        rounds = _whole_rounds(name)
+        if rounds is None:
+            problem = f"a key must be a number of rounds from 1 to {MOST_BLOCK_ROUNDS:,}"
             raise InputError(problem, file=file, key=f"{key}.{name}")
-        weights[int(name)] = _number(values, name, key, file)
+        if rounds in weights:
+            raise InputError("rounds given twice", file=file, key=f"{key}.{name}", fix="keep one")
+        weights[rounds] = _number(values, name, key, file)
     if sum(weights.values()) <= 0:
         raise InputError("needs weights above 0", file=file, key=key, fix="write `rounds: weight`")
     return Histogram(weights)
@@ -247,9 +257,9 @@ def _sequences(values: Any, key: str, file: str | Path | None) -> Sequences:
     if isinstance(values, str):
         path = (Path(file).parent if file else Path()) / values
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError("cannot be read", file=path, key=key, fix="check the path") from error
+            lines = read_text(path).splitlines()
+        except InputError as error:
+            raise InputError(error.problem, file=path, key=key, fix=error.fix) from None
         rows: list[Any] = []
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.startswith("#"):
@@ -269,8 +279,16 @@ def _rounds(cells: Any, key: str, file: str | Path | None) -> tuple[int, ...]:
         raise InputError("must list the rounds of each block", file=file, key=key, value=cells)
     rounds = []
     for cell in cells:
-        text = str(cell).strip()
-        if not text.isdecimal() or int(text) < 1:
-            raise InputError("must be a number of rounds of at least 1", file=file, key=key, value=cell)
-        rounds.append(int(text))
+        number = _whole_rounds(cell)
+        if number is None:
+            problem = f"must be a number of rounds from 1 to {MOST_BLOCK_ROUNDS:,}"
+            raise InputError(problem, file=file, key=key, value=cell)
+        rounds.append(number)
     return tuple(rounds)
+
+
+def _whole_rounds(given: Any) -> int | None:
+    """The number of rounds that a cell, a key or a value says; None if it says none."""
+    text = given.strip() if isinstance(given, str) else str(given) if type(given) is int else ""
+    plain = text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if plain and 1 <= int(text) <= MOST_BLOCK_ROUNDS else None

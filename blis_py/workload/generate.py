@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
 from blis_py.errors import InputError
-from blis_py.workload.arrivals import LAST_NS, Arrivals, arrivals_until
+from blis_py.workload.arrivals import Arrivals, arrivals_until
 from blis_py.workload.lengths import Lengths, sample
 from blis_py.workload.prefixes import PrefixLevel, beginnings
 from blis_py.workload.sessions import Sessions, Turns, turns_until
 from blis_py.workload.streams import stream
-from blis_py.workload.table import Content, Ints, Labels, RequestTable
+from blis_py.workload.table import Content, Ints, Labels, RequestTable, deadlines_ns
 
 if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
-MOST_REQUESTS = 100_000_000
-"""At about 150 bytes per request this is the memory of a large machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,8 @@ def _check_extent(
 
 def _check_found(found: int, num_requests: int | None, horizon_ns: int | None, file: Path | None) -> None:
     if found == 0:
-        problem, fix = "no request comes before the horizon", "lengthen it or raise the rate"
+        problem = f"no request comes before the horizon of {in_seconds(horizon_ns or 0)}"
+        fix = "lengthen it (a plain number is in µs; write 60s for seconds) or raise the rate"
         raise InputError(problem, file=file, key="horizon", fix=fix)
     if horizon_ns is None and num_requests is not None and found < num_requests:
         problem, fix = "so slow that the requests take more than a century", "raise it"
@@ -250,7 +250,7 @@ def _table(
         arrival_ns,
         prompt,
         output,
-        deadline_ns=np.where(timeout_ns < 0, -1, arrival_ns + timeout_ns),
+        deadline_ns=deadlines_ns(arrival_ns, timeout_ns),
         slo_class=labels([client.slo_class for client in clients]),
         tenant=labels([client.tenant for client in clients]),
         client=labels([client.name for client in clients]),

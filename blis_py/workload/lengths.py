@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.workload.table import Ints
+from blis_py.workload.truncated import truncated_law
 
 Floats = NDArray[np.float64]
 Params = Mapping[str, float]
-MOST_TOKENS = 2**31 - 1
-"""Ceiling on a sampled length: beyond any model's context, below any overflow of sums."""
+LARGEST_WEIGHT = 1e15
+"""Sums of weights must not lose the small ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ class Lengths:
 def gaussian(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """Normal(mean, std_dev)."""
     return rng.normal(float(params["mean"]), float(params["std_dev"]), count)
+
+
+def truncated(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """Normal between `min` and `max`, with the mean and, if it is possible, the deviation asked for."""
+    mean, stdev = params["mean"], params["std_dev"]
+    return truncated_law(mean, stdev, int(params["min"]), int(params["max"])).draw(rng, count)
 
 
 def exponential(params: Params, rng: np.random.Generator, count: int) -> Floats:
@@ -63,15 +71,16 @@ def constant(params: Params, rng: np.random.Generator, count: int) -> Floats:
 
 def empirical(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """Each token count (key) with its weight (value); weights need not sum to 1."""
-    values = np.array(sorted(int(key) for key in params), dtype=np.float64)
-    weights = np.array([params[str(int(value))] for value in values])
+    values, weights = np.array(sorted((float(tokens), weight) for tokens, weight in params.items())).T
     cumulated = np.cumsum(weights)
-    drawn: Floats = values[np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")]
+    found = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
+    drawn: Floats = values[np.minimum(found, len(values) - 1)]
     return drawn
 
 
 SAMPLERS: dict[str, Callable[[Params, np.random.Generator, int], Floats]] = {
     "gaussian": gaussian,
+    "truncated": truncated,
     "exponential": exponential,
     "lognormal": lognormal,
     "pareto_lognormal": pareto_lognormal,
@@ -80,6 +89,7 @@ SAMPLERS: dict[str, Callable[[Params, np.random.Generator, int], Floats]] = {
 }
 REQUIRED: dict[str, tuple[str, ...]] = {
     "gaussian": ("mean", "std_dev"),
+    "truncated": ("mean", "std_dev", "min", "max"),
     "exponential": ("mean",),
     "lognormal": ("mu", "sigma"),
     "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
@@ -153,10 +163,12 @@ def _check_empirical(
     params: Params, refuse: Callable[[str, str, str | None], InputError], key: str, file: str | Path | None
 ) -> None:
     for tokens, weight in params.items():
-        if not tokens.isdecimal() or int(tokens) < 1:
-            raise refuse("a key must be a token count of at least 1", tokens, "write `tokens: weight`")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise refuse("a weight must be finite and not negative", tokens, None)
+        plain = tokens.isascii() and tokens.isdecimal() and len(tokens) < 20
+        if not plain or not 1 <= int(tokens) <= MOST_TOKENS:
+            problem = f"a key must be a token count from 1 to {MOST_TOKENS:,}"
+            raise refuse(problem, tokens, "write `tokens: weight`")
+        if not 0 <= weight <= LARGEST_WEIGHT:
+            raise refuse(f"a weight must be a number from 0 to {LARGEST_WEIGHT:g}", tokens, None)
     if sum(params.values()) <= 0:
         raise InputError(
             "an empirical distribution needs weights above 0",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from blis_py.core.bounds import MOST_REQUESTS, MOST_TOKENS, SECOND_NS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.generate import DEFAULT_SEED, Client, merge
 from blis_py.workload.lengths import Lengths
 from blis_py.workload.table import RequestTable
+from blis_py.workload.truncated import clamped_mean, truncated_law
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,16 @@ class Sizes:
     min: int
     max: int
 
+    @property
+    def clamped_mean(self) -> float:
+        """What the mean becomes."""
+        return clamped_mean(self.tokens, self.stdev, self.min, self.max)
+
+    @property
+    def moved(self) -> bool:
+        """Whether that is something else."""
+        return abs(self.clamped_mean - self.tokens) > _UNMOVED * self.tokens
+
 
 PRESETS: dict[str, tuple[Sizes, Sizes]] = {
     "chatbot": (Sizes(256, 100, 2, 800), Sizes(256, 100, 1, 1024)),
@@ -30,6 +41,10 @@ PRESETS: dict[str, tuple[Sizes, Sizes]] = {
     "multidoc": (Sizes(10240, 1200, 500, 20480), Sizes(1536, 300, 50, 4096)),
 }
 """Name -> (prompt, output), with the sizes BLIS gives these names."""
+AS_BLIS = "distribution"
+"""BLIS's name for the workload of the flags: lengths are drawn as it draws them."""
+_UNMOVED = 0.005
+"""A mean that clamping moves by no more than this share of it is the one asked for."""
 
 
 def preset(
@@ -70,6 +85,7 @@ def preset(
         seed=seed,
         timeout_s=timeout_s,
         client=name,
+        keep_mean=False,
     )
 
 
@@ -92,8 +108,12 @@ def synthesise(
     seed: int = DEFAULT_SEED,
     timeout_s: float | None = 300.0,
     client: str = "distribution",
+    keep_mean: bool = True,
 ) -> RequestTable:
     """One client with normally distributed lengths: the workload of the flags of the same names.
+
+    Lengths have the mean asked for: where clamping a normal law to the bounds would move it by more than
+    half a percent, they follow a truncated normal law with this mean (`truncated.py`).
 
     Args:
         rate: requests per second.
@@ -103,40 +123,38 @@ def synthesise(
         cv: burstiness of gamma and weibull arrivals.
         timeout_s: patience of the client; `None` or negative: endless.
         client: name of the client, part of its random streams.
+        keep_mean: False = clamp in any case, as BLIS does.
 
     Raises:
         InputError: naming the flag.
     """
-    if not (math.isfinite(rate) and rate > 0):
-        raise InputError("must be positive", key="--rate", value=rate, fix="give requests per second")
-    if prefix_tokens < 0:
-        raise InputError("must not be negative", key="--prefix-tokens", value=prefix_tokens)
-    if num_requests is not None and num_requests < 1:
-        raise InputError("must be at least 1", key="--num-requests", value=num_requests)
-    if timeout_s is not None and (timeout_s == 0 or not math.isfinite(timeout_s)):
-        raise InputError(
-            "must be finite and not 0", key="--timeout", value=timeout_s, fix="a negative value disables it"
-        )
+    arrivals.check_rate(rate, key="--rate")
+    check_count(prefix_tokens, least=0, most=MOST_TOKENS, key="--prefix-tokens")
+    if num_requests is not None:
+        check_count(num_requests, least=1, most=MOST_REQUESTS, key="--num-requests")
+    timeout_ns = None
+    if timeout_s is not None and not timeout_s < 0:
+        fix = "a negative value disables it"
+        timeout_ns = clock_ns(timeout_s, SECOND_NS, key="--timeout", least_ns=1, fix=fix)
     arrivals.check(arrival, cv, None, None, key="--arrival", flag="--cv")
     prompt = Sizes(prompt_tokens, prompt_tokens_stdev, prompt_tokens_min, prompt_tokens_max)
     output = Sizes(output_tokens, output_tokens_stdev, output_tokens_min, output_tokens_max)
     source = Client(
         name=client,
         arrivals=Arrivals(arrival, rate, cv=1.0 if cv is None else cv),
-        input=_lengths(prompt, "--prompt-tokens"),
-        output=_lengths(output, "--output-tokens"),
+        input=_lengths(prompt, "--prompt-tokens", keep_mean),
+        output=_lengths(output, "--output-tokens", keep_mean),
         prefix_group="shared" if prefix_tokens else "",
         prefix_tokens=prefix_tokens,
-        timeout_ns=None if timeout_s is None or timeout_s < 0 else round(timeout_s * 1e9),
+        timeout_ns=timeout_ns,
     )
     return merge([source], seed=seed, num_requests=num_requests, horizon_ns=horizon_ns)
 
 
-def _lengths(sizes: Sizes, flag: str) -> Lengths:
-    if sizes.stdev < 0:
-        raise InputError("must not be negative", key=f"{flag}-stdev", value=sizes.stdev)
-    if sizes.min < 1:
-        raise InputError("must be at least 1", key=f"{flag}-min", value=sizes.min)
+def _lengths(sizes: Sizes, flag: str, keep_mean: bool) -> Lengths:
+    check_count(sizes.stdev, least=0, most=MOST_TOKENS, key=f"{flag}-stdev")
+    check_count(sizes.min, least=1, most=MOST_TOKENS, key=f"{flag}-min")
+    check_count(sizes.max, least=1, most=MOST_TOKENS, key=f"{flag}-max")
     if sizes.min > sizes.max:
         raise InputError(f"is above {flag}-max ({sizes.max})", key=f"{flag}-min", value=sizes.min)
     if not sizes.min <= sizes.tokens <= sizes.max:
@@ -147,4 +165,20 @@ def _lengths(sizes: Sizes, flag: str) -> Lengths:
             fix=f"change it, {flag}-min or {flag}-max",
         )
     params = {"mean": sizes.tokens, "std_dev": sizes.stdev, "min": sizes.min, "max": sizes.max}
-    return Lengths("gaussian", params)
+    return Lengths("truncated" if keep_mean and sizes.moved else "gaussian", params)
+
+
+def note_of(sizes: Sizes, what: str, keep_mean: bool) -> str | None:
+    """What became of the lengths that were asked for, where it is something else."""
+    between = f"between {sizes.min:,} and {sizes.max:,}"
+    if not sizes.moved:
+        return None
+    if not keep_mean:
+        became = f"{sizes.clamped_mean:,.0f} tokens, not {sizes.tokens:,}"
+        return f"{what} lengths: clamped to what lies {between}, as in BLIS, their mean becomes {became}"
+    stdev = truncated_law(sizes.tokens, sizes.stdev, sizes.min, sizes.max).stdev
+    if stdev >= (1 - _UNMOVED) * sizes.stdev:
+        return None
+    kept = f"{what} lengths: the mean of {sizes.tokens:,} tokens is kept"
+    became = f"{stdev:,.0f}, the largest of a truncated normal law, not {sizes.stdev:,}"
+    return f"{kept}; {between} their standard deviation is {became}"

@@ -9,16 +9,30 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, PrivateAttr, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
 
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.generate import Client
-from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Text, Whole, as_text, lengths_of
+from blis_py.workload.spec_base import (
+    DistributionSpec,
+    Positive,
+    Seed,
+    Share,
+    Strict,
+    Text,
+    TimeUs,
+    Tokens,
+    Whole,
+    as_text,
+    lengths_of,
+)
 from blis_py.workload.spec_sharing import (
     PrefixSpec,
     ReasoningSpec,
@@ -26,7 +40,6 @@ from blis_py.workload.spec_sharing import (
     prefix_levels,
     sessions,
 )
-from blis_py.workload.yamlfile import load_mapping
 
 if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
@@ -39,9 +52,7 @@ DEFAULT_PREFIX_TOKENS = 50
 """Length of a prefix group's prefix where no client gives one (as in BLIS)."""
 
 NOT_YET: dict[str, frozenset[str]] = {
-    "top": frozenset(
-        {"cohorts", "servegen_data", "inference_perf", "drain_timeout_secs", "goodput_slo_targets"}
-    ),
+    "top": frozenset({"cohorts", "servegen_data", "inference_perf", "drain_timeout_secs"}),
     "client": frozenset(
         [
             "adapter",
@@ -84,20 +95,20 @@ class ClientSpec(DiffusionSpec):
     tenant_id: Text = ""
     slo_class: str = ""
     model: str = ""
-    rate_fraction: Positive
+    rate_fraction: Share
     arrival: ArrivalSpec
     input_distribution: DistributionSpec
     output_distribution: DistributionSpec
     prefix_group: Text = ""
-    prefix_length: Whole = 0
+    prefix_length: Tokens = 0
     prefixes: Annotated[
         tuple[PrefixSpec, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
     ] = ()
     reasoning: ReasoningSpec | None = None
     closed_loop: bool | None = None
     streaming: bool = False
-    timeout: Whole | None = None
-    slo_target_us: Whole | None = None
+    timeout: TimeUs | None = None
+    slo_target_us: TimeUs | None = None
 
 
 class WorkloadSpec(DiffusionSpec):
@@ -108,15 +119,17 @@ class WorkloadSpec(DiffusionSpec):
     """
 
     version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = "2"
-    seed: int | None = None
+    seed: Seed | None = None
     category: Literal["", "language", "multimodal", "reasoning"] = ""
     aggregate_rate: Positive
     num_requests: Whole = 0
-    horizon: Whole = 0
+    horizon: TimeUs = 0
     clients: Annotated[
         tuple[ClientSpec, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
     ]
+    goodput_slo_targets: dict[Text, dict[str, float]] = Field(default_factory=dict)
     _file: Path | None = PrivateAttr(default=None)
+    _classes: frozenset[str] = PrivateAttr(default=frozenset())
 
     @property
     def file(self) -> Path | None:
@@ -132,19 +145,20 @@ class WorkloadSpec(DiffusionSpec):
         Raises:
             InputError: with file and key of what cannot be.
         """
-        _check_clients(self.clients, self._file, rate)
+        _check_clients(self.clients, self._file, rate, self._classes)
         total = math.fsum(client.rate_fraction for client in self.clients)
         prefixes = _prefix_lengths(self.clients, self._file)
         check_prefixes([client.prefixes for client in self.clients], self._file)
         aggregate = self.aggregate_rate if rate is None else rate
+        arrivals.check_rate(aggregate, key="aggregate_rate", file=self._file)
         return [
             _client(client, index, aggregate * client.rate_fraction / total, prefixes, self)
             for index, client in enumerate(self.clients)
         ]
 
 
-def load_spec(path: str | Path) -> WorkloadSpec:
-    """Read and check a workload spec.
+def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
+    """Read and check a workload spec; `classes` are SLO classes there are beside the usual ones.
 
     Raises:
         InputError: one, for the first problem: file, dotted key, value and what to do.
@@ -157,6 +171,7 @@ def load_spec(path: str | Path) -> WorkloadSpec:
     except ValidationError as error:
         raise _input_error(error, path) from None
     spec._file = path
+    spec._classes = frozenset(classes)
     spec.resolved()
     return spec
 
@@ -204,19 +219,22 @@ def _nearest(location: tuple[int | str, ...]) -> str:
     return f"did you mean {near[0]}?" if near else f"use one of {', '.join(model.model_fields)}"
 
 
-def _check_clients(clients: tuple[ClientSpec, ...], path: Path | None, rate: float | None) -> None:
+def _check_clients(
+    clients: tuple[ClientSpec, ...], path: Path | None, rate: float | None, classes: Collection[str]
+) -> None:
     if not clients:
         raise InputError("at least one client is needed", file=path, key="clients")
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise InputError("must be positive", key="--rate", value=rate, fix="give requests per second")
+    if rate is not None:
+        arrivals.check_rate(rate, key="--rate")
     seen: set[str] = set()
     for index, client in enumerate(clients):
         key = f"clients[{index}]"
-        if client.id and client.id in seen:
+        name = client.id or f"client_{index}"
+        if name in seen:
             raise InputError(
-                "two clients have this id", file=path, key=f"{key}.id", value=client.id, fix="rename one"
+                "two clients have this id", file=path, key=f"{key}.id", value=name, fix="rename one"
             )
-        seen.add(client.id)
+        seen.add(name)
         if client.prefixes and client.prefix_group:
             raise InputError(
                 "a client has a prefix group or prefixes, not both",
@@ -225,7 +243,7 @@ def _check_clients(clients: tuple[ClientSpec, ...], path: Path | None, rate: flo
                 value=client.prefix_group,
                 fix="make the group's prefix the first of the prefixes",
             )
-        _check_class(client.slo_class, f"{key}.slo_class", path)
+        _check_class(client.slo_class, f"{key}.slo_class", path, classes)
         arrival = client.arrival
         arrivals.check(
             arrival.process, arrival.cv, arrival.shape, arrival.scale, key=f"{key}.arrival", file=path
@@ -239,12 +257,15 @@ def _check_clients(clients: tuple[ClientSpec, ...], path: Path | None, rate: flo
             )
 
 
-def _check_class(name: str, key: str, path: Path | None) -> None:
-    if name in SLO_CLASSES:
+def _check_class(name: str, key: str, path: Path | None, classes: Collection[str]) -> None:
+    if name in SLO_CLASSES or name in classes:
         return
     known = ", ".join(filter(None, SLO_CLASSES))
     renamed = RENAMED_CLASSES.get(name)
-    fix = f"it is called {renamed} since version 2" if renamed else f"use one of {known}, or leave it out"
+    priority = f"give it a priority: --set admission.slo_priorities.{name}=N"
+    fix = f"use one of {known}, leave it out, or {priority}"
+    if renamed:
+        fix = f"it is called {renamed} since version 2, or {priority}"
     raise InputError("unknown SLO class", file=path, key=key, value=name, fix=fix)
 
 
@@ -271,6 +292,8 @@ def _client(
 ) -> Client:
     key, arrival, path = f"clients[{index}]", client.arrival, spec.file
     group = client.prefix_group
+    if arrival.shape is None:
+        arrivals.check_rate(rate, key=f"{key}.rate_fraction", file=path)
     several = sessions(client.reasoning, client.closed_loop, key, path)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
     return Client(

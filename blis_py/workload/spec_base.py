@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from blis_py.core.bounds import LAST_NS, MOST_SEED, MOST_TOKENS
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import lengths
 from blis_py.workload.lengths import Lengths
-from blis_py.workload.yamlfile import load_mapping
 
 
 def as_text(value: Any) -> Any:
@@ -24,7 +25,11 @@ def _whole(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(as_text)]
 Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
+Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_TOKENS)]
+TimeUs = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=LAST_NS // 1000)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
 
 class Strict(BaseModel):
@@ -66,7 +71,9 @@ def lengths_of(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:
 def _weights(path: Path) -> dict[str, float]:
     weights = {}
     for tokens, weight in load_mapping(path).items():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-            raise InputError("a weight must be a number", file=path, key=str(tokens), value=weight)
+        number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        if not number or not 0 <= weight <= lengths.LARGEST_WEIGHT:
+            problem = f"a weight must be a number from 0 to {lengths.LARGEST_WEIGHT:g}"
+            raise InputError(problem, file=path, key=str(tokens), value=weight)
         weights[str(tokens)] = float(weight)
     return weights

@@ -12,7 +12,7 @@ from blis_py.errors import InputError
 from blis_py.workload.lengths import Lengths
 from blis_py.workload.prefixes import PrefixLevel
 from blis_py.workload.sessions import MOST_ROUNDS, Sessions
-from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Whole, lengths_of
+from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Tokens, Whole, lengths_of
 
 MOST_TEXTS = 1_000_000
 
@@ -25,7 +25,7 @@ class PrefixSpec(Strict):
     """
 
     name: Text
-    tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    tokens: Annotated[Tokens, Field(ge=1)] | None = None
     tokens_distribution: DistributionSpec | None = None
     pool: Annotated[Whole, Field(ge=1, le=MOST_TEXTS)] = 1
     zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from blis_py.core.bounds import LAST_NS
+from blis_py.errors import InputError
 
 Ints = NDArray[np.int64]
 Content = tuple[tuple[str | int, int], ...]
@@ -44,6 +48,14 @@ class Labels:
 
     def to_list(self) -> list[str]:
         return [self.names[code] for code in self.codes.tolist()]
+
+    def without_unused(self) -> Labels:
+        """The same column, and no name that no row has."""
+        used = np.flatnonzero(np.bincount(self.codes, minlength=len(self.names)))
+        if len(used) == len(self.names):
+            return self
+        names = tuple(self.names[code] for code in used.tolist())
+        return Labels(np.searchsorted(used, self.codes).astype(np.int32), names or ("",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +198,39 @@ class RequestTable:
         """The first `count` requests."""
         return self if count >= len(self) else self.take(slice(0, count))
 
-    def scaled(self, factor: float) -> RequestTable:
+    def scaled(
+        self,
+        factor: float,
+        *,
+        key: str = "factor",
+        value: float | None = None,
+        file: str | Path | None = None,
+    ) -> RequestTable:
         """Every arrival moved to `factor` times its time: 2.0 halves the rate, 0.5 doubles it.
 
         A deadline keeps its distance from the arrival.
+
+        Args:
+            key, value, file: what asks for it, for the message.
+
+        Raises:
+            InputError: the last request would come after more than a century.
         """
         if factor == 1.0:
             return self
+        latest_ns = float(self.arrival_ns.max(initial=0)) * factor
+        if not latest_ns <= LAST_NS:
+            problem = "the last request would come after more than a century"
+            raise InputError(problem, file=file, key=key, value=factor if value is None else value)
         arrival_ns = np.rint(self.arrival_ns * factor).astype(np.int64)
-        patience_ns = self.deadline_ns - self.arrival_ns
-        return replace(
-            self,
-            arrival_ns=arrival_ns,
-            deadline_ns=np.where(self.deadline_ns < 0, -1, arrival_ns + patience_ns),
-        )
+        patience_ns = np.where(self.deadline_ns < 0, -1, np.maximum(self.deadline_ns - self.arrival_ns, 0))
+        return replace(self, arrival_ns=arrival_ns, deadline_ns=deadlines_ns(arrival_ns, patience_ns))
+
+
+def deadlines_ns(arrival_ns: Ints, patience_ns: Ints) -> Ints:
+    """When clients give up who wait so long from their arrival; -1: never.
+
+    Who would wait until the clock ends does not give up either.
+    """
+    deadline_ns = arrival_ns + patience_ns
+    return np.where((patience_ns < 0) | (deadline_ns > LAST_NS), -1, deadline_ns)

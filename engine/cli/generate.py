@@ -10,6 +10,7 @@ from pathlib import Path
 from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
+from blis_py.files.opening import read_text
 from engine.cli.diffusion import DLLM, build
 from engine.cli.options import ENGINE, STEP_LOG
 from engine.llm import RequestOutput
@@ -79,7 +80,7 @@ def generate(flags: Flags) -> None:
 def _prompts(flags: Flags) -> list[str]:
     prompts = list(flags.get("--prompt", ()))
     if (name := flags.get("--prompts-file")) is not None:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        text = sys.stdin.read() if name == "-" else read_text(Path(name))
         prompts += [line for line in text.splitlines() if line]
     if not prompts:
         raise InputError("no prompts", fix="give --prompt TEXT or --prompts-file FILE")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from blis_py.errors import InputError
+from blis_py.files.json_files import load_object
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.names import places
@@ -62,8 +62,8 @@ def _shards(folder: Path) -> dict[Path, list[str]]:
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        names = load_object(index)["weight_map"]
+    except (InputError, KeyError) as error:
         raise InputError("no weight_map can be read", file=index, value=str(error), fix=_COMPLETE) from None
     if not isinstance(names, dict):
         raise InputError("must map tensors to files", file=index, key="weight_map", fix=_COMPLETE)

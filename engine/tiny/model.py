@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from blis_py.files.json_files import load_object
 from engine.tiny.vocab import EOS, PAD, VOCAB_SIZE
 
 
@@ -182,7 +183,7 @@ def save(model: Qwen3, folder: Path, extra_config: dict[str, Any] | None = None)
 
 def load(folder: Path) -> Qwen3:
     """Read a folder that `save` wrote."""
-    config = json.loads((folder / "config.json").read_text())
+    config = load_object(folder / "config.json")
     shape = Shape(
         layers=config["num_hidden_layers"],
         hidden=config["hidden_size"],

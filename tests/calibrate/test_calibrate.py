@@ -169,7 +169,7 @@ def test_a_trace_is_read_as_it_was_measured(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         (["0,,5,1000,2000,0,0,ok"], "no request has token times"),
-        (["0,,5,1000,2000,3000,4000,ok"] * 2, "occurs twice"),
+        (["0,,5,1000,2000,3000,4000,ok"] * 2, "the same id"),
         (["0,,5,1000,2000,soon,4000,ok"], "first_chunk_time_us"),
     ],
 )

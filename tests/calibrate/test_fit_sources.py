@@ -116,7 +116,7 @@ def test_an_import_that_is_not_clear_is_refused(
 
 def test_a_csv_without_the_columns_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(InputError, match="experiment: a column is missing"):
+    with pytest.raises(InputError, match="experiment: missing column"):
         import_steps(tmp_path / "x.csv", model="llama-2-70b")
 
 

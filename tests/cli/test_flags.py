@@ -23,7 +23,6 @@ ALIASES = [
     (("--max-model-len", "0"), ()),
     (("--horizon", "9223372036854775807"), ()),
     (("--enable-prefix-caching",), ()),
-    (("--workload", "distribution"), ()),
     (("--tp", "1"), ()),
     (("--set", "tp=2"), ("--tp", "2")),
     (("--set", "scheduler.max_num_seqs=9"), ("--max-num-seqs", "9")),

@@ -33,11 +33,23 @@ COMMANDS = {
 }
 
 
-def output(words: list[str], environment: dict[str, str]) -> bytes:
-    """What a Python process prints."""
+BEYOND_THE_CLOCK = {
+    "the sum of steps": "--beta-coeffs 1,1,3e9,1,1,1,1",
+    "a step": "--beta-coeffs 1e12,1e12,1e12,1e12,1e12,1e12,1e12",
+    "a long context": "--beta-coeffs 0,1e11,0,0,0,0,1",
+}
+"""Flags of `run`, with which step times go beyond the clock."""
+
+
+def ended(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **environment}
     command = [sys.executable, *words]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=False)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=False)
+
+
+def output(words: list[str], environment: dict[str, str]) -> bytes:
+    """What a Python process prints."""
+    done = ended(words, environment)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -64,6 +76,16 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
         told = output(command, compiled)
         assert json.loads(told)["cluster"]["requests"]["completed"] > 0, name
         assert told == output(command, interpreted), name
+
+    for name, flags in BEYOND_THE_CLOCK.items():
+        command = [
+            "-m",
+            "blis_py",
+            *f"run --model qwen3-14b --timeout -1 --alpha-coeffs 1,2,3 {flags}".split(),
+        ]
+        one, other = ended(command, compiled), ended(command, interpreted)
+        assert (one.returncode, one.stdout, one.stderr) == (2, b"", other.stderr), name
+        assert b"longer than a century" in one.stderr, name
 
     largest = max(Path(compiled["BLIS_NATIVE"]).rglob("*.so"), key=lambda path: path.stat().st_size)
     for damaged in (largest.read_bytes()[: largest.stat().st_size // 2], bytes(largest.stat().st_size), b""):

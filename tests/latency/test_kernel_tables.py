@@ -144,7 +144,10 @@ def test_the_tables_name_what_they_were_measured_on(model: LatencyModel) -> None
         (lambda f: (f / "dense.csv").unlink(), "dense"),
         (lambda f: (f / "dense.csv").write_text("layer,time_us\n"), "tokens"),
         (lambda f: (f / "dense.csv").write_text("layer,tokens,time_us\n"), "no measurement"),
-        (lambda f: (f / "dense.csv").write_text("layer,tokens,time_us\nqkv_proj,1,-3\n"), "not negative"),
+        (
+            lambda f: (f / "dense.csv").write_text("layer,tokens,time_us\nqkv_proj,1,-3\n"),
+            "must be numbers from 0",
+        ),
         (lambda f: (f / "per_sequence.csv").write_text("layer,sequences,time_us\nlm_head,a,3\n"), "numbers"),
     ],
 )

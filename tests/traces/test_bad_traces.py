@@ -93,6 +93,7 @@ def test_lora_adapters_are_not_supported_yet(tmp_path: Path) -> None:
     [
         (HEADER.replace("mode", "mod"), ["mod", "did you mean mode?"]),
         (HEADER.replace("mode: generated\n", ""), ["mode", "missing key"]),
+        (HEADER.replace("requests: 0", "requests:"), ["warm_up_requests", "missing key"]),
         (HEADER.replace("generated", "imagined"), ["mode", "'imagined'"]),
         (HEADER.replace("version: 3", "version: 9"), ["trace_version", "9"]),
         (HEADER.replace("microseconds", "seconds"), ["time_unit", "'seconds'"]),
@@ -101,6 +102,8 @@ def test_lora_adapters_are_not_supported_yet(tmp_path: Path) -> None:
         (HEADER + "server: {modl: x}\n", ["server.modl", "did you mean model?"]),
         (HEADER + "server: fast\n", ["server", "mapping"]),
         (HEADER + "session_context_growth: accumulate\n", ["session_context_growth", "not supported yet"]),
+        (HEADER + "kv_offload: {tiers: [cpu]}\n", ["kv_offload", "is not simulated", "remove the key"]),
+        (HEADER + "observed_kv_metrics: {hit_rate: 0.4}\n", ["observed_kv_metrics", "remove the key"]),
         ("trace_version: [\n", ["not valid YAML"]),
         ("", ["must be a mapping"]),
     ],

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_py.core.bounds import MOST_TOKENS
 from blis_py.workload import arrivals, lengths
 from blis_py.workload.arrivals import Arrivals, arrivals_until, weibull_shape
 from blis_py.workload.lengths import Lengths, sample
@@ -73,6 +74,7 @@ def test_a_longer_horizon_continues_the_same_arrivals(
 
 DISTRIBUTIONS = {
     "gaussian": Lengths("gaussian", {"mean": 500, "std_dev": 50, "min": 2, "max": 7000}),
+    "truncated": Lengths("truncated", {"mean": 200, "std_dev": 256, "min": 2, "max": 7000}),
     "exponential": Lengths("exponential", {"mean": 300}),
     "lognormal": Lengths("lognormal", {"mu": 6.0, "sigma": 0.5}),
     "pareto_lognormal": Lengths(
@@ -83,6 +85,7 @@ DISTRIBUTIONS = {
 }
 MEANS = {
     "gaussian": 500,
+    "truncated": 200,
     "exponential": 300,
     "lognormal": math.exp(6 + 0.125),
     "pareto_lognormal": 0.3 * 150 + 0.7 * math.exp(5 + 0.125),
@@ -118,7 +121,7 @@ def test_gaussian_lengths_are_clamped_before_they_are_rounded() -> None:
 def test_heavy_tails_stay_below_the_ceiling() -> None:
     wild = Lengths("pareto_lognormal", {"alpha": 0.01, "xm": 10, "mu": 1, "sigma": 1, "mix_weight": 1})
     drawn = sample(wild, stream(4), 1000)
-    assert drawn.max() == lengths.MOST_TOKENS
+    assert drawn.max() == MOST_TOKENS
     assert drawn.min() >= 10
 
 

@@ -93,6 +93,9 @@ def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
 def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generator) -> RegimeFit:
     measured = len(rows)
     rows = _uninterrupted(rows, device)
+    if len(rows) < LEAST_SHAPES:
+        problem = f"only {len(rows)} of {measured} compositions take times that go together"
+        raise InputError(problem, fix=f"measure at least {LEAST_SHAPES} without interruptions")
     plain, bent = (_held_out(rows, device, corrected, rng.spawn(1)[0]) for corrected in (False, True))
     useful = bent.mape <= min(_WORTH_IT * plain.mape, plain.mape - _NOTICEABLE)
     parts = _solve(rows, device, useful)

@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.samples import SCHEMA, StepSamples, samples_from
+from blis_py.calibrate.samples import SCHEMA, Column, StepSamples, samples_from
+from blis_py.core.bounds import MOST_TOKENS, check_count, clock_ns
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
+from blis_py.files.cells import meant
+from blis_py.files.csv_files import table_rows
+from blis_py.files.paths import is_folder
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.latency.model_shape import ModelShape, load_model
@@ -33,6 +37,7 @@ _PASTS = (0, 512, 2048, 8192)
 _MIXED = 200
 _KV_TOKENS = 500_000
 """A batch of decodes is composed up to this much context in all."""
+_LARGEST = 2.0**53
 
 
 def import_steps(
@@ -60,10 +65,11 @@ def import_steps(
     """
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
+    check_count(block_size, least=1, most=MOST_TOKENS, key="--block-size")
     shape = load_model(model or Path(str(model_config)).stem, model_config)
     spec = load_gpu(gpu)
     path = Path(source)
-    if path.is_dir():
+    if is_folder(path):
         return _kernel_steps(path, shape, spec, tp, host_step_us, host_seq_us)
     if host_step_us is not None or host_seq_us is not None:
         problem = "measured steps contain the host's time already"
@@ -95,32 +101,15 @@ def _vllm_steps(
     Prompts are taken as new and equally long; what remains of the blocks in use, half a block per sequence
     less, is the decodes'.
     """
-    import pandas as pd
-
-    try:
-        steps = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from None
-    for name in _VLLM_COLUMNS:
-        if name not in steps.columns:
-            fix = "give a CSV of vLLM's steps, or a folder of kernel times"
-            raise InputError("a column is missing", file=path, key=name, fix=fix)
-    names = sorted(set(steps.experiment))
-    chosen = [name for name in names if run is None or run in name]
-    if len(chosen) != 1:
-        fix = f"choose one with --run: {', '.join(names)}"
-        raise InputError(f"{len(chosen)} runs fit", file=path, key="--run", value=run, fix=fix)
-    steps = steps[(steps.experiment == chosen[0]) & (steps.next_sampled_gap_steps == 1)]
-    steps = steps[(steps.prefill_reqs + steps.decode_reqs > 0) & (steps.cycle_us_mean > 0)]
-    column = {name: steps[name].to_numpy() for name in _VLLM_COLUMNS if name != "experiment"}
+    chosen, column = _steps_of_run(path, run)
     prompts, new, decodes = column["prefill_reqs"], column["prefill_tokens"], column["decode_reqs"]
     cached = column["kv_used_blocks"] * block_size - (prompts + decodes) * (block_size // 2) - new
     each = new / np.maximum(prompts, 1)
     cycle_ns = np.rint(column["cycle_us_mean"] * 1e3)
     columns: dict[str, Any] = {
-        "source": [chosen[0]] * len(steps),
-        "shape": np.arange(len(steps)),
-        "regime": ["eager"] * len(steps),
+        "source": [chosen] * len(prompts),
+        "shape": np.arange(len(prompts)),
+        "regime": ["eager"] * len(prompts),
         "prefill_seqs": prompts,
         "prefill_tokens": new,
         "prefill_pairs": np.rint(new * (each + 1) / 2),
@@ -130,7 +119,31 @@ def _vllm_steps(
         "gpu_ns": cycle_ns,
         "total_ns": cycle_ns,
     }
-    return samples_from(_meta(shape, gpu, tp, clock="wall", imported=path.name), columns, len(steps))
+    return samples_from(_meta(shape, gpu, tp, clock="wall", imported=path.name), columns, len(prompts))
+
+
+def _steps_of_run(path: Path, run: str | None) -> tuple[str, dict[str, Column]]:
+    """The name of the one run that is meant, and the columns of its steps."""
+    rows: dict[str, list[list[float]]] = {}
+    for line, (name, *cells) in table_rows(path, _VLLM_COLUMNS):
+        try:
+            numbers = [float(cell or "nan") for cell in cells]
+        except ValueError:
+            raise InputError("must be numbers", file=f"{path}:{line}", value=",".join(cells)) from None
+        rows.setdefault(meant(name), []).append(numbers)
+    names = sorted(rows)
+    fitting = [name for name in names if run is None or run in name]
+    if len(fitting) != 1:
+        fix = f"choose one with --run: {', '.join(names)}"
+        raise InputError(f"{len(fitting)} runs fit", file=path, key="--run", value=run, fix=fix)
+    column = dict(zip(_VLLM_COLUMNS[1:], np.array(rows[fitting[0]]).T, strict=True))
+    known = (column["next_sampled_gap_steps"] == 1) & (column["cycle_us_mean"] > 0)
+    known &= column["prefill_reqs"] + column["decode_reqs"] > 0
+    column = {name: values[known] for name, values in column.items()}
+    for name, values in column.items():
+        if not ((values >= 0) & (values < _LARGEST)).all():
+            raise InputError("must be numbers, not negative", file=path, key=name)
+    return fitting[0], column
 
 
 # -- kernels -------------------------------------------------------------------------------------------
@@ -146,11 +159,11 @@ def _kernel_steps(
 ) -> StepSamples:
     """Steps of a planned grid, priced by the sum of their measured kernels."""
     tables = KernelTables(shape, gpu, tp, folder)
+    for key, value in (("--host-step-us", host_step_us), ("--host-seq-us", host_seq_us)):
+        if value is not None:
+            clock_ns(value, 1000, key=key)
     host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
     host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
-    for key, value in (("--host-step-us", host_step), ("--host-seq-us", host_seq)):
-        if not value >= 0:
-            raise InputError("must not be negative", key=key, value=value)
     steps = [("decode", step) for step in _decodes(shape)]
     steps += [("prefill", step) for step in _prefills(shape)]
     steps += [("mixed", step) for step in _mixed(shape)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_py.calibrate.samples import StepSamples, joined, read_samples, samples_of
 from blis_py.errors import InputError
-from blis_py.traces.files import reading
+from blis_py.files.json_files import load_object
+from blis_py.files.opening import reading
+from blis_py.files.paths import expanded, is_file, is_folder
 from blis_py.traces.steplog import read_step_log
 
 SAMPLES = "samples.csv.gz"
@@ -24,14 +25,14 @@ def read_steps(path: str | Path) -> StepSamples:
     Raises:
         InputError: there is nothing of the kind.
     """
-    path = Path(path).expanduser()
-    if path.is_dir():
-        found = next((path / name for name in (SAMPLES, *STEP_LOGS) if (path / name).is_file()), None)
+    path = expanded(path)
+    if is_folder(path):
+        found = next((path / name for name in (SAMPLES, *STEP_LOGS) if is_file(path / name)), None)
         if found is None:
             fix = f"give a folder with {SAMPLES} or {STEP_LOGS[0]}"
             raise InputError("no measured steps here", file=path, fix=fix)
         path = found
-    if not path.is_file():
+    if not is_file(path):
         raise InputError("no such file or folder", file=path, fix="check the path")
     if path.name.endswith((".csv", ".csv.gz")) and _is_samples(path):
         return read_samples(path)
@@ -104,18 +105,19 @@ def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> 
     path = Path(given) if given is not None else _config_of(str(meta.get("model") or ""))
     if path is None:
         return meta
-    path = path / "config.json" if path.is_dir() else path
+    path = path / "config.json" if is_folder(path) else path
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"not a model configuration: {error}", file=path, key="--model-config") from None
+        values = load_object(path)
+    except InputError as error:
+        problem = f"not a model configuration: {error.problem}"
+        raise InputError(problem, file=error.file, key="--model-config", fix=error.fix) from None
     return {**meta, "model_config": values}
 
 
 def _config_of(model: str) -> Path | None:
     from blis_py.latency.profiles import find_profile
 
-    if (Path(model) / "config.json").is_file():
+    if is_file(Path(model) / "config.json"):
         return Path(model) / "config.json"
     try:
         return find_profile("models", model)

@@ -1,0 +1,101 @@
+"""CSV read in one place: rows with their line numbers, and a header without surprises."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from blis_py.errors import InputError
+from blis_py.files.opening import LONGEST_LINE_BYTES, reading
+
+csv.field_size_limit(LONGEST_LINE_BYTES)
+"""The csv module's own, 131,072 characters, is less than the block keys of a long prompt take."""
+
+
+def csv_rows(text: Iterable[str], path: Path, *, lines_before: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """The cells of every row that has any, the header's names first, and the line on which the row ends.
+
+    Args:
+        lines_before: what has been read of the file already.
+
+    Raises:
+        InputError: quotes that are not closed, or a cell beyond all measure; with the line.
+    """
+    rows = csv.reader(text, strict=True)
+    try:
+        for row in rows:
+            if row:
+                yield lines_before + rows.line_num, row
+    except csv.Error as error:
+        place = f"{path}:{lines_before + max(rows.line_num, 1)}"
+        raise InputError(f"not CSV: {error}", file=place, fix="correct the quotes") from None
+
+
+def header_of(path: Path) -> list[str]:
+    """The names in the first row of a file; none if it is empty."""
+    with reading(path) as text:
+        return next((stripped(names) for _, names in csv_rows(text, path)), [])
+
+
+def stripped(names: Sequence[str]) -> list[str]:
+    return [name.strip() for name in names]
+
+
+def check_header(
+    names: Sequence[str],
+    path: Path,
+    *,
+    needed: Sequence[str],
+    optional: Collection[str] = (),
+    others: bool = False,
+    line: int = 1,
+) -> None:
+    """Refuses a header with a name given twice, missing, or (unless `others` may be there) unknown.
+
+    Raises:
+        InputError: with the columns there may be.
+    """
+    place = f"{path}:{line}"
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError("column given twice", file=place, key=name or "(no name)", fix="keep one")
+        seen.add(name)
+    known = [*needed, *(name for name in optional if name not in needed)]
+    there = f"the columns are {', '.join(needed)}"
+    more = known[len(needed) :]
+    if more:
+        there += f" and, where you have them, {', '.join(more)}"
+    for name in names:
+        if not others and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            fix = f"did you mean {near[0]}? Or remove it" if near else "remove it"
+            raise InputError("unknown column", file=place, key=name or "(no name)", fix=f"{fix}; {there}")
+    for name in needed:
+        if name not in seen:
+            raise InputError("missing column", file=place, key=name, fix=f"add it; {there}")
+
+
+def table_rows(
+    path: Path, columns: Sequence[str], *, needed: Sequence[str] | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """The line and the cells of some columns of every row of a file, in the order of `columns`.
+
+    Args:
+        needed: those that must be there; None = all of them.
+
+    Raises:
+        InputError: a column is missing or given twice, or a row has too few cells; with the line.
+    """
+    with reading(path) as text:
+        rows = csv_rows(text, path)
+        header = next((stripped(names) for _, names in rows), [])
+        check_header(header, path, needed=needed or columns, others=True)
+        places = [header.index(name) for name in columns]
+        for line, row in rows:
+            if len(row) != len(header):
+                problem = f"a row of {len(row)} cells under {len(header)} columns"
+                raise InputError(problem, file=f"{path}:{line}", fix="complete the row or remove it")
+            yield line, [row[place] for place in places]

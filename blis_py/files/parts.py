@@ -1,0 +1,76 @@
+"""Values of a file that has been read, asked for what they should be: every complaint names file and key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value of the file, and where it stands."""
+
+    value: Any
+    path: Path
+    key: str
+    """Empty for the file as a whole."""
+    fix: str | None = None
+    """What to do about whatever is wrong with it."""
+
+    def error(self, problem: str) -> InputError:
+        return InputError(problem, file=self.path, key=self.key, value=self.value, fix=self.fix)
+
+    def of(self, name: Any) -> Part:
+        """What a mapping has under a name, which may be null."""
+        values = self.mapping(type(name))
+        if name not in values:
+            raise InputError("missing key", file=self.path, key=self._below(name), fix=self.fix)
+        return Part(values[name], self.path, self._below(name), self.fix)
+
+    def _below(self, name: Any) -> str:
+        return f"{self.key}.{name}" if self.key else str(name)
+
+    def mapping(self, keys: type = str) -> Mapping[Any, Any]:
+        if not isinstance(self.value, Mapping):
+            raise self.error("must be a mapping")
+        for name in self.value:
+            if not isinstance(name, keys):
+                kind = "a whole number" if keys is int else "text"
+                raise InputError(f"a key must be {kind}", file=self.path, key=self._below(name), fix=self.fix)
+        return self.value
+
+    def check_finite(self) -> None:
+        """Refuses infinity and what is no number, however deep inside."""
+        if isinstance(self.value, Mapping):
+            for name, value in self.value.items():
+                Part(value, self.path, self._below(name), self.fix).check_finite()
+        elif isinstance(self.value, list):
+            for each in self.items():
+                each.check_finite()
+        elif isinstance(self.value, float) and not isfinite(self.value):
+            raise self.error("must be a finite number")
+
+    def items(self) -> list[Part]:
+        """The elements of a list."""
+        if not isinstance(self.value, Sequence) or isinstance(self.value, str):
+            raise self.error("must be a list")
+        return [
+            Part(each, self.path, f"{self.key}[{place}]", self.fix) for place, each in enumerate(self.value)
+        ]
+
+    def number(self, low: float, high: float) -> float:
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise self.error(f"must be a number from {low:g} to {high:g}")
+        return float(value)
+
+    def whole(self, low: int, high: int) -> int:
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(f"must be a whole number from {low:,} to {high:,}")
+        return value

@@ -1,0 +1,179 @@
+"""YAML read strictly, in one place: bounded depth and size, no key twice, numbers such as 1e6 are numbers.
+
+What comes out is plain data as JSON knows it: mappings, lists, text, numbers, booleans and null. A date is
+text. So is what only YAML 1.1 takes for a number to the base of 60: `1:30`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blis_py.errors import InputError
+from blis_py.files.opening import read_text
+
+MOST_LEVELS = 64
+MOST_NODES = 2_000_000
+"""With every alias counted as what it stands for."""
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Of libyaml where PyYAML has it: the same data in a tenth of the time."""
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    pass
+
+
+def _error(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _scalar(kind: str, construct: Any) -> Any:
+    """The constructor of a scalar: PyYAML lets through whatever int(), float() and the like raise."""
+
+    def checked(loader: Any, node: yaml.ScalarNode) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, ArithmeticError):
+            raise _error(f"not a valid {kind}", node) from None
+
+    return checked
+
+
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: set[Hashable] = set()
+    for key_node, _ in node.value:
+        if key_node.tag == f"{_TAG}merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            raise _error("a key must be plain text", key_node)
+        if key in seen:
+            raise _error(f"key {str(key)[:100]!r} is given twice", key_node)
+        seen.add(key)
+    mapping: dict[Hashable, Any] = loader.construct_mapping(node, deep=True)
+    return mapping
+
+
+def _resolvers() -> dict[str, list[tuple[str, Any]]]:
+    """What an unquoted scalar may be, by its first letter."""
+    own = ("int", "float", "timestamp")
+    return {
+        first: [(tag, shape) for tag, shape in known if tag.removeprefix(_TAG) not in own]
+        for first, known in _Base.yaml_implicit_resolvers.items()
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what the loader, or another one, would not take for text."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """In double quotes where there are ends of lines that only YAML knows: elsewhere they are not escaped."""
+    style = '"' if any(mark in text for mark in "\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+_Loader.yaml_implicit_resolvers = _resolvers()
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
+_FLOAT = re.compile(
+    r"(?:[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+for _resolving in (_Loader, _Dumper):
+    _resolving.add_implicit_resolver(f"{_TAG}int", _INT, list("-+0123456789"))
+    _resolving.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+0123456789."))
+_Loader.add_constructor(f"{_TAG}map", _mapping)
+for _kind in ("bool", "int", "float"):
+    _Loader.add_constructor(_TAG + _kind, _scalar(_kind, getattr(_Base, f"construct_yaml_{_kind}")))
+_Loader.add_constructor(f"{_TAG}timestamp", _Base.construct_yaml_str)
+for _kind in ("binary", "set", "omap", "pairs"):
+    _Loader.add_constructor(_TAG + _kind, _Base.construct_undefined)
+
+
+def load_mapping(path: Path) -> dict[str, Any]:
+    """The mapping a YAML file consists of.
+
+    Raises:
+        InputError: the file cannot be read, is not YAML (with the line), or is not a mapping.
+    """
+    data = parse_yaml(read_text(path), path)
+    if not isinstance(data, dict):
+        raise InputError("must be a mapping (key: value)", file=path, fix="write one `key: value` per line")
+    return data
+
+
+def parse_yaml(text: str, path: Path | None = None) -> Any:
+    """The data a text stands for; `path` is where it was read.
+
+    Raises:
+        InputError: it is not YAML (with the line), nested too deeply, or far too large.
+    """
+    try:
+        _check_extent(text, path)
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InputError(
+            f"not valid YAML: {error.problem}", file=_place(path, mark), fix="correct the line"
+        ) from None
+    except yaml.YAMLError as error:
+        raise InputError(f"not valid YAML: {error}", file=path) from None
+
+
+def dump_yaml(data: Any) -> str:
+    """Text that `parse_yaml` reads back as equal data."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def _check_extent(text: str, path: Path | None) -> None:
+    """Refuses what would take the loader beyond its stack, or whoever walks the data beyond all time.
+
+    Only the events of the parser are read, which takes a quarter of the time of loading.
+    """
+    nodes = deepest = 0
+    opened: list[tuple[str | None, int, int]] = []
+    """Of every collection that is open: its anchor, the nodes and the deepest level before it."""
+    known: dict[str, tuple[int, int]] = {}
+    """Of every anchor: nodes and levels of what it stands for."""
+    event: Any
+    for event in yaml.parse(text, Loader=_Loader):
+        kind, mark = type(event), event.start_mark
+        if kind is yaml.ScalarEvent:
+            nodes += 1
+            if event.anchor is not None:
+                known[event.anchor] = (1, 0)
+            continue
+        if kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            opened.append((event.anchor, nodes, deepest))
+            nodes += 1
+            deepest = len(opened)
+        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            anchor, before, deepest_before = opened.pop()
+            if anchor is not None:
+                known[anchor] = (nodes - before, deepest - len(opened))
+            deepest = max(deepest, deepest_before)
+        elif kind is yaml.AliasEvent:
+            if any(anchor == event.anchor for anchor, _, _ in opened):
+                raise InputError("contains itself", file=_place(path, mark), key=f"*{event.anchor}")
+            size, levels = known.get(event.anchor, (1, 0))
+            nodes += size
+            deepest = max(deepest, len(opened) + levels)
+        if deepest > MOST_LEVELS:
+            problem = f"nested more than {MOST_LEVELS} levels deep"
+            raise InputError(problem, file=_place(path, mark), fix="is it the right file?")
+        if nodes > MOST_NODES:
+            problem = f"more than {MOST_NODES:,} values, aliases counted as what they stand for"
+            raise InputError(problem, file=_place(path, mark), fix="is it the right file?")
+
+
+def _place(path: Path | None, mark: Any) -> str | Path | None:
+    if path is None or mark is None:
+        return path
+    return f"{path}:{mark.line + 1}"

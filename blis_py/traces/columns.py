@@ -1,0 +1,263 @@
+"""CSV read by column, in bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+from blis_py.files.csv_files import check_header, csv_rows, header_of, stripped
+from blis_py.files.opening import reading
+from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.files import ROWS_AT_ONCE
+from blis_py.traces.kinds import BadCells, Kind, Mask
+from blis_py.workload.table import Ints, Labels
+
+
+class Columns:
+    """Some columns of a CSV file, by name: arrays of equal length, or `Labels`."""
+
+    def __init__(self, path: Path, columns: dict[str, Any], rows: Ints, bad: BadRows) -> None:
+        self.path = path
+        self._columns = columns
+        self._rows = rows
+        """Which row of the file each one is."""
+        self._bad = bad
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+    def get(self, name: str) -> Any:
+        """A column, or None where the file lacks it."""
+        return self._columns.get(name)
+
+    def ints(self, name: str, default: int = 0) -> Ints:
+        """A column of whole numbers; `default` everywhere where the file lacks it."""
+        return self._columns[name] if name in self else np.full(len(self), default, dtype=np.int64)
+
+    def labels(self, name: str) -> Labels:
+        """A column of text; empty where the file lacks it."""
+        return self._columns[name] if name in self else Labels.constant("", len(self))
+
+    def refuse(self, rows: Mask, problem: str, key: str, values: Any = None, fix: str | None = None) -> bool:
+        """Deals with rows that are no good when seen together; returns whether there were any.
+
+        They are gone then, unless the first of them is an error.
+
+        Args:
+            values: what stands there in every row; the column `key` itself unless given.
+        """
+        if not rows.any():
+            return False
+        first = int(np.argmax(rows))
+        value = (self[key] if values is None else values)[first]
+        row, fix = int(self._rows[first]), fix or "correct the row"
+        _refuse(self.path, row, key, value, problem, fix, self._bad, int(rows.sum()))
+        kept = np.flatnonzero(~rows)
+        self._rows = self._rows[kept]
+        self._columns = {name: _taken(column, kept) for name, column in self._columns.items()}
+        self._require_any()
+        return True
+
+    def _require_any(self) -> None:
+        if len(self):
+            return
+        first = self._bad.first
+        if first is not None:
+            problem = f"all rows are bad, the first: {first.problem}"
+            raise InputError(problem, file=first.file, key=first.key, value=first.value, fix=first.fix)
+        raise InputError("no requests in it", file=self.path, fix="give a file with at least one row")
+
+
+def _taken(column: Any, rows: NDArray[np.intp]) -> Any:
+    return _used(column.take(rows)) if isinstance(column, Labels) else column[rows]
+
+
+def _used(column: Any) -> Any:
+    """Without the labels that only rows had that are gone."""
+    return column.without_unused() if isinstance(column, Labels) else column
+
+
+def read_columns(
+    path: Path,
+    columns: Mapping[str, Kind],
+    *,
+    optional: Collection[str] = (),
+    ignored: Collection[str] | None = None,
+    bad_rows: BadRows | None = None,
+) -> Columns:
+    """Some columns of a CSV file, read piece by piece so that memory stays bounded.
+
+    Args:
+        columns: name -> kind, in any order.
+        optional: names that may be absent.
+        ignored: further names that may be there, without effect; None = any.
+        bad_rows: what to do about rows that are no good; they are errors unless it says otherwise.
+
+    Raises:
+        InputError: a column is missing, given twice or unknown; a row has the wrong number of cells, or a
+            cell is bad, with the line.
+    """
+    bad = bad_rows or BadRows()
+    header = header_of(path)
+    needed = [name for name in columns if name not in optional]
+    further = [*(name for name in columns if name in optional), *(ignored or ())]
+    check_header(header, path, needed=needed, optional=further, others=ignored is None)
+    present = {name: kind for name, kind in columns.items() if name in header}
+    try:
+        table = _finished(path, _quick_pieces(path, header, present), present, bad)
+    except _Unclear:
+        table = _finished(path, _careful_pieces(path, header, present, bad), present, bad)
+    table._require_any()
+    return table
+
+
+Piece = tuple[Ints, dict[str, Any]]
+"""Which rows of the file they are, and their cells by column."""
+
+
+def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], bad: BadRows) -> Columns:
+    numbers: list[Ints] = []
+    finished: dict[str, list[Any]] = {name: [] for name in columns}
+    for rows, piece in pieces:
+        rows, done = _finished_piece(path, rows, piece, columns, bad)
+        if not len(rows):
+            continue
+        numbers.append(rows)
+        for name, values in done.items():
+            finished[name].append(values)
+    if not numbers:
+        return Columns(path, {}, np.zeros(0, dtype=np.int64), bad)
+    whole = {name: columns[name].join(parts) for name, parts in finished.items()}
+    if bad.count:
+        whole = {name: _used(column) for name, column in whole.items()}
+    return Columns(path, whole, np.concatenate(numbers), bad)
+
+
+def _finished_piece(
+    path: Path, rows: Ints, piece: dict[str, Any], columns: Mapping[str, Kind], bad: BadRows
+) -> Piece:
+    done: dict[str, Any] = {}
+    for name, kind in columns.items():
+        while len(rows) and name not in done:
+            try:
+                done[name] = kind.finish(piece[name])
+            except BadCells as cells:
+                first = int(np.argmax(cells.rows))
+                value = piece[name][first]
+                row, count = int(rows[first]), int(cells.rows.sum())
+                _refuse(path, row, name, value, cells.problem, cells.fix, bad, count)
+                rows = rows[~cells.rows]
+                piece = {other: values[~cells.rows] for other, values in piece.items()}
+                done = {other: values[~cells.rows] for other, values in done.items()}
+    return rows, done if len(rows) else {}
+
+
+class _Unclear(Exception):
+    """The quick way cannot tell what the file says."""
+
+
+def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, Kind]) -> Iterator[Piece]:
+    """Columns by numpy's C parser, which needs plain cells and rows of even width."""
+    places = [header.index(name) for name in columns]
+    dtype = [(name, kind.dtype) for name, kind in columns.items()]
+    commas = methodcaller("count", ",")
+    done = 0
+    with reading(path) as text:
+        if stripped(next(text).split(",")) != header:
+            raise _Unclear
+        while lines := list(itertools.islice(text, ROWS_AT_ONCE)):
+            together = "".join(lines)
+            if set(map(commas, lines)) != {len(header) - 1} or '"' in together or "\0" in together:
+                raise _Unclear
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # numpy would read 1.5 as a whole number, with a warning
+                    table = np.loadtxt(lines, dtype, delimiter=",", usecols=places, comments=None, ndmin=1)
+            except (ValueError, OverflowError, Warning):
+                raise _Unclear from None
+            if len(table) != len(lines):
+                raise _Unclear  # empty lines
+            yield np.arange(done, done + len(table)), {name: table[name] for name in columns}
+            done += len(table)
+
+
+def _careful_pieces(
+    path: Path, header: list[str], columns: Mapping[str, Kind], bad: BadRows
+) -> Iterator[Piece]:
+    """Columns cell by cell, with every CSV quirk, and an exact place for every error."""
+    places = {name: header.index(name) for name in columns}
+    with reading(path) as text:
+        rows = csv_rows(text, path)
+        next(rows)
+        done = 0
+        while piece := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            wrong = dict(_uneven(path, piece, header))
+            even = [index for index, (line, _) in enumerate(piece) if line not in wrong]
+            parsed = {
+                name: _parsed(
+                    path, name, columns[name], [(piece[i][0], piece[i][1][place]) for i in even], wrong
+                )
+                for name, place in places.items()
+            }
+            for line in sorted(wrong):
+                bad.refuse(wrong[line], line)
+            good = np.array([piece[index][0] not in wrong for index in even], dtype=np.bool_)
+            rows_of_piece = np.array(even, dtype=np.int64)[good] + done
+            yield rows_of_piece, {name: values[good] for name, values in parsed.items()}
+            done += len(piece)
+
+
+def _uneven(
+    path: Path, piece: list[tuple[int, list[str]]], header: list[str]
+) -> Iterator[tuple[int, InputError]]:
+    for line, cells in piece:
+        if len(cells) != len(header):
+            problem = f"a row of {len(cells)} cells under {len(header)} columns"
+            yield line, InputError(problem, file=f"{path}:{line}", fix="complete the row or remove it")
+
+
+def _parsed(
+    path: Path, name: str, kind: Kind, cells: list[tuple[int, str]], wrong: dict[int, InputError]
+) -> NDArray[Any]:
+    """The values of a column; lines on which there is none are added to those that are `wrong`."""
+    values = np.empty(len(cells), dtype=kind.dtype)
+    for index, (line, cell) in enumerate(cells):
+        try:
+            values[index] = kind.parse(cell)
+        except (ValueError, OverflowError):
+            wrong.setdefault(line, InputError(kind.problem, file=f"{path}:{line}", key=name, value=cell))
+    return values
+
+
+def _refuse(
+    path: Path, row: int, name: str, value: object, problem: str, fix: str | None, bad: BadRows, rows: int
+) -> None:
+    """Deals with so many bad rows, of which this one of the file is the first."""
+    line = line_of_row(path, row)
+    value = value.item() if isinstance(value, np.generic) else value
+    bad.refuse(InputError(problem, file=f"{path}:{line}", key=name, value=value, fix=fix), line, rows)
+
+
+def line_of_row(path: Path, row: int) -> int:
+    """Line on which a data row ends (the header is no row; quoted cells may span lines)."""
+    with reading(path) as text:
+        rows = csv_rows(text, path)
+        next(rows, None)
+        for number, (line, _) in enumerate(rows):
+            if number == row:
+                return line
+    return 0

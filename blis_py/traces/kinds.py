@@ -1,0 +1,109 @@
+"""What the cells of a column may be: how they are understood, and checked many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.bounds import LAST_NS, SECOND_NS
+from blis_py.files.cells import meant
+from blis_py.workload.table import Ints, Labels
+
+Mask = NDArray[np.bool_]
+
+
+class BadCells(ValueError):
+    """Cells that are not acceptable: what is wrong with the first, and which of the column given they are."""
+
+    def __init__(self, problem: str, rows: Mask, fix: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.rows, self.fix = problem, rows, fix
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the cells of a column are understood.
+
+    Attributes:
+        dtype: of the parsed column; `O` leaves the text.
+        parse: one cell of text to one value; raises `ValueError`.
+        problem: what to say when it does.
+        finish: a parsed column (a piece of it) to what the caller wants; raises `BadCells`.
+        join: the finished pieces to one column.
+    """
+
+    dtype: str
+    parse: Callable[[str], Any]
+    problem: str
+    finish: Callable[[Any], Any]
+    join: Callable[[list[Any]], Any] = np.concatenate
+
+
+def integers(low: int = 0, high: int = 2**62) -> Kind:
+    """Whole numbers in [low, high]."""
+
+    def finish(numbers: Ints) -> Ints:
+        if numbers.min() < low:
+            raise BadCells(f"must be at least {low}", numbers < low)
+        if numbers.max() > high:
+            raise BadCells(f"must be at most {high}", numbers > high)
+        return numbers
+
+    return Kind("i8", _whole, "not a whole number", finish)
+
+
+def _whole(cell: str) -> int:
+    if "_" in cell:
+        raise ValueError(cell)
+    return int(cell)
+
+
+def _to_ns(numbers: NDArray[np.float64]) -> Ints:
+    bad = ~((numbers >= 0) & (numbers <= LAST_NS / SECOND_NS))
+    if bad.any():
+        raise BadCells("must be a time in seconds, not negative and within a century", bad)
+    return np.rint(numbers * SECOND_NS).astype(np.int64)
+
+
+SECONDS = Kind("f8", float, "not a number of seconds", _to_ns)
+"""Seconds with a fraction, to ns."""
+
+
+def labels() -> Kind:
+    """A column of few distinct texts."""
+    names: dict[str, int] = {}
+
+    def code(cell: str) -> int:
+        return names.setdefault(meant(cell), len(names))
+
+    def finish(cells: NDArray[np.object_]) -> NDArray[np.int32]:
+        if np.all(cells == cells[0]):
+            return np.full(len(cells), code(cells[0]), dtype=np.int32)
+        return np.fromiter(map(code, cells), dtype=np.int32, count=len(cells))
+
+    def join(pieces: list[NDArray[np.int32]]) -> Labels:
+        return Labels(np.concatenate(pieces), tuple(names))
+
+    return Kind("O", str, "not text", finish, join)
+
+
+def texts() -> Kind:
+    """A column of text that differs from row to row."""
+
+    def finish(cells: NDArray[np.object_]) -> NDArray[np.object_]:
+        return np.array([meant(cell) for cell in cells], dtype=object)
+
+    return Kind("O", str, "not text", finish)
+
+
+def repeated(values: NDArray[Any]) -> Mask:
+    """Which of the values have occurred in a row before."""
+    if values.dtype != object and (values[1:] > values[:-1]).all():
+        return np.zeros(len(values), dtype=np.bool_)
+    again = np.ones(len(values), dtype=np.bool_)
+    again[np.unique(values, return_index=True)[1]] = False
+    return again

@@ -1,0 +1,96 @@
+"""Whatever a user wrote is read in `blis_py/files`, where it is bounded and checked, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+READING = {
+    "yaml": ("load", "safe_load", "load_all", "safe_load_all", "parse", "compose", "scan", "unsafe_load"),
+    "json": ("load", "loads"),
+    "csv": ("reader", "DictReader"),
+    "gzip": ("open", "decompress"),
+    "np": ("load", "genfromtxt", "loadtxt", "fromfile"),
+    "pd": ("read_csv", "read_json", "read_table", "read_parquet"),
+}
+"""Functions that read, by what their module is called in this code."""
+METHODS = ("read_text", "read_bytes")
+ALLOWED = {
+    "blis_py/native/__init__.py": "its own manifest and sources",
+    "blis_py/traces/columns.py": "np.loadtxt on lines that have been read",
+    "blis_py/traces/observed.py": "what it has just dumped",
+    "blis_py/traces/steplog.py": "Parquet, which pyarrow opens",
+    "engine/kernels/cuda/build.py": "its own sources",
+    "engine/profile/provenance.py": "/proc/cpuinfo",
+    "engine/profile/run.py": "what it has just dumped",
+    "engine/tiny/tasks.py": "an answer of a model",
+}
+
+
+def reading_calls(path: Path) -> Iterator[str]:
+    """Calls in a module that open or parse a file by themselves."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            module = getattr(node, "module", None)
+            if "yaml" in names or module == "yaml" or (module in ("json", "csv") and node.names):
+                yield f"import of {module or 'yaml'}, line {node.lineno}"
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name) and function.id == "open" and not _writes(node):
+            yield f"open, line {node.lineno}"
+        if isinstance(function, ast.Attribute):
+            owner = function.value.id if isinstance(function.value, ast.Name) else ""
+            if function.attr in (*READING.get(owner, ()), *READING["pd"], *METHODS):
+                yield f"{owner}.{function.attr}, line {node.lineno}"
+            if function.attr == "open" and owner not in ("os", "gzip") and not _writes(node):
+                yield f".open, line {node.lineno}"
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether the mode says so: of `open` the second argument, of a path's own the first."""
+    place = 1 if isinstance(call.func, ast.Name) else 0
+    modes = [*call.args[place : place + 1], *(k.value for k in call.keywords if k.arg == "mode")]
+    return any(isinstance(mode, ast.Constant) and str(mode.value)[0] in "wax" for mode in modes)
+
+
+MODULES = sorted(
+    path
+    for package in ("blis_py", "engine")
+    for path in (ROOT / package).rglob("*.py")
+    if "blis_py/files/" not in path.as_posix()
+)
+
+
+def test_no_module_reads_files_by_itself() -> None:
+    found = {path.relative_to(ROOT).as_posix(): list(reading_calls(path)) for path in MODULES}
+    assert len(found) > 200
+    assert {name: calls for name, calls in found.items() if calls and name not in ALLOWED} == {}
+
+
+def test_every_exception_is_still_one() -> None:
+    assert [name for name in ALLOWED if not list(reading_calls(ROOT / name))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import yaml\nyaml.safe_load('')",
+        "import json\njson.loads('')",
+        "from json import loads",
+        "import csv\ncsv.DictReader([])",
+        "open('x')",
+        "path.open()",
+        "path.read_text()",
+        "gzip.open('x')",
+        "pd.read_csv('x')",
+    ],
+)
+def test_a_module_that_did_would_be_found(tmp_path: Path, code: str) -> None:
+    (tmp_path / "module.py").write_text(code)
+    assert list(reading_calls(tmp_path / "module.py"))
