@@ -11,6 +11,7 @@ from blis_py.errors import InputError
 from blis_py.latency.capacity import default_max_model_len, kv_capacity, kv_heads_per_rank
 from blis_py.latency.hardware import GIB, load_gpu
 from blis_py.latency.model_shape import load_model
+from blis_py.latency.quantisation import Weights
 
 
 def blocks(model: str, gpu: str, tp: int = 1, **options: float) -> int:
@@ -86,7 +87,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would_help() -> None:
         blocks("llama-3.1-70b", "H100")
     assert "does not fit on H100 at TP1" in str(error.value)
     assert "try --tp 2 or" in str(error.value)
-    assert "FP8 weights" in str(error.value)
+    assert "a checkpoint with 4-bit weights" in str(error.value)  # in FP8 they are 67.7 GiB
 
 
 def test_every_suggestion_fits() -> None:
@@ -99,7 +100,7 @@ def test_every_suggestion_fits() -> None:
     assert "FP8 weights" in message
     assert kv_capacity(shape, gpu, tp, gpu_memory_utilization=0.6).tokens >= 2048
     assert kv_capacity(shape, gpu, gpu_memory_utilization=fraction).tokens >= 2048
-    fp8 = replace(shape, weight_bytes=1.0, expert_weight_bytes=1.0)
+    fp8 = replace(shape, weights=Weights.of(1.0))
     assert kv_capacity(fp8, gpu, gpu_memory_utilization=0.6).tokens >= 2048
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from blis_py.calibrate.samples import SCHEMA, StepSamples, samples_from
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
+from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.latency.model_shape import ModelShape, load_model
@@ -77,7 +77,7 @@ def _meta(shape: ModelShape, gpu: GpuSpec, tp: int, **more: Any) -> dict[str, An
         "device": gpu.name,
         "device_kind": "cuda",
         "model": shape.name,
-        "model_config": asdict(shape),
+        "model_config": facts_of(shape),
         "tp": tp,
         **more,
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_py.calibrate.samples import StepSamples, joined, read_samples, samples_of
 from blis_py.errors import InputError
+from blis_py.latency.hf_config import ConfigFile
 from blis_py.traces.files import reading
 from blis_py.traces.steplog import read_step_log
 
@@ -105,11 +105,7 @@ def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> 
     if path is None:
         return meta
     path = path / "config.json" if path.is_dir() else path
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"not a model configuration: {error}", file=path, key="--model-config") from None
-    return {**meta, "model_config": values}
+    return {**meta, "model_config": dict(ConfigFile.read(path).values)}
 
 
 def _config_of(model: str) -> Path | None:
