@@ -33,6 +33,13 @@ def test_the_parts_add_up_to_the_usable_memory() -> None:
     assert capacity.tokens == 15_909 * 16
 
 
+def test_embeddings_that_are_tied_are_counted_once() -> None:
+    tied = load_model("qwen3-0.6b")
+    untied = replace(tied, tied_embeddings=False)
+    sizes = [kv_capacity(shape, load_gpu("H100")).weight_bytes for shape in (tied, untied)]
+    assert sizes == [2 * tied.parameters, 2 * tied.parameters + 2 * 151_936 * 1024]
+
+
 def test_the_description_is_one_line_that_starts_with_the_result() -> None:
     line = kv_capacity(load_model("qwen3-14b"), load_gpu("H100")).describe()
     assert line.startswith("KV capacity: 15,909 blocks of 16 = 254,544 tokens (qwen3-14b on H100 TP1")
