@@ -176,6 +176,13 @@ class ConfigFile:
         return keys[0], default
 
 
+def names_of(keys: Sequence[str], most: int = 6) -> str:
+    """The first few of some keys, as a note tells them."""
+    told = [key[:60] if key.isprintable() else ascii(key)[1:-1][:60] for key in keys[:most]]
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(told) + more
+
+
 def _json_object(file: Path, fix: str | None = None) -> Mapping[str, Any]:
     try:
         with file.open("rb") as stream:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blis_py.latency.hf_config import ConfigFile
+from blis_py.latency.hf_config import ConfigFile, names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +263,8 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
                 key, f"is not known of the model_type {said!r}", _scalar(config.values[key]), _FIX
             )
     if unknown:
-        more = f" and {len(unknown) - _TOLD} more" if len(unknown) > _TOLD else ""
-        told = ", ".join(key[:60] for key in unknown[:_TOLD])
-        notes.append(f"keys of {config.file.name} that are not known, taken to change nothing: {told}{more}")
+        told = f"keys of {config.file.name} that are not known, taken to change nothing"
+        notes.append(f"{told}: {names_of(unknown)}")
     for key, what in (("vision_config", "an encoder of images"), ("audio_config", "an encoder of sound")):
         if config.has(key):
             notes.append(f"{name} has {what}: its weights and its time are left out")
@@ -274,8 +273,6 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
 
 
 _FIX = "use another model"
-_TOLD = 6
-"""Unknown keys that a note names."""
 
 
 def _known(key: str, model_type: ModelType) -> bool:

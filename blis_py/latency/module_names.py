@@ -46,6 +46,7 @@ _IN_LAYER = re.compile(r"(\*\.?|(?:[a-z_]+\.)*)layers\.(\d+)(\*?)(?:\.(.+))?")
 _ONE_EXPERT = re.compile(r"experts\.\d")
 _MOST_NAMES, _MOST_GLOBS, _MOST_NUMBERED, _MOST_ALTERNATIVES = 20_000, 200, 10, 64
 """Far more than any checkpoint lists, and few enough to be gone through."""
+_TOO_MANY = "there are far too many of them"
 
 
 class ModuleNames:
@@ -69,13 +70,11 @@ class ModuleNames:
                 raise ValueError(f"{name!r} names a single expert, and all count alike here")
             for glob in _globs(name):
                 self._add(glob)
+            if len(self._in_layers) + len(self._anywhere) > _MOST_NAMES:
+                raise ValueError(_TOO_MANY)
         globs = list(filter(_is_glob, self._anywhere))
-        if (
-            len(self._in_layers) + len(self._anywhere) > _MOST_NAMES
-            or len(globs) > _MOST_GLOBS
-            or len(list(filter(_has_digit, globs))) > _MOST_NUMBERED
-        ):
-            raise ValueError("there are far too many of them")
+        if len(globs) > _MOST_GLOBS or len(list(filter(_has_digit, globs))) > _MOST_NUMBERED:
+            raise ValueError(_TOO_MANY)
 
     def _add(self, name: str) -> None:
         found = _IN_LAYER.fullmatch(name)

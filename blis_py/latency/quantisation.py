@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from blis_py.latency.hf_config import ConfigFile
+from blis_py.latency.hf_config import ConfigFile, names_of
 from blis_py.latency.module_names import ModuleNames
 
 MXFP4_BYTES = 0.53125
@@ -110,8 +110,7 @@ def read_quantisation(config: ConfigFile, layers: Layers) -> Quantisation:
         )
     unknown = sorted(key for key, value in section.values.items() if key not in _KNOWN and value)
     if unknown:
-        told = ", ".join(unknown[:6])
-        notes.append(f"quantisation settings not understood, taken to change nothing: {told}")
+        notes.append(f"quantisation settings not known, taken to change nothing: {names_of(unknown)}")
     return Quantisation(weights, kv_dtype_bytes, tuple(notes))
 
 

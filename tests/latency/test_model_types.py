@@ -91,6 +91,13 @@ def test_keys_that_are_not_known_are_named(tmp_path: Path) -> None:
     assert shape.notes == (f"keys of config.json that are not known, taken to change nothing: {told}",)
 
 
+def test_keys_that_a_terminal_would_act_on_are_told_harmlessly(tmp_path: Path) -> None:
+    odd = {"\x1b[2J": 1, "line\nbreak": 1, "\ud800": 1}
+    note = load_model("mine", config(tmp_path, **odd)).notes[0]
+    assert note.isprintable()
+    assert note.endswith(r"\x1b[2J, line\nbreak, \ud800")
+
+
 def test_llama_4_has_a_shared_expert_in_every_sparse_layer(tmp_path: Path) -> None:
     moe = {"model_type": "llama4_text", "num_local_experts": 16, "num_experts_per_tok": 1}
     moe |= {"interleave_moe_layer_step": 2, "intermediate_size_mlp": 34_816, "sliding_window": ...}
@@ -176,6 +183,8 @@ HOSTILE: list[tuple[str, Any]] = [
     ("quantization_config", {"quant_method": "gptq", "bits": 4, "group_size": "x"}),
     ("quantization_config", {"quant_method": "fp8", "ignored_layers": [f"*{i}*" for i in range(10_000)]}),
     ("quantization_config", {"quant_method": "fp8", "ignored_layers": [f"re:{'(a|b)' * 40}"]}),
+    ("quantization_config", {"quant_method": "fp8", "ignored_layers": [f"re:a{'(a|b)' * 6}"] * 1_000}),
+    ("quantization_config", {"quant_method": "fp8", "ignored_layers": [f"x.{i}" for i in range(30_000)]}),
     ("quantization_config", {"quant_method": "compressed-tensors", "config_groups": {"g": None}}),
     ("quantization_config", {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 8}}}),
     ("quantization_config", {"quant_method": "fp8", "kv_cache_scheme": {"num_bits": float("nan")}}),

@@ -223,4 +223,4 @@ def test_two_files_that_contradict_each_other_are_refused(tmp_path: Path) -> Non
 
 def test_settings_that_are_not_known_are_told(tmp_path: Path) -> None:
     shape = quantised(tmp_path, quant_method="fp8", twist=2, turn=None)
-    assert shape.notes == ("quantisation settings not understood, taken to change nothing: twist",)
+    assert shape.notes == ("quantisation settings not known, taken to change nothing: twist",)
