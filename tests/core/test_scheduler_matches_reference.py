@@ -101,6 +101,11 @@ def arriving(*requests: tuple[int, int], urgency: tuple[int, ...] = ()) -> list[
             arriving((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (1, 2), (1, 1), urgency=(0, 0, 0, 0, 1, 0, 0)),
             id="a decode gives way, and those admitted after it stay",
         ),
+        pytest.param(
+            prefill_first(7, block_size=1, preemption_policy="priority"),
+            [Arrival(0, 1, 5), Arrival(10, 2, 1, priority=5), Arrival(10, 2, 1), Arrival(10, 2, 1)],
+            id="a prompt gives way with those admitted after it, who keep their order",
+        ),
     ],
 )
 def test_corners_of_prefill_first_are_planned_as_the_naive_scheduler_does(
