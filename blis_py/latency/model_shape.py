@@ -232,7 +232,7 @@ def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) 
         "experts_per_token": per_token,
         "moe_intermediate": width,
         "shared_intermediate": config.count(*_SHARED_WIDTH, default=shared, least=0),
-        "shared_unsaid": bool(model_type.shared_experts) and not any(map(config.has, _SHARED_EXPERTS)),
+        "shared_unsaid": model_type.shared_experts > 0,
         "interleave_step": config.count("interleave_moe_layer_step", default=0, least=0),
         "dense_layers": dense_layers,
     }

@@ -93,6 +93,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would_help() -> None:
     with pytest.raises(InputError) as error:
         blocks("llama-3.1-70b", "H100")
     assert "does not fit on H100 at TP1" in str(error.value)
+    assert "each GPU needs 137.1 GiB before any KV, 72.0 GiB are usable" in str(error.value)  # 131.4 + 5.65
     assert "try --tp 2 or" in str(error.value)
     assert "a checkpoint with 4-bit weights" in str(error.value)  # in FP8 they are 67.7 GiB
 
@@ -116,6 +117,8 @@ def test_every_suggestion_fits() -> None:
     [
         ({"tp": 3}, r"--tp: does not divide .* use one of 1, 2, 4, 8"),
         ({"tp": 0}, "--tp: must be at least 1"),
+        ({"tp": 5}, r"--tp: does not divide the 40 heads and 8 KV heads"),
+        ({"tp": 16}, r"--tp: does not divide the 40 heads and 8 KV heads"),
         ({"gpu_memory_utilization": 90}, "--gpu-memory-utilization: not a fraction"),
         ({"gpu_memory_utilization": 0}, "--gpu-memory-utilization: not a fraction"),
         ({"block_size": 0}, "--block-size: must be at least 1"),

@@ -89,6 +89,20 @@ def test_the_first_layer_of_llada_is_dense() -> None:
 def test_sparse_layers_are_those_neither_listed_as_dense_nor_skipped_by_the_step(tmp_path: Path) -> None:
     moe = {"num_hidden_layers": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
     assert load_model("mine", config(tmp_path, "qwen3-30b-a3b", **moe)).moe_layers == 3  # 1, 5 and 7
+    listed = config(tmp_path, "qwen3-30b-a3b", num_hidden_layers=8, mlp_only_layers=[0, 7])
+    assert load_model("mine", listed).moe_layers == 6
+
+
+@pytest.mark.parametrize(("experts", "sparse_layers"), [(1, 0), (2, 32), (3, 32)])
+def test_two_experts_make_a_model_sparse(tmp_path: Path, experts: int, sparse_layers: int) -> None:
+    path = config(tmp_path, "mixtral-8x7b", num_local_experts=experts, num_experts_per_tok=min(experts, 2))
+    shape = load_model("mine", path)
+    assert (shape.is_moe, shape.moe_layers) == (sparse_layers > 0, sparse_layers)
+    assert shape.parameters == shape.active_parameters + 32 * max(experts - 2, 0) * shape.expert_parameters
+
+
+def test_a_model_whose_first_layers_are_all_dense_has_no_sparse_ones(tmp_path: Path) -> None:
+    assert load_model("mine", config(tmp_path, "llada2.0-mini", first_k_dense_replace=20)).moe_layers == 0
 
 
 def test_a_config_of_ones_own_is_read_from_file_or_folder(tmp_path: Path) -> None:
@@ -109,6 +123,7 @@ def test_the_language_part_of_a_multimodal_config_is_used(tmp_path: Path) -> Non
         (None, 40_960),
         ({"rope_type": "llama3", "factor": 8.0}, 40_960),
         ({"type": "linear", "factor": 2.0}, 81_920),
+        ({"type": "linear", "factor": 2.0, "original_max_position_embeddings": 1000}, 81_920),
         ({"rope_type": "dynamic", "factor": 2}, 81_920),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
         ({"rope_type": "yarn", "factor": 4.0}, 163_840),
@@ -118,6 +133,8 @@ def test_rope_scaling_stretches_the_length_limit(
     tmp_path: Path, rope: dict[str, Any] | None, limit: int
 ) -> None:
     assert load_model("mine", config(tmp_path, rope_scaling=rope)).max_position_embeddings == limit
+    newer = config(tmp_path, rope_scaling=..., rope_parameters=rope)
+    assert load_model("mine", newer).max_position_embeddings == limit
 
 
 @pytest.mark.parametrize(
@@ -142,6 +159,12 @@ def test_rope_scaling_stretches_the_length_limit(
         (
             {"base": "qwen3-30b-a3b", "mlp_only_layers": [48]},
             "mlp_only_layers: must be numbers of the 48 layers",
+        ),
+        ({"base": "qwen3-30b-a3b", "mlp_only_layers": [True]}, "mlp_only_layers: must be numbers"),
+        ({"base": "qwen3-30b-a3b", "mlp_only_layers": ["1"]}, "mlp_only_layers: must be numbers"),
+        (
+            {"base": "gpt-oss-120b", "experts_per_token": 5},
+            "experts_per_token: contradicts num_experts_per_tok",
         ),
         (
             {"base": "llada2.0-mini", "first_k_dense_replace": 21},

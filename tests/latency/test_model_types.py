@@ -117,7 +117,8 @@ ON = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 1
 @pytest.mark.parametrize(
     ("changes", "windowed"),
     [
-        ({"sliding_window": 4096}, 0),  # switched off
+        ({"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 0}, 0),
+        (ON | {"max_window_layers": 50}, 0),
         (ON, 30),
         (ON | {"sliding_window": 40_960}, 0),  # as long as the context
         (ON | {"layer_types": ["sliding_attention", "full_attention"] * 20}, 20),
@@ -173,6 +174,8 @@ HOSTILE: list[tuple[str, Any]] = [
     ("rope_scaling", {"rope_type": "linear", "factor": float("nan")}),
     ("rope_scaling", {"rope_type": "linear", "factor": 1e300}),
     ("rope_scaling", {"rope_type": ["yarn"], "factor": 2.0}),
+    ("rope_scaling", {"rope_type": "linear", "factor": "8"}),
+    ("rope_scaling", {"rope_type": "linear", "factor": True}),
     ("model_type", {"a": 1}),
     ("torch_dtype", ["bfloat16"]),
     ("layer_types", "full_attention"),

@@ -163,6 +163,9 @@ def test_parameters_are_as_many_as_the_name_says(shared_data: Path, model: str) 
     shape = load(shared_data, model)
     total, active = BILLIONS[model]
     assert shape.parameters / 1e9 == pytest.approx(total, rel=0.012)
+    count = by_hand(raw(shared_data, model))
+    assert shape.parameters == sum(count.values()) - count["active"]
+    assert shape.active_parameters == sum(count.values()) - count["experts"]
     if shape.is_moe:  # cards leave out the embedding, or it and the LM head
         embedding = shape.embedding_parameters / 1e9
         most = shape.active_parameters / 1e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def quantised(folder: Path, base: str = "qwen3-30b-a3b", **quantisation: Any) ->
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, Weights.of(0.5 + 2.5 / 64)),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, Weights.of(0.5625)),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, Weights.of(1.0)),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+            Weights.of(0.5 + 1 / 64),
+        ),
+        ({"quant_method": "gptq", "bits": 2}, Weights.of(0.25)),
+        ({"quant_method": "gptq", "bits": 3}, Weights.of(0.375)),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, Weights.of(0.5625, "fp4", head=0.5625)),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["*"]}, replace(Weights(), arithmetic="fp8")),
+        (compressed(FLOAT_8 | {"group_size": 128}), Weights.of(1 + 2 / 128, head=1 + 2 / 128)),
+        (compressed(INT_4 | {"group_size": -1}, targets=[]), Weights.of(0.5, head=0.5)),
+        (compressed(FLOAT_8, targets=["Linear", "re:.*nothing.*"]), Weights.of(1.0, head=1.0)),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, Weights.of(1.0, "fp8", head=1.0)),
         ({"quant_algo": "NVFP4", "ignore": ["lm_head"]}, Weights.of(0.5625, "fp4")),
         (compressed(FLOAT_8, activations=FLOAT_8, ignore=["lm_head"]), Weights.of(1.0, "fp8")),
@@ -73,6 +85,13 @@ def test_mxfp4_quantises_the_experts_only() -> None:
         (["lm_head", *GATES], {}),
         (ATTENTION, {"attention": 2.0}),
         (["re:.*self_attn.*"], {"attention": 2.0}),
+        (["re:.*self_attn"], {"attention": 2.0}),
+        (["re:.*self_attn$"], {"attention": 2.0}),
+        (["re:.*(self|cross)_attn"], {"attention": 2.0}),
+        (["re:.*mlp\\.experts$"], {"experts": 2.0}),
+        (["re:.*mlp\\.exp$", "re:.*self$"], {}),
+        (["model.layers.1?.*"], "layers 10 to 19"),
+        (["re:model.layers.0.*", "model.layers.1"], "layers 0 and 1"),
         (["re:^model\\.layers\\.\\d+\\.self_attn\\.(q|k|v|o)_proj$"], {"attention": 2.0}),
         (["self_attn"], {"attention": 2.0}),
         (["model.layers.*.self_attn"], {"attention": 2.0}),
@@ -92,7 +111,8 @@ def test_mxfp4_quantises_the_experts_only() -> None:
 def test_what_is_left_alone_stays_in_16_bits(tmp_path: Path, left_alone: list[str], kept: Any) -> None:
     shape = quantised(tmp_path, quant_method="fp8", modules_to_not_convert=left_alone)
     if isinstance(kept, str):
-        share = {"layers 0 and 1": 2 / 48, "layers 0, 1 and 10 to 19": 12 / 48}.get(kept, 32 / 72 / 48)
+        shares = {"layers 0 and 1": 2, "layers 10 to 19": 10, "layers 0, 1 and 10 to 19": 12}
+        share = shares.get(kept, 32 / 72) / 48
         assert shape.weights.attention == pytest.approx(1 + share)
         assert shape.weights.experts == pytest.approx(1 + share if "layers" in kept else 1)
         told = f"{100 - 100 * share:.0f} % of the attention weights are quantised: priced by their mean"
@@ -109,9 +129,30 @@ def test_dense_layers_and_shared_experts_can_be_left_alone_by_themselves(tmp_pat
     assert (weights.attention, weights.dense, weights.shared, weights.experts) == (1.0, 2.0, 2.0, 1.0)
 
 
+def test_a_third_of_the_feed_forward_counts_a_third(tmp_path: Path) -> None:
+    for matrix in ("gate", "up", "down"):
+        kept = [
+            f"re:.*mlp\\.{matrix}_proj$",
+            f"re:.*experts\\.{matrix}_proj$",
+            f"shared_experts.{matrix}_proj",
+        ]
+        shape = quantised(tmp_path, "llada2.0-mini", quant_method="fp8", modules_to_not_convert=kept)
+        weights = shape.weights
+        assert [weights.dense, weights.shared, weights.experts] == pytest.approx([4 / 3] * 3)
+        assert sum("67 % of the" in note for note in shape.notes) == 3
+
+
 def test_only_the_targets_of_a_group_are_quantised(tmp_path: Path) -> None:
     weights = quantised(tmp_path, **compressed(FLOAT_8, targets=["re:.*mlp\\.experts.*"])).weights
     assert (weights.attention, weights.experts, weights.head) == (2.0, 1.0, 2.0)
+    weights = quantised(tmp_path, **compressed(FLOAT_8, targets=["lm_head", "self_attn"])).weights
+    assert (weights.attention, weights.experts, weights.head) == (1.0, 2.0, 1.0)
+
+
+def test_at_most_makes_large_weights_smaller_and_leaves_small_ones() -> None:
+    weights = Weights(2.0, 1.0, 0.5, 2.0, 2.0, "fp8")
+    assert weights.at_most(1.0) == Weights(1.0, 1.0, 0.5, 1.0, 2.0, "fp8")
+    assert weights.at_most(0.5) == Weights(0.5, 0.5, 0.5, 0.5, 2.0, "fp8")
 
 
 @pytest.mark.parametrize("scheme", ["FP8", {"num_bits": 8, "type": "float", "dynamic": False}])
@@ -141,6 +182,25 @@ def test_the_second_file_of_modelopt_is_read(tmp_path: Path) -> None:
         shape = load_model("mine", config(tmp_path, "qwen3-30b-a3b", **base))
         assert shape.weights == Weights(2.0, 0.5625, 0.5625, 0.5625, 2.0, "fp4")
         assert shape.kv_dtype_bytes == 1
+
+
+def test_what_one_of_two_files_leaves_open_the_other_one_says(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"kv_cache_quant_algo": "FP8", "exclude_modules": ATTENTION}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": told}))
+    shape = quantised(tmp_path, quant_algo="FP8", kv_cache_quant_algo=None)
+    assert (shape.weights.attention, shape.weights.experts, shape.kv_dtype_bytes) == (2.0, 1.0, 1)
+
+
+def test_the_language_part_is_described_by_itself_where_it_is(tmp_path: Path) -> None:
+    fp8 = {"quant_method": "fp8"}
+    inner = values_of("qwen3-30b-a3b", torch_dtype="bfloat16", quantization_config=fp8)
+    outer = {"text_config": inner, "torch_dtype": "float32", "quantization_config": fp8}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    shape = load_model("mine", tmp_path)
+    assert (shape.dtype_bytes, shape.weights) == (2, Weights.of(1.0, "fp8"))
+    flat = values_of("qwen3-30b-a3b") | {"text_config": {"num_hidden_layers": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(flat))
+    assert load_model("mine", tmp_path).layers == 48
 
 
 def test_a_bundled_model_takes_no_notice_of_files_beside_it() -> None:
@@ -176,6 +236,8 @@ def test_a_bundled_model_takes_no_notice_of_files_beside_it() -> None:
         ),
         (compressed(FLOAT_8, ignore=["re:(.*)+x"]), "ignore: names of modules that are not understood"),
         (compressed(FLOAT_8, ignore=["re:(a+)+$"]), "ignore: names of modules that are not understood"),
+        (compressed({"num_bits": 8, "type": "posit"}), "weights.type: unknown type (found 'posit')"),
+        (compressed(FLOAT_8, ignore=["re:lay+ers"]), "ignore: names of modules that are not understood"),
         ({"quant_method": "fp8", "kv_cache_scheme": "NVFP4"}, "kv_cache_scheme: KV cache in a format"),
         ({"quant_method": "fp8", "kv_cache_quant_algo": "INT4"}, "kv_cache_quant_algo: KV cache in a format"),
         (

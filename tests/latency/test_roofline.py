@@ -9,7 +9,7 @@ import pytest
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
-from blis_py.latency import build
+from blis_py.latency import build, work
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
@@ -201,3 +201,23 @@ def test_decode_steps_of_two_real_servers_are_within_10_percent(
     # on H100 SXM (Apache-2.0), 193 and 93 of them.
     step = decode(seqs, kv_blocks * 16)
     assert roofline(load_model(model), H100, tp).step_ns(step) / 1e6 == pytest.approx(ms, rel=0.1)
+
+
+def test_a_sparse_layer_moves_its_experts_router_and_activations() -> None:
+    # llada2.0-mini: d 2048, 256 experts of 512, 8 of them a token, 1 shared
+    shape, tokens, tp = load_model("llada2.0-mini"), 5, 2
+    expert = 3 * 2048 * 512
+    active = distinct_experts(256, 8, tokens) + 1
+    activations = tokens * (2 * 9 * 2048 + 3 * 9 * 512 / tp)
+    found = work.sparse_ffn(shape, tp, tokens)
+    assert found.moved_bytes == pytest.approx(2 * (active * expert / tp + 256 * 2048 + activations))
+    assert found.flops == 2 * tokens * (9 * expert / tp + 256 * 2048)
+    alone = work.sparse_ffn(replace(shape, shared_intermediate=0), tp, tokens)
+    less = expert / tp + tokens * (2 * 2048 + 3 * 512 / tp)
+    assert found.moved_bytes - alone.moved_bytes == pytest.approx(2 * less)
+    assert work.elementwise_bytes(shape, tp, tokens) == pytest.approx(
+        2 * tokens * (20 * 8 * 2048 + 3 * (5120 + 19 * 9 * 512) / tp)
+    )
+    rows = work.head(shape, tp, 3)
+    assert rows.flops == 2 * 3 * 157_184 * 2048 / tp
+    assert rows.moved_bytes == 2 * (157_184 * 2048 / tp + 3 * (2048 + 157_184 / tp))
