@@ -112,8 +112,9 @@ def test_requests_that_arrive_together_are_served_together_wherever_they_stand_i
     instances: int,
 ) -> None:
     """The last of a chunk and the first of the next arrive at the end of one step, and start in the next."""
-    early = [Row(i // 32 * STEP_US, 1, 1, 1) for i in range(CHUNK - 2)]
-    at_us = (CHUNK // 32 + 2) * STEP_US
+    begin_us = 5_000
+    early = [Row(begin_us + i // 32 * STEP_US, 1, 1, 1) for i in range(CHUNK - 2)]
+    at_us = begin_us + (CHUNK // 32 + 2) * STEP_US
     rows = [*early, Row(at_us - 2 * STEP_US, 1, 9, 9), *(Row(at_us, 1, 2, 2) for _ in range(4))]
     run = Run(rows, CONFIG, options={"num_instances": instances})
     record = run.record()

@@ -84,6 +84,12 @@ def test_who_was_thrown_out_and_waits_at_the_horizon_keeps_what_it_had_emitted()
     assert record.last_token_ns.tolist() == [70 * US, 50 * US]
 
 
+def test_recorded_steps_tell_the_longest_context() -> None:
+    runs = serve([Row(0, 6, 3, 3), Row(10, 4, 9, 9)], record_steps=True).instances[0].runs
+    assert runs is not None
+    assert runs["max_context"][:4].tolist() == [0, 6, 7, 5]
+
+
 def test_admission_and_routing_delays_come_before_the_front_end_and_the_queue() -> None:
     frontend = FrontendDelays(before_enqueue_ns=7 * US, per_token_ns=2 * US, at_end_ns=5 * US)
     record = serve(
