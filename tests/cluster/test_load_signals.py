@@ -69,7 +69,7 @@ def test_requests_that_reached_an_instance_during_a_step_count_as_waiting(kind: 
 
 @pytest.mark.parametrize("kind", ["autoregressive", "diffusion"])
 def test_requests_in_the_front_end_do_not_wait_yet(kind: str) -> None:
-    """The second one is on its way while the first one waits or runs: the third goes where the second went."""
+    """The second one is on its way while the first one waits or runs: the third goes where that went."""
     frontend = FrontendDelays(before_enqueue_ns=1000 * US)
     for third_us in (1_000, 1_025):  # the first one gets there just then; it computes
         rows = [Row(0, 10, 500, 500), Row(50, 10, 500, 500), Row(third_us, 10, 500, 500)]
