@@ -151,6 +151,7 @@ def resolve(config: RunConfig) -> Simulation:
     from blis_py.dllm import block_diffusion
     from blis_py.latency.hardware import load_gpu
     from blis_py.latency.model_shape import load_model
+    from blis_py.latency.notes import model_notes
 
     if config.seed is None and config.workload.spec is None:
         config = replace(config, seed=DEFAULT_SEED)
@@ -198,7 +199,7 @@ def resolve(config: RunConfig) -> Simulation:
         latency=model,
         capacity=capacity,
         targets=targets,
-        notes=(*notes, *asked.notes, *_other_models(table, config)),
+        notes=(*model_notes(shape, gpu), *notes, *asked.notes, *_other_models(table, config)),
         diffusion=block_diffusion(asked, config.dllm, scheduler),
     )
 

@@ -197,7 +197,7 @@ def _composed(
 
 def _kv_room(shape: ModelShape, gpu: GpuSpec, tp: int) -> int:
     """Tokens of KV beside the weights, in 90 % of the memory less 2 GB."""
-    free = gpu.memory_bytes * 0.9 - 2e9 - shape.parameters * shape.weight_bytes / tp
+    free = gpu.memory_bytes * 0.9 - 2e9 - shape.parameters * shape.weights.dense / tp
     return int(free * min(tp, shape.kv_heads) / shape.kv_bytes_per_token)
 
 

@@ -2,12 +2,13 @@
 
     blocks = floor((memory*utilisation - weights/tp - activations/tp - overhead) / KV bytes of a block)
 
-Constants and weight count are those BLIS publishes: 5.5 GiB of activations for a dense model and 8 GiB
-for a sparse one, shared by the ranks; 0.15 GiB outside the allocator on one GPU, 0.6 GiB per rank with
-communication buffers. Against the pools two vLLM 0.15 servers on H100 reported: Llama-2-70B TP4 31,356
-blocks (this formula 1 % fewer), CodeLlama-34B TP2 26,602 (4 % fewer). On cards of 24 GB the activation
-constant is far too cautious (vLLM 0.19, Llama-3.1-8B on an RTX 4090: 2,588 blocks, five times ours);
-`--num-kv-blocks` takes a measured figure.
+The constants are those BLIS publishes: 5.5 GiB of activations for a dense model and 8 GiB for a sparse
+one, shared by the ranks; 0.15 GiB outside the allocator on one GPU, 0.6 GiB per rank with communication
+buffers. Weights are counted as the checkpoint stores them, within 1 % of what vLLM reports to have loaded;
+an encoder of images would come on top. Against the pools two vLLM 0.15 servers on H100 reported: Llama-2-70B
+TP4 31,356 blocks (this formula 1 % fewer), CodeLlama-34B TP2 26,602 (4 % fewer). On cards of 24 GB the
+activation constant is far too cautious (vLLM 0.19, Llama-3.1-8B on an RTX 4090: 2,588 blocks, five times
+ours); `--num-kv-blocks` takes a measured figure.
 """
 
 from __future__ import annotations
@@ -112,20 +113,18 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
 
 
 def model_weight_bytes(shape: ModelShape) -> float:
-    """Weights of the whole model, as BLIS counts them for its KV capacity.
-
-    (V*d + L*(2*d^2 + 2*d*K*head_dim + 2*d) + feed-forward + LM head unless tied + d) * bytes per weight.
-    The q and o projections are taken as d*d, which is short for models whose heads are wider than
-    d/H (Qwen3-32B by 6 %, Qwen3-30B-A3B by 1.3 %) and long for the opposite; routers are left out.
-    """
-    d = shape.hidden
-    attention = 2 * d * d + 2 * d * shape.kv_heads * shape.head_dim + 2 * d
-    dense_layers = shape.layers - shape.moe_layers
-    feed_forward = dense_layers * shape.dense_ffn_parameters + shape.moe_layers * shape.shared_parameters
-    embeddings = shape.embedding_parameters * (1 if shape.tied_embeddings else 2)
-    linear = embeddings + shape.layers * attention + feed_forward + d
-    experts = shape.moe_layers * shape.experts * shape.expert_parameters
-    return linear * shape.weight_bytes + experts * shape.expert_weight_bytes
+    """Weights of the whole model: every matrix in its own format, what is never quantised in that of the
+    activations. Biases are left out."""
+    w = shape.weights
+    sparse_layer = shape.shared_parameters * w.shared + shape.experts * shape.expert_parameters * w.experts
+    linear = (
+        shape.layers * shape.attention_parameters * w.attention
+        + (shape.layers - shape.moe_layers) * shape.dense_ffn_parameters * w.dense
+        + shape.moe_layers * sparse_layer
+    )
+    routers = shape.moe_layers * shape.router_parameters
+    head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
+    return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes
 
 
 def default_max_model_len(shape: ModelShape, blocks: int, block_size: int) -> int:
@@ -142,7 +141,7 @@ def _budget(shape: ModelShape, gpu: GpuSpec, tp: int, block_size: int, utilizati
     weights = model_weight_bytes(shape) / tp
     activations = (SPARSE_ACTIVATION_BYTES if shape.is_moe else DENSE_ACTIVATION_BYTES) / tp
     overhead = SINGLE_GPU_OVERHEAD_BYTES if tp == 1 else RANK_OVERHEAD_BYTES
-    per_head = shape.layers * 2 * shape.head_dim * shape.dtype_bytes
+    per_head = shape.layers * 2 * shape.head_dim * shape.kv_dtype_bytes
     block_bytes = kv_heads_per_rank(shape, tp) * per_head * block_size
     return KvCapacity(
         model=shape.name,
@@ -188,11 +187,7 @@ def _ways_to_fit(shape: ModelShape, gpu: GpuSpec, found: KvCapacity) -> list[str
     if fraction is not None:
         ways.append(f"--gpu-memory-utilization {fraction:.2f}")
     for dtype, size in (("FP8", 1.0), ("4-bit", 0.5)):
-        smaller = replace(
-            shape,
-            weight_bytes=min(shape.weight_bytes, size),
-            expert_weight_bytes=min(shape.expert_weight_bytes, size),
-        )
+        smaller = replace(shape, weights=shape.weights.at_most(size))
         if smaller != shape and fits(smaller, found.tp, used):
             ways.append(f"a checkpoint with {dtype} weights")
             break

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.latency.model_shape import ModelShape, shape_from_config
+from blis_py.latency.quantisation import Weights
 
-_NAMELESS = tuple(f.name for f in fields(ModelShape) if f.name not in ("name", "sliding_window"))
+_UNPRICED = ("name", "sliding_window", "windowed_layers", "notes")
+_PRICED = tuple(f.name for f in fields(ModelShape) if f.name not in _UNPRICED)
 
 
 def model_name(meta: Mapping[str, Any]) -> str:
@@ -28,14 +30,28 @@ def shape_of(meta: Mapping[str, Any], file: str | Path | None = None) -> ModelSh
     if values is None:
         return None
     if isinstance(values, Mapping) and {"layers", "hidden", "heads"} <= set(values):
-        known = {f.name for f in fields(ModelShape)}
-        try:
-            return ModelShape(**{"name": model_name(meta), **{k: v for k, v in values.items() if k in known}})
-        except TypeError as error:
-            raise InputError(f"not a model shape: {error}", file=file, key="model_config") from None
+        return _from_facts(model_name(meta), values, file)
     if not isinstance(values, Mapping):
         raise InputError("must be a mapping", file=file, key="model_config", value=values)
     return shape_from_config(model_name(meta), values, Path(file or "profile.yaml"))
+
+
+def facts_of(shape: ModelShape) -> dict[str, Any]:
+    """The shape as plain values, which `shape_of` reads back."""
+    return {name: value for name, value in asdict(shape).items() if name != "notes"}
+
+
+def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -> ModelShape:
+    known = {f.name for f in fields(ModelShape)}
+    unknown = sorted(str(key) for key in values if key not in known)
+    if unknown:
+        fix = "import or fit the profile anew"
+        raise InputError("unknown key", file=file, key=f"model_config.{unknown[0]}", fix=fix)
+    try:
+        weights = Weights(**values.get("weights", {}))
+        return ModelShape(**{"name": name, **values, "weights": weights, "notes": ()})
+    except TypeError as error:
+        raise InputError(f"not a model shape: {error}", file=file, key="model_config") from None
 
 
 def require_same(measured: ModelShape, wanted: ModelShape, file: str | None) -> None:
@@ -43,7 +59,7 @@ def require_same(measured: ModelShape, wanted: ModelShape, file: str | None) -> 
     Raises:
         InputError: the two are different models.
     """
-    for name in _NAMELESS:
+    for name in _PRICED:
         ours, theirs = getattr(wanted, name), getattr(measured, name)
         if ours != theirs:
             raise InputError(

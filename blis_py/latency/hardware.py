@@ -34,7 +34,7 @@ class GpuSpec:
     gemm_efficiency: float
     """Share of the 16-bit peak that large matrix products reach."""
     fp8_gemm_efficiency: float
-    """The same of the FP8 peak."""
+    """The same of the FP8 and INT8 peaks."""
     attention_efficiency: float
     """Share of the 16-bit peak that prefill attention reaches."""
     hbm_efficiency: float
@@ -53,6 +53,10 @@ class GpuSpec:
     """CPU time per sequence of a step."""
     roofline_basis: str
     """Where the efficiencies and overheads come from."""
+
+    def narrow_flops(self, arithmetic: str) -> float:
+        """Peak of matrix products in a format of 8 bits; 0 for other formats, and where the GPU lacks it."""
+        return {"fp8": self.fp8_flops, "int8": self.int8_flops}.get(arithmetic, 0.0)
 
 
 _TOP = ("name", "source", "memory_gib", "hbm_gb_per_s", "link_gb_per_s", "dense_tflops", "roofline")

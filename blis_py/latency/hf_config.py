@@ -1,15 +1,27 @@
-"""Typed reading of a HuggingFace `config.json`: every complaint names file, key and value."""
+"""Typed reading of a HuggingFace `config.json`: every complaint names file, key and value.
+
+What one model says may stand in three places: a multimodal model describes its language part under
+`text_config` and some of it one level above, and NVIDIA's ModelOpt writes the quantisation into a second
+file, `hf_quant_config.json`. They are read as one.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
+from blis_py.files.paths import is_file
+
+LARGEST_COUNT = (1 << 31) - 1
+"""No size of a model comes near it."""
+_ABOVE = ("quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings")
+"""Keys of the language part that may stand one level above it."""
+_BESIDE = ("architectures", "vision_config", "audio_config")
+"""Keys of the level above that concern the language part, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +35,66 @@ class ConfigFile:
     file: Path
     values: Mapping[str, Any]
     prefix: str = ""
+    elsewhere: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
+    """Keys that were found in another place, with the file and what they are called there."""
 
     @classmethod
     def read(cls, file: Path) -> ConfigFile:
-        """The config, or its `text_config` where a multimodal model keeps the language part there."""
-        return cls.of(
-            file, load_object(file, fix="give a HuggingFace config.json or the folder that holds one")
-        )
+        """The config, with its `text_config` where a multimodal model keeps the language part there, and with
+        the `hf_quant_config.json` beside it.
+        """
+        fix = "give a HuggingFace config.json or the folder that holds one"
+        config = cls.of(file, load_object(file, fix=fix))
+        second = file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")
+        if not file.name.endswith("config.json") or not is_file(second):
+            return config
+        told = cls(second, load_object(second)).required_section("quantization")
+        return config._with_quantisation(told)
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> ConfigFile:
         """The same for values that have been read already."""
         config = cls(file, values)
-        if "num_hidden_layers" not in values and "text_config" in values:
-            return config.required_section("text_config")
-        return config
+        if "num_hidden_layers" in values or "text_config" not in values:
+            return config
+        inner = config.required_section("text_config")
+        for key in _ABOVE[:2]:
+            if config.has(key) and inner.has(key) and config.values[key] != inner.values[key]:
+                raise config.error(key, "contradicts text_config." + key, fix="keep one of the two")
+        above = [key for key in (*_ABOVE, *_BESIDE) if config.has(key) and not inner.has(key)]
+        return cls(
+            file,
+            {**inner.values, **{key: values[key] for key in above}},
+            inner.prefix,
+            {key: (file, key) for key in above},
+        )
+
+    def _with_quantisation(self, told: ConfigFile) -> ConfigFile:
+        """With what the second file says, where this one does not say it."""
+        own = self.section("quantization_config")
+        if own is None:
+            values = {"quant_method": "modelopt", **told.values}
+            place = (told.file, "quantization")
+        else:
+            for key in ("quant_algo", "kv_cache_quant_algo"):
+                if own.has(key) and told.has(key) and own.values[key] != told.values[key]:
+                    problem = f"contradicts {own.file.name}"
+                    raise told.error(key, problem, told.values[key], "keep one of the two")
+            values = {**told.values, **{key: value for key, value in own.values.items() if value is not None}}
+            place = self._place("quantization_config")
+        return ConfigFile(
+            self.file,
+            {**self.values, "quantization_config": values},
+            self.prefix,
+            {**self.elsewhere, "quantization_config": place},
+        )
+
+    def _place(self, key: str) -> tuple[Path, str]:
+        return self.elsewhere.get(key, (self.file, self.prefix + key))
 
     def error(self, key: str, problem: str, value: object = None, fix: str | None = None) -> InputError:
-        return InputError(problem, file=self.file, key=self.prefix + key, value=value, fix=fix)
+        file, name = self._place(key)
+        return InputError(problem, file=file, key=name, value=value, fix=fix)
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -49,22 +103,31 @@ class ConfigFile:
         """The key that is present, or the first."""
         return next((key for key in keys if self.has(key)), keys[0])
 
+    def check_alike(self, *keys: str) -> None:
+        """Refuses names of one thing that say different things."""
+        first = self.key(*keys)
+        for key in keys:
+            if self.has(key) and self.values[key] != self.values[first]:
+                raise self.error(key, f"contradicts {first}", self.values[key], "keep one of the two")
+
     def refuse(self, key: str, problem: str) -> None:
         if self.has(key):
             raise self.error(key, problem, self.values[key], "use another model")
 
-    def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+    def count(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_COUNT) -> int:
         key, value = self._find(keys, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(key, f"must be a whole number of at least {least}", value)
+        if value > most:
+            raise self.error(key, f"must be at most {most}", value)
         return value
 
     def number(self, *keys: str, default: float | None = None) -> float:
         key, value = self._find(keys, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(key, "must be a number", value)
-        if not (math.isfinite(value) and value > 0):
-            raise self.error(key, "must be positive", value)
+        if not 0 < value <= LARGEST_COUNT:  # a NaN is neither
+            raise self.error(key, "is far too large" if value > 0 else "must be positive", value)
         return float(value)
 
     def text(self, *keys: str, default: str | None = None) -> str:
@@ -86,6 +149,13 @@ class ConfigFile:
             raise self.error(key, "must be a list", value)
         return value
 
+    def texts(self, key: str) -> Sequence[str]:
+        """A list of strings; empty when absent."""
+        for item in self.items(key):
+            if not isinstance(item, str):
+                raise self.error(key, "must be a list of strings", item)
+        return self.items(key)
+
     def section(self, key: str) -> ConfigFile | None:
         """A nested mapping, None when absent or empty."""
         return self.required_section(key) if self.values.get(key) else None
@@ -94,7 +164,8 @@ class ConfigFile:
         key, value = self._find((key,), None)
         if not isinstance(value, dict):
             raise self.error(key, "must be an object", value)
-        return ConfigFile(self.file, value, f"{self.prefix}{key}.")
+        file, name = self._place(key)
+        return ConfigFile(file, value, f"{name}.")
 
     def _find(self, keys: Sequence[str], default: Any) -> tuple[str, Any]:
         for key in keys:
@@ -103,3 +174,10 @@ class ConfigFile:
         if default is None:
             raise self.error(keys[0], "missing", fix="use a complete HuggingFace config.json")
         return keys[0], default
+
+
+def names_of(keys: Sequence[str], most: int = 6) -> str:
+    """The first few of some keys, as a note tells them."""
+    told = [key[:60] if key.isprintable() else ascii(key)[1:-1][:60] for key in keys[:most]]
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(told) + more

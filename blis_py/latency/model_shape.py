@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blis_py.files.paths import is_folder
 from blis_py.latency.hf_config import ConfigFile
+from blis_py.latency.model_types import ModelType, understood
 from blis_py.latency.profiles import find_profile, known_names
-
-MXFP4_BYTES = 0.53125
-"""4 bits and one 8-bit scale per 32 weights."""
-NVFP4_BYTES = 0.5625
-"""4 bits and one 8-bit scale per 16 weights."""
+from blis_py.latency.quantisation import Layers, Weights, read_quantisation
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_topk")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
 _SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
+_SHARED_WIDTH = (
+    "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "shared_intermediate_size",
+)
+_WINDOWED = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+_MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,11 @@ class ModelShape:
     max_position_embeddings: int
     """Longest sequence, with RoPE scaling applied."""
     dtype_bytes: int = 2
-    """Bytes per activation, embedding and KV element."""
-    weight_bytes: float = 2.0
-    """Bytes per weight of the linear layers: 2 unquantised, 1 FP8 or INT8, 0.5 for 4 bits."""
+    """Bytes per activation and embedding element."""
+    kv_dtype_bytes: int = 2
+    """Bytes per element of the KV cache."""
+    weights: Weights = field(default_factory=Weights)
+    """Bytes per weight of the linear layers."""
     experts: int = 0
     """Routed experts of a sparse layer; 0 = dense model."""
     experts_per_token: int = 0
@@ -53,15 +59,18 @@ class ModelShape:
     """Width of one routed expert."""
     shared_intermediate: int = 0
     """Width of the shared experts together."""
+    shared_unsaid: bool = False
+    """Whether only the model's type tells of shared experts, and its config does not (Llama 4)."""
     dense_layers: int = 0
     """Layers of a sparse model that are dense all the same (first ones or interleaved)."""
     interleave_step: int = 0
     """`interleave_moe_layer_step` of the config; 0 = absent."""
-    expert_weight_bytes: float = 2.0
-    """Bytes per weight of the routed experts (MXFP4 checkpoints quantise nothing else)."""
     sliding_window: int = 0
     """Attention window of the windowed layers in tokens, 0 = none. Recorded only: time and KV
-    capacity take every layer as full attention, which errs on the safe side."""
+    capacity take every layer as full attention, and a note says so."""
+    windowed_layers: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What is assumed where the config says more than is modelled, or less than is needed."""
 
     @property
     def is_moe(self) -> bool:
@@ -74,7 +83,7 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Keys and values of all layers for one token."""
-        return self.layers * 2 * self.kv_heads * self.head_dim * self.dtype_bytes
+        return self.layers * 2 * self.kv_heads * self.head_dim * self.kv_dtype_bytes
 
     @property
     def attention_parameters(self) -> int:
@@ -107,6 +116,11 @@ class ModelShape:
         return self.vocab * self.hidden
 
     @property
+    def norm_parameters(self) -> int:
+        """Two norms a layer, and the last one."""
+        return (2 * self.layers + 1) * self.hidden
+
+    @property
     def parameters(self) -> int:
         """All weights, without biases."""
         return self._parameters(self.experts)
@@ -117,7 +131,6 @@ class ModelShape:
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: int) -> int:
-        norms = (2 * self.layers + 1) * self.hidden
         dense_layers = self.layers - self.moe_layers
         sparse_layer = experts * self.expert_parameters + self.shared_parameters + self.router_parameters
         return (
@@ -125,7 +138,7 @@ class ModelShape:
             + self.layers * self.attention_parameters
             + dense_layers * self.dense_ffn_parameters
             + self.moe_layers * sparse_layer
-            + norms
+            + self.norm_parameters
         )
 
 
@@ -164,9 +177,8 @@ def known_models() -> list[str]:
 
 
 def _shape(name: str, config: ConfigFile) -> ModelShape:
-    config.refuse("kv_lora_rank", "multi-head latent attention is not modelled")
-    config.refuse("ssm_cfg", "state-space layers are not modelled")
-    layers = config.count("num_hidden_layers")
+    config, model_type, notes = understood(config, name)
+    layers = config.count("num_hidden_layers", most=_MOST_LAYERS)
     hidden = config.count("hidden_size")
     heads = config.count("num_attention_heads")
     kv_heads = config.count("num_key_value_heads", default=heads)
@@ -175,8 +187,15 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     if not config.has("head_dim") and hidden % heads:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
-    weight_bytes, expert_bytes = _quantised_bytes(config, dtype_bytes)
-    window_on = config.flag("use_sliding_window", default=True)
+    sparse = _sparse_layers(config, layers)
+    stored = read_quantisation(config, Layers(layers, sparse, heads, kv_heads, dtype_bytes))
+    limit = _max_positions(config, model_type)
+    window, windowed = _windows(config, model_type, layers, limit)
+    if windowed:
+        notes.append(
+            f"{windowed} of the {layers} layers of {name} attend to {window:,} tokens at most, and are "
+            "priced as if to all: on longer contexts steps come out too slow and fewer requests fit"
+        )
     return ModelShape(
         name=name,
         layers=layers,
@@ -185,17 +204,21 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         kv_heads=kv_heads,
         head_dim=config.count("head_dim", default=hidden // heads),
         vocab=config.count("vocab_size"),
-        tied_embeddings=config.flag("tie_word_embeddings", default=False),
-        max_position_embeddings=_max_positions(config),
+        tied_embeddings=config.flag("tie_word_embeddings", default=model_type.tied_embeddings),
+        max_position_embeddings=limit,
         dtype_bytes=dtype_bytes,
-        weight_bytes=weight_bytes,
-        expert_weight_bytes=expert_bytes,
-        sliding_window=config.count("sliding_window", default=0, least=0) if window_on else 0,
-        **_feed_forward(config, layers),
+        kv_dtype_bytes=stored.kv_dtype_bytes,
+        weights=stored.weights,
+        sliding_window=window if windowed else 0,
+        windowed_layers=windowed,
+        notes=(*notes, *stored.notes),
+        **_feed_forward(config, model_type, layers - len(sparse)),
     )
 
 
-def _feed_forward(config: ConfigFile, layers: int) -> dict[str, int]:
+def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) -> dict[str, Any]:
+    config.check_alike(*_EXPERTS)
+    config.check_alike(*_EXPERTS_PER_TOKEN)
     experts = config.count(*_EXPERTS, default=0, least=0)
     if experts < 2:
         return {"intermediate": config.count("intermediate_size")}
@@ -203,27 +226,69 @@ def _feed_forward(config: ConfigFile, layers: int) -> dict[str, int]:
     if per_token > experts:
         raise config.error(config.key(*_EXPERTS_PER_TOKEN), f"more than the {experts} experts", per_token)
     width = config.count("moe_intermediate_size", "intermediate_size")
-    shared = config.count(*_SHARED_EXPERTS, default=0, least=0) * width
-    step = config.count("interleave_moe_layer_step", default=0, least=0)
+    shared = config.count(*_SHARED_EXPERTS, default=model_type.shared_experts, least=0) * width
     return {
         "intermediate": config.count("intermediate_size_mlp", "intermediate_size", default=width),
         "experts": experts,
         "experts_per_token": per_token,
         "moe_intermediate": width,
-        "shared_intermediate": config.count("shared_expert_intermediate_size", default=shared, least=0),
-        "interleave_step": step,
-        "dense_layers": _dense_layers(config, layers, step),
+        "shared_intermediate": config.count(*_SHARED_WIDTH, default=shared, least=0),
+        "shared_unsaid": model_type.shared_experts > 0,
+        "interleave_step": config.count("interleave_moe_layer_step", default=0, least=0),
+        "dense_layers": dense_layers,
     }
 
 
-def _dense_layers(config: ConfigFile, layers: int, interleave_step: int) -> int:
-    """Dense layers of a sparse model: the first k, those listed, or all but every n-th."""
+def _sparse_layers(config: ConfigFile, layers: int) -> frozenset[int]:
+    """Layers with routed experts: those listed, or all but the first k, those listed as dense, and those
+    between every n-th."""
+    if config.count(*_EXPERTS, default=0, least=0) < 2:
+        return frozenset()
+    if config.has("moe_layers"):
+        return frozenset(_layers_of(config, "moe_layers", layers))
     first = config.count("first_k_dense_replace", default=0, least=0)
     if first > layers:
         raise config.error("first_k_dense_replace", f"more than the {layers} layers", first)
-    listed = len(config.items("mlp_only_layers"))
-    every = interleave_step or config.count("decoder_sparse_step", default=1)
-    return max(first, listed, layers - layers // every)
+    dense = set(_layers_of(config, "mlp_only_layers", layers))
+    every = config.count("interleave_moe_layer_step", default=0, least=0) or config.count(
+        "decoder_sparse_step", default=1
+    )
+    return frozenset(
+        layer for layer in range(first, layers) if layer not in dense and (layer + 1) % every == 0
+    )
+
+
+def _layers_of(config: ConfigFile, key: str, layers: int) -> list[int]:
+    """A list of layers by number."""
+    for layer in config.items(key):
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
+            raise config.error(key, f"must be numbers of the {layers} layers", layer)
+    return list(config.items(key))
+
+
+def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int) -> tuple[int, int]:
+    """(tokens that a windowed layer sees, how many such layers there are). A window as long as the longest
+    sequence is none."""
+    if 0 in config.items("attn_type_list"):
+        raise config.error("attn_type_list", "layers of linear attention are not modelled", 0)
+    kinds = config.texts("layer_types")
+    for kind in kinds:
+        if kind not in _WINDOWED:
+            problem = "layers of this kind are not modelled"
+            raise config.error("layer_types", problem, kind, "use another model")
+    if kinds and len(kinds) != layers:
+        raise config.error("layer_types", f"must name each of the {layers} layers", len(kinds))
+    window = config.count("sliding_window", "attention_chunk_size", default=0, least=0)
+    if not config.flag("use_sliding_window", default=True) or not 0 < window < limit:
+        return window, 0
+    if kinds:
+        return window, sum(_WINDOWED[kind] for kind in kinds)
+    if config.items("no_rope_layers"):
+        return window, sum(map(bool, config.items("no_rope_layers")))
+    every = config.count("sliding_window_pattern", default=model_type.window_every)
+    first = config.count("max_window_layers", default=0, least=0)
+    full = layers // every if every > 1 else min(first, layers)
+    return window, layers - full
 
 
 def _dtype_bytes(config: ConfigFile) -> int:
@@ -234,11 +299,11 @@ def _dtype_bytes(config: ConfigFile) -> int:
     return _DTYPE_BYTES[dtype]
 
 
-def _max_positions(config: ConfigFile) -> int:
+def _max_positions(config: ConfigFile, model_type: ModelType) -> int:
     """vLLM's rule: `factor` stretches the limit, except where the config states the stretched one."""
     limit = config.count("max_position_embeddings")
     rope = config.section("rope_scaling") or config.section("rope_parameters")
-    if rope is None:
+    if rope is None or model_type.stretched:
         return limit
     kind = rope.text("rope_type", "type", default="default")
     if kind in _UNSCALED_ROPE:
@@ -246,49 +311,3 @@ def _max_positions(config: ConfigFile) -> int:
     if kind == "yarn":
         limit = rope.count("original_max_position_embeddings", default=limit)
     return int(limit * rope.number("factor", default=1.0))
-
-
-def _quantised_bytes(config: ConfigFile, dtype_bytes: int) -> tuple[float, float]:
-    """Bytes per weight of (linear layers, routed experts)."""
-    quantisation = config.section("quantization_config")
-    if quantisation is None:
-        return float(dtype_bytes), float(dtype_bytes)
-    method = quantisation.text("quant_method")
-    if method == "mxfp4":
-        return float(dtype_bytes), MXFP4_BYTES
-    size = _method_bytes(quantisation, method)
-    return size, size
-
-
-def _method_bytes(quantisation: ConfigFile, method: str) -> float:
-    if method in ("fp8", "fbgemm_fp8"):
-        return 1.0
-    if method in ("gptq", "awq", "gptq_marlin", "awq_marlin", "auto-round"):
-        return _bits(quantisation, "bits", "w_bit")
-    if method == "bitsandbytes":
-        return 0.5 if quantisation.flag("load_in_4bit", default=False) else 1.0
-    if method == "compressed-tensors":
-        return _compressed_tensors_bytes(quantisation)
-    if method == "modelopt":
-        algorithm = quantisation.text("quant_algo")
-        sizes = {"FP8": 1.0, "NVFP4": NVFP4_BYTES}
-        if algorithm in sizes:
-            return sizes[algorithm]
-        raise quantisation.error("quant_algo", "unknown algorithm", algorithm, "use FP8 or NVFP4")
-    known = "fp8, gptq, awq, bitsandbytes, compressed-tensors, modelopt or mxfp4"
-    raise quantisation.error("quant_method", "unknown quantisation", method, f"use {known}")
-
-
-def _compressed_tensors_bytes(quantisation: ConfigFile) -> float:
-    groups: Mapping[str, Any] = quantisation.values.get("config_groups") or {}
-    if not groups:
-        raise quantisation.error("config_groups", "missing", fix="name the weights' num_bits")
-    group = quantisation.required_section("config_groups").required_section(next(iter(groups)))
-    return _bits(group.required_section("weights"), "num_bits")
-
-
-def _bits(section: ConfigFile, *keys: str) -> float:
-    bits = section.count(*keys)
-    if bits not in (2, 3, 4, 8):
-        raise section.error(section.key(*keys), "unusual number of bits", bits, "use 2, 3, 4 or 8")
-    return bits / 8

@@ -1,4 +1,4 @@
-"""What a latency model has to say about the steps it has priced."""
+"""What is to be known before a result is believed: of the model, and of the steps that were priced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ from dataclasses import dataclass, field
 
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.model_shape import ModelShape
+
+
+def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:
+    """What was assumed where the model's config says more, or less, than is priced.
+
+    Args:
+        gpu: None where the device has no datasheet.
+    """
+    if shape.weights.arithmetic != "fp4" or gpu is None or not gpu.fp4_flops:
+        return shape.notes
+    four_bit = (
+        f"the 4-bit weights of {shape.name} are priced as expanded to 16 bits before they are multiplied: "
+        f"where the engine uses the 4-bit arithmetic of the {gpu.name}, prompts are faster"
+    )
+    return (*shape.notes, four_bit)
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ from blis_py.latency.kernel_profile import (
     weighted_sum,
 )
 from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.quantisation import Weights
 
 _DTYPE = "bfloat16"
 _SMALL_KERNELS = 4
@@ -64,8 +65,10 @@ def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int)
         InputError: a table is missing or damaged, or does not cover the model (its heads, experts or
             TP degree; quantised weights).
     """
-    if shape.weight_bytes != 2 or shape.expert_weight_bytes != 2:
+    if shape.weights != Weights():
         raise InputError("holds 16-bit weights only", file=folder, fix="use --latency-model roofline")
+    if shape.kv_dtype_bytes != 2:
+        raise InputError("read for a 16-bit KV cache only", file=folder, fix="use --latency-model roofline")
     gemm = _gemm(folder, gpu)
     parts = _projections(shape, gpu, tp, gemm)
     if shape.moe_layers:

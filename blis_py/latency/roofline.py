@@ -14,9 +14,9 @@ efficiency, L layers, T tokens, D decode sequences with contexts S, B sequences:
                   per step + per sequence                                host
 
 pairs counts causal query-key pairs, so a chunk pays for what it attends to and not for the whole prompt.
-Weights of one byte use the FP8 peak where there is one; 4-bit weights are read as such and multiplied
-in 16 bits. Windowed attention layers are priced as full ones. Efficiencies and overheads stand in the
-`roofline` section of the GPU's profile, which says where they come from.
+FP8 and INT8 weights use the peak of their format where the GPU has one; 4-bit weights are read as such and
+multiplied in 16 bits. Windowed attention layers are priced as full ones. Efficiencies and overheads stand
+in the `roofline` section of the GPU's profile, which says where they come from.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class Roofline(LineModel):
         ns = self._token_cache.get(tokens)
         if ns is None:
             shape, gpu = self._shape, self._gpu
-            dense_peak, expert_peak = map(self._gemm_peak, (shape.weight_bytes, shape.expert_weight_bytes))
-            ns = self._larger(work.projections(shape, self._tp, tokens), dense_peak)
+            weights = shape.weights
+            ns = self._larger(work.projections(shape, self._tp, tokens), self._gemm_peak(weights.attention))
             ns = shape.layers * (ns + self._all_reduce_ns(tokens))
             ns += work.elementwise_bytes(shape, self._tp, tokens) / self._bytes_per_ns
-            dense_ns = self._larger(work.dense_ffn(shape, self._tp, tokens), dense_peak)
+            dense_ns = self._larger(work.dense_ffn(shape, self._tp, tokens), self._gemm_peak(weights.dense))
             ns += (shape.layers - shape.moe_layers) * dense_ns
             if shape.moe_layers:
-                sparse_ns = self._larger(work.sparse_ffn(shape, self._tp, tokens), expert_peak)
-                ns += shape.moe_layers * sparse_ns
+                sparse = work.sparse_ffn(shape, self._tp, tokens)
+                ns += shape.moe_layers * self._larger(sparse, self._gemm_peak(weights.experts))
             ns += shape.layers * gpu.layer_overhead_ns + gpu.step_overhead_ns + 0.5
             self._token_cache[tokens] = ns
         return ns
@@ -81,8 +81,8 @@ class Roofline(LineModel):
 
     def _gemm_peak(self, weight_bytes: float) -> float:
         """FLOPs per ns of a matrix product with weights of this size."""
-        fp8 = weight_bytes == 1.0 and self._gpu.fp8_flops
-        return self._gpu.fp8_flops * self._gpu.fp8_gemm_efficiency / 1e9 if fp8 else self._flops16_per_ns
+        peak = self._gpu.narrow_flops(self._shape.weights.format_of(weight_bytes))
+        return peak * self._gpu.fp8_gemm_efficiency / 1e9 if peak else self._flops16_per_ns
 
     def _all_reduce_ns(self, tokens: int) -> float:
         tp, gpu = self._tp, self._gpu
@@ -96,7 +96,8 @@ class Roofline(LineModel):
     def _rows_ns(self, rows: int) -> float:
         ns = self._row_cache.get(rows)
         if ns is None:
-            ns = self._larger(work.head(self._shape, self._tp, rows), self._flops16_per_ns)
+            peak = self._gemm_peak(self._shape.weights.head)
+            ns = self._larger(work.head(self._shape, self._tp, rows), peak)
             ns += work.sampling_bytes(self._shape, rows) / self._bytes_per_ns
             self._row_cache[rows] = ns
         return ns

@@ -20,8 +20,8 @@ A mixed batch is one attention launch, in which an unpacked kernel gives a decod
 rows by 128 keys, the last one as good as empty; FlashAttention 3 and FlashInfer pack the query heads of a
 KV head into the tile instead.
 
-FP8 products count with the FP8 peak, scaled by the profile's ratio of FP8 to 16-bit efficiency: the
-measurements are all of 16-bit weights. Windowed attention layers are priced as full ones.
+FP8 and INT8 products count with the peak of their format, scaled by the profile's ratio of FP8 to 16-bit
+efficiency: the measurements are all of 16-bit weights. Windowed attention layers are priced as full ones.
 """
 
 from __future__ import annotations
@@ -167,17 +167,18 @@ class Basis:
     def products(self, tokens: int) -> list[Product]:
         """Projections and feed-forward layers."""
         shape, tp = self.shape, self._tp
-        groups = [self._product(shape.layers, work.projections(shape, tp, tokens), shape.weight_bytes)]
+        weights = shape.weights
+        groups = [self._product(shape.layers, work.projections(shape, tp, tokens), weights.attention)]
         dense_layers = shape.layers - shape.moe_layers
         if dense_layers:
-            groups.append(self._product(dense_layers, work.dense_ffn(shape, tp, tokens), shape.weight_bytes))
+            groups.append(self._product(dense_layers, work.dense_ffn(shape, tp, tokens), weights.dense))
         if shape.moe_layers:
             sparse = work.sparse_ffn(shape, tp, tokens)
-            groups.append(self._product(shape.moe_layers, sparse, shape.expert_weight_bytes))
+            groups.append(self._product(shape.moe_layers, sparse, weights.experts))
         return groups
 
     def head(self, rows: int) -> Product:
-        return self._product(1, work.head(self.shape, self._tp, rows), 2.0)
+        return self._product(1, work.head(self.shape, self._tp, rows), self.shape.weights.head)
 
     def elementwise_ns(self, tokens: int) -> float:
         return work.elementwise_bytes(self.shape, self._tp, tokens) / self._bytes_per_ns
@@ -192,8 +193,9 @@ class Basis:
 
     def _product(self, count: int, group: Work, weight_bytes: float) -> Product:
         flops_per_ns, gpu = self._flops_per_ns, self._gpu
-        if weight_bytes == 1.0 and gpu.fp8_flops:
-            flops_per_ns = gpu.fp8_flops / 1e9 * gpu.fp8_gemm_efficiency / gpu.gemm_efficiency
+        peak = gpu.narrow_flops(self.shape.weights.format_of(weight_bytes))
+        if peak:
+            flops_per_ns = peak / 1e9 * gpu.fp8_gemm_efficiency / gpu.gemm_efficiency
         return count * group.flops / flops_per_ns, count * group.moved_bytes / self._bytes_per_ns
 
 

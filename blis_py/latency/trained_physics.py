@@ -1,14 +1,14 @@
 """The published step-time formula and coefficients of BLIS, in its own microseconds.
 
 Symbols: L layers, d hidden size, H heads, K KV heads, h = floor(d/H), dKV = K*h, I intermediate size,
-w bytes per weight, bpp bytes per activation, F peak FLOP/us, BW bytes/us. Per step, sums over the
-sequences that compute something: P prefill tokens, A = sum of 4*(H/tp)*h*T*(prompt + T/2), D decode
-sequences, S their contexts, B sequences.
+w bytes per weight, c bytes per element of the KV cache, bpp bytes per activation, F peak FLOP/us, BW
+bytes/us. Per step, sums over the sequences that compute something: P prefill tokens, A = sum of
+4*(H/tp)*h*T*(prompt + T/2), D decode sequences, S their contexts, B sequences.
 
     T_pc = (L*2*P*d*(2d + 2dKV)/tp + L*A + FFN(P)) / F             prefill compute
-    T_pk = L*2*(dKV/tp)*P*2 / BW                                   prefill KV written
+    T_pk = L*2*(dKV/tp)*P*c / BW                                   prefill KV written
     T_dc = (L*2*D*d*(2d + 2dKV)/tp + L*4*(H/tp)*h*S + FFN(D)) / F  decode compute
-    T_dk = L*2*(dKV/tp)*2*(S + D) / BW                             decode KV read and written
+    T_dk = L*2*(dKV/tp)*c*(S + D) / BW                             decode KV read and written
     T_w  = weights of a rank / BW                                  weights, read once
     T_tp = (L + n_dense + n_moe)*(P + D)*d*bpp*2*((tp-1)/tp) / BW  all-reduce
     step = b1a*T_pc + b1b*T_pk + b2a*T_dc + b2b*T_dk + b3*T_w + b4*T_tp
@@ -16,8 +16,10 @@ sequences, S their contexts, B sequences.
 
 in us, truncated to a whole microsecond, at least 1. FFN(x) = x*6*d*(n_moe*k*I_moe + n_moe*I_shared +
 n_dense*I_dense)/tp. The coefficients were fitted with exactly these definitions, so they are kept where
-our own roofline counts better: the prompt instead of the progress in A, d/H for the head size, the
-16-bit KV cache, HBM bandwidth for the all-reduce, every layer of a non-interleaved MoE model sparse.
+our own roofline counts better: the prompt instead of the progress in A, d/H for the head size, HBM
+bandwidth for the all-reduce; every layer of a MoE model sparse or, where the config interleaves them with
+step s, every (s+1)-th; no shared experts unless the config mentions them (Llama 4's does not). Only w, of
+which BLIS has one, and c, which it takes as 2, are those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -169,15 +171,18 @@ def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
     n_moe, n_dense = _layer_kinds(shape)
 
     attention = layers * d * (2 * d + 2 * d_kv)
-    dense = 3 * d * (n_moe * shape.shared_intermediate + n_dense * shape.intermediate)
+    shared = 0 if shape.shared_unsaid else 3 * d * n_moe * shape.shared_intermediate
+    dense = 3 * d * n_dense * shape.intermediate
     expert = 3 * d * n_moe * shape.moe_intermediate
-    used = max(1, shape.experts_per_token)
-    stored = (attention + dense) * shape.weight_bytes + shape.experts * expert * shape.expert_weight_bytes
+    used, w = max(1, shape.experts_per_token), shape.weights
+    stored = (
+        attention * w.attention + dense * w.dense + shared * w.shared + shape.experts * expert * w.experts
+    )
     reduced = layers + n_dense + n_moe
     return _Terms(
-        gemm_us=2 * (attention + dense + used * expert) / tp / flops,
+        gemm_us=2 * (attention + dense + shared + used * expert) / tp / flops,
         pair_us=layers * 4 * (shape.heads / tp) * head / flops,
-        kv_us=layers * 2 * (d_kv / tp) * 2 / bandwidth,
+        kv_us=layers * 2 * (d_kv / tp) * shape.kv_dtype_bytes / bandwidth,
         weights_us=stored / tp / bandwidth,
         reduce_us=reduced * d * shape.dtype_bytes * 2 * ((tp - 1) / tp) / bandwidth,
         interleaved_layers=n_moe if shape.interleave_step else 0,
@@ -198,7 +203,8 @@ def _coefficients(key: str, values: Sequence[float], count: tuple[int, int], lar
 
 
 def _peak_flops(shape: ModelShape, gpu: GpuSpec) -> float:
-    if shape.weight_bytes == 1.0 and gpu.fp8_flops:
+    ffn = shape.weights.experts if shape.is_moe else shape.weights.dense
+    if gpu.fp8_flops and shape.weights.format_of(ffn) in ("fp8", "int8"):
         return _PUBLISHED_FP8_FLOPS.get(gpu.name, gpu.fp8_flops)
     return gpu.fp16_flops
 

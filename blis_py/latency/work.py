@@ -1,7 +1,7 @@
 """What a step has to compute and to move, from the architecture alone: FLOPs and bytes of one rank.
 
 Per layer, with d hidden size, H and K heads per rank of size h, I width per rank, b bytes per activation,
-w bytes per weight; T tokens, R emitted rows:
+w bytes per weight of that kind; T tokens, R emitted rows:
 
     projections   2*T*W_a FLOPs, w*W_a + b*T*(2d + (2H + 2K)*h) bytes        W_a = 2*d*(H + K)*h
     dense FFN     2*T*W_f, w*W_f + b*T*(2d + 3I)                             W_f = 3*d*I
@@ -15,7 +15,7 @@ w bytes per weight; T tokens, R emitted rows:
 and per step, over all layers where that matters:
 
     elementwise   (L*8*d + 3*I of every layer, k-fold in sparse ones)*b*T    norms, activation function
-    LM head       2*R*W_v, b*W_v + b*R*(d + V)                               W_v = V*d, 16 bit
+    LM head       2*R*W_v, w*W_v + b*R*(d + V)                               W_v = V*d
     sampling      6*R*V                                                      logits to 32 bits, top-1
 """
 
@@ -39,14 +39,15 @@ def projections(shape: ModelShape, tp: int, tokens: int) -> Work:
     heads, kv_heads = shape.heads / tp, kv_heads_per_rank(shape, tp)
     weights = 2 * shape.hidden * (heads + kv_heads) * shape.head_dim
     activations = tokens * (2 * shape.hidden + 2 * (heads + kv_heads) * shape.head_dim)
-    return Work(2 * tokens * weights, weights * shape.weight_bytes + activations * shape.dtype_bytes)
+    moved = weights * shape.weights.attention + activations * shape.dtype_bytes
+    return Work(2 * tokens * weights, moved)
 
 
 def dense_ffn(shape: ModelShape, tp: int, tokens: int) -> Work:
     """The feed-forward of one dense layer."""
     weights = shape.dense_ffn_parameters / tp
     activations = tokens * (2 * shape.hidden + 3 * shape.intermediate / tp)
-    return Work(2 * tokens * weights, weights * shape.weight_bytes + activations * shape.dtype_bytes)
+    return Work(2 * tokens * weights, weights * shape.weights.dense + activations * shape.dtype_bytes)
 
 
 def sparse_ffn(shape: ModelShape, tp: int, tokens: int) -> Work:
@@ -56,7 +57,7 @@ def sparse_ffn(shape: ModelShape, tp: int, tokens: int) -> Work:
     expert, shared = shape.expert_parameters / tp, shape.shared_parameters / tp
     router = shape.router_parameters
     activations = tokens * (2 * (used + (1 if shared else 0)) * shape.hidden + 3 * active_width(shape) / tp)
-    moved = distinct * expert * shape.expert_weight_bytes + shared * shape.weight_bytes
+    moved = distinct * expert * shape.weights.experts + shared * shape.weights.shared
     moved += (router + activations) * shape.dtype_bytes
     return Work(2 * tokens * (used * expert + shared + router), moved)
 
@@ -79,7 +80,8 @@ def head(shape: ModelShape, tp: int, rows: int) -> Work:
     if not rows:
         return Work(0.0, 0.0)
     weights = shape.embedding_parameters / tp
-    return Work(2 * rows * weights, (weights + rows * (shape.hidden + shape.vocab / tp)) * shape.dtype_bytes)
+    activations = rows * (shape.hidden + shape.vocab / tp)
+    return Work(2 * rows * weights, weights * shape.weights.head + activations * shape.dtype_bytes)
 
 
 def sampling_bytes(shape: ModelShape, rows: int) -> int:
@@ -106,4 +108,4 @@ def pair_flops(shape: ModelShape, tp: int) -> float:
 
 def kv_token_bytes(shape: ModelShape, tp: int) -> int:
     """Keys and values of all layers for one token."""
-    return shape.layers * 2 * kv_heads_per_rank(shape, tp) * shape.head_dim * shape.dtype_bytes
+    return shape.layers * 2 * kv_heads_per_rank(shape, tp) * shape.head_dim * shape.kv_dtype_bytes

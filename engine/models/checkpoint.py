@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -67,7 +67,17 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise InputError("no weight_map can be read", file=index, value=str(error), fix=_COMPLETE) from None
     if not isinstance(names, dict):
         raise InputError("must map tensors to files", file=index, key="weight_map", fix=_COMPLETE)
+    for tensor, name in names.items():
+        if not isinstance(name, str) or not _is_below(name):
+            problem = "must be a file in the folder of the checkpoint"
+            raise InputError(problem, file=index, key=f"weight_map.{tensor}", value=name, fix=_COMPLETE)
     return names
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name leads to a file of this folder, by its letters: hubs keep links to files elsewhere."""
+    path = PurePath(name)
+    return bool(path.parts) and "\0" not in name and not path.anchor and ".." not in path.parts
 
 
 def _check_names(

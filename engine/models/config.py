@@ -125,7 +125,7 @@ def find_config(model: Path | str) -> Path:
 
 
 def _architecture(config: ConfigFile) -> str:
-    names = config.items("architectures")
+    names = config.texts("architectures")
     if not names:
         raise config.error("architectures", "missing", fix="use a complete HuggingFace config.json")
     if names[0] not in ARCHITECTURES:
@@ -135,10 +135,12 @@ def _architecture(config: ConfigFile) -> str:
 
 
 def _refuse_unsupported(config: ConfigFile) -> None:
-    if config.has("quantization_config"):
-        method = config.required_section("quantization_config").values.get("quant_method")
+    key = config.key("quantization_config", "compression_config")
+    quantisation = config.section(key)
+    if quantisation is not None:
+        method = quantisation.values.get("quant_method")
         fix = "use the unquantised checkpoint (bfloat16, float16 or float32)"
-        raise config.error("quantization_config", "quantised weights are not supported", method, fix)
+        raise config.error(key, "quantised weights are not supported", method, fix)
     activation = config.text("hidden_act", default="silu")
     if activation != "silu":
         raise config.error("hidden_act", "activation not supported", activation, "use a model with silu")

@@ -201,9 +201,8 @@ def test_what_cannot_be_fitted_is_refused(samples: StepSamples, message: str) ->
 
 
 def test_experts_that_were_counted_tell_how_skewed_the_routing_is() -> None:
-    from dataclasses import asdict
-
     from blis_py.latency.fitted import expected_experts
+    from blis_py.latency.fitted_shape import facts_of
     from blis_py.latency.model_shape import load_model
 
     shape = replace(load_model("mixtral-8x7b"), experts=64, experts_per_token=4)
@@ -212,7 +211,7 @@ def test_experts_that_were_counted_tell_how_skewed_the_routing_is() -> None:
         tokens = c["prefill_tokens"] + c["decode_seqs"]
         return STEP + 1e4 * np.array([expected_experts(shape, int(t), 40.0) for t in tokens])
 
-    samples = made_up(price=price, model_config=asdict(shape))
+    samples = made_up(price=price, model_config=facts_of(shape))
     tokens = samples["prefill_tokens"] + samples["decode_seqs"]
     counted = [round(expected_experts(shape, int(t), 40.0)) for t in tokens]
     samples.table["active_experts"] = np.array(counted)

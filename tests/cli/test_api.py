@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import blis_py as blis
+from blis_py import data
 from blis_py.config import as_dict, dump, load_config
 
 
@@ -21,8 +23,6 @@ def test_build_run_records_in_three_lines() -> None:
 
 
 def test_run_and_the_command_line_give_the_same_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
     from blis_py.cli import main
 
     main(["run", "--model", "qwen3-14b", "--num-requests", "9", "--workload", "chatbot", "--rate", "3"])
@@ -54,6 +54,20 @@ def test_an_unknown_setting_is_an_error_with_a_suggestion() -> None:
         blis.build(model="qwen3-14b", latency={"modle": "roofline"})
     with pytest.raises(blis.InputError, match="does not fit"):
         blis.build(model="llama-3.1-70b", gpu="h100")
+
+
+def test_what_is_assumed_of_a_model_is_among_the_notes(tmp_path: Path) -> None:
+    hopper = blis.build(model="gpt-oss-120b", gpu="h100", num_requests=1)
+    assert "18 of the 36 layers of gpt-oss-120b attend to 128 tokens at most" in hopper.notes[0]
+    assert not any("4-bit" in note for note in hopper.notes)  # there they are expanded to 16 bits, as priced
+    blackwell = blis.build(model="gpt-oss-120b", gpu="b200", num_requests=1)
+    assert any("the 4-bit weights of gpt-oss-120b are priced as expanded" in note for note in blackwell.notes)
+    plain = blis.build(model="llama-3.1-8b", gpu="b200", num_requests=1)
+    assert plain.notes == ()
+    config = json.loads((data.root("profiles") / "models" / "qwen3-14b.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen9"}))
+    unknown = blis.run(model_config=str(tmp_path), num_requests=1)
+    assert any("the model_type 'qwen9'" in note for note in unknown.notes)
 
 
 def test_dump_and_load_are_inverse(tmp_path: Path) -> None:

@@ -126,3 +126,14 @@ def test_recorded_steps_of_a_jump_and_single_ones_agree_where_both_have_a_row() 
             continue
         rows = last_of if name in ("end_ns", "kv_blocks") else first_of
         assert (jumps[name] == steps[name][rows]).all(), name
+
+
+def test_a_deadline_ends_a_jump_though_the_order_of_the_queue_changes_later() -> None:
+    """The second one gives up at 200 us and leaves its place; the third will have waited too long at 600."""
+    config = SchedulerConfig(
+        num_kv_blocks=40, max_model_len=4096, max_num_seqs=2, scheduler="sjf", sjf_aging_ms=0.6
+    )
+    run = Run([Row(0, 1, 90, 90), Row(0, 1, 90, 90, patience_us=200), Row(0, 9, 5, 5)], config)
+    record = run.record()
+    assert record.scheduled_ns.tolist() == [0, 0, 200_000]
+    assert differences(record, run.record(single_step=True)) == []

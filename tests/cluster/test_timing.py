@@ -74,6 +74,22 @@ def test_a_horizon_leaves_those_who_wait_queued_and_later_arrivals_out() -> None
     assert record.outcome.tolist() == [Outcome.RUNNING, Outcome.QUEUED]
 
 
+def test_who_was_thrown_out_and_waits_at_the_horizon_keeps_what_it_had_emitted() -> None:
+    tight = SchedulerConfig(num_kv_blocks=4, max_model_len=1000, block_size=4, enable_prefix_caching=False)
+    record = serve([Row(0, 4, 9, 9), Row(0, 4, 9, 9)], tight, horizon_ns=75 * US)
+    assert record.outcome.tolist() == [Outcome.RUNNING, Outcome.QUEUED]
+    assert record.preemptions.tolist() == [0, 1]
+    assert record.emitted_tokens.tolist() == [7, 5]
+    assert record.scheduled_ns.tolist() == [0, 0]
+    assert record.last_token_ns.tolist() == [70 * US, 50 * US]
+
+
+def test_recorded_steps_tell_the_longest_context() -> None:
+    runs = serve([Row(0, 6, 3, 3), Row(10, 4, 9, 9)], record_steps=True).instances[0].runs
+    assert runs is not None
+    assert runs["max_context"][:4].tolist() == [0, 6, 7, 5]
+
+
 def test_admission_and_routing_delays_come_before_the_front_end_and_the_queue() -> None:
     frontend = FrontendDelays(before_enqueue_ns=7 * US, per_token_ns=2 * US, at_end_ns=5 * US)
     record = serve(

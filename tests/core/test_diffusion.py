@@ -214,6 +214,20 @@ def test_without_reuse_an_unfinished_block_takes_slot_and_pages_anew_every_round
     assert asked.rounds_per_block == [20]
 
 
+def test_without_reuse_a_page_that_holds_a_committed_block_is_kept_all_the_same() -> None:
+    driver = Driver(scheduler(reuse_in_place=False, block_size=64), {"r": (1, 20)})
+    asked = request("r", output=64)
+    driver.scheduler.add(asked)
+    assert [commit.emitted_tokens for commit in driver.step() or ()] == [32]
+    page = list(asked.block_table)
+    assert len(page) == driver.scheduler.blocks_in_use() == 1
+    for _ in range(19):
+        assert driver.step() == []
+        assert (asked.slot, asked.block_table, driver.scheduler.blocks_in_use()) == (NO_SLOT, page, 1)
+    driver.drain()
+    assert asked.rounds_per_block == [1, 20]
+
+
 def test_a_batch_yields_only_to_somebody_who_could_come_in() -> None:
     core = scheduler(max_num_seqs=2, num_kv_blocks=4)
     core.add(request("a", prompt=40))

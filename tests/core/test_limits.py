@@ -37,6 +37,11 @@ def test_a_request_that_needs_more_blocks_than_exist_is_refused() -> None:
     # 40 tokens fit; the last token emitted is never stored.
     assert scheduler.add(Request("A", 0, 30, 11, 11)) is None
     assert scheduler.add(Request("B", 0, 30, 12, 12)) == "needs 11 KV blocks, the pool has 10"
+    assert scheduler.add(Request("C", 0, 30, 15, 15)) == "needs 11 KV blocks, the pool has 10"
+    assert scheduler.add(Request("D", 0, 30, 16, 16)) == "needs 12 KV blocks, the pool has 10"
+    exact = Scheduler(config(max_model_len=45))
+    assert exact.add(Request("C", 0, 30, 15, 15)) == "needs 11 KV blocks, the pool has 10"
+    assert exact.add(Request("D", 0, 30, 16, 16)) == "needs 46 tokens, max_model_len is 45"
 
 
 def test_the_largest_request_that_is_not_refused_runs_to_its_end() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from side_by_side import Arrival, SideBySide, cases, radix_cases
@@ -66,4 +69,46 @@ def test_prefill_first_under_pressure_is_planned_as_the_naive_scheduler_does() -
         Arrival(arrival_ns=10 * i, prompt_tokens=3 + i % 5, output_tokens=6, priority=(5, 0, 1)[i % 3])
         for i in range(8)
     ]
+    SideBySide(config).run(workload)
+
+
+def prefill_first(blocks: int, **settings: Any) -> SchedulerConfig:
+    return SchedulerConfig(num_kv_blocks=blocks, max_model_len=1000, batch_former="prefill-first", **settings)
+
+
+def arriving(*requests: tuple[int, int], urgency: tuple[int, ...] = ()) -> list[Arrival]:
+    """(prompt, output) of requests that come together."""
+    return [
+        Arrival(0, prompt, output, priority=urgency[i] if urgency else 1)
+        for i, (prompt, output) in enumerate(requests)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "workload"),
+    [
+        pytest.param(
+            prefill_first(
+                5, block_size=2, max_num_batched_tokens=5, long_prefill_token_threshold=3, max_num_seqs=3
+            ),
+            arriving((1, 1), (1, 1), (7, 1), (1, 2), (2, 1)),
+            id="a decode behind a prompt that goes on in chunks",
+        ),
+        pytest.param(
+            prefill_first(
+                4, block_size=1, max_num_seqs=3, max_num_batched_tokens=3, preemption_policy="priority"
+            ),
+            arriving((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (1, 2), (1, 1), urgency=(0, 0, 0, 0, 1, 0, 0)),
+            id="a decode gives way, and those admitted after it stay",
+        ),
+        pytest.param(
+            prefill_first(7, block_size=1, preemption_policy="priority"),
+            [Arrival(0, 1, 5), Arrival(10, 2, 1, priority=5), Arrival(10, 2, 1), Arrival(10, 2, 1)],
+            id="a prompt gives way with those admitted after it, who keep their order",
+        ),
+    ],
+)
+def test_corners_of_prefill_first_are_planned_as_the_naive_scheduler_does(
+    config: SchedulerConfig, workload: list[Arrival]
+) -> None:
     SideBySide(config).run(workload)

@@ -11,6 +11,7 @@ from blis_py.errors import InputError
 from blis_py.latency.capacity import default_max_model_len, kv_capacity, kv_heads_per_rank
 from blis_py.latency.hardware import GIB, load_gpu
 from blis_py.latency.model_shape import load_model
+from blis_py.latency.quantisation import Weights
 
 
 def blocks(model: str, gpu: str, tp: int = 1, **options: float) -> int:
@@ -30,6 +31,13 @@ def test_the_parts_add_up_to_the_usable_memory() -> None:
     assert capacity.block_bytes == 16 * 163_840
     assert capacity.blocks == capacity.kv_bytes // capacity.block_bytes
     assert capacity.tokens == 15_909 * 16
+
+
+def test_embeddings_that_are_tied_are_counted_once() -> None:
+    tied = load_model("qwen3-0.6b")
+    untied = replace(tied, tied_embeddings=False)
+    sizes = [kv_capacity(shape, load_gpu("H100")).weight_bytes for shape in (tied, untied)]
+    assert sizes == [2 * tied.parameters, 2 * tied.parameters + 2 * 151_936 * 1024]
 
 
 def test_the_description_is_one_line_that_starts_with_the_result() -> None:
@@ -85,8 +93,9 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would_help() -> None:
     with pytest.raises(InputError) as error:
         blocks("llama-3.1-70b", "H100")
     assert "does not fit on H100 at TP1" in str(error.value)
+    assert "each GPU needs 137.1 GiB before any KV, 72.0 GiB are usable" in str(error.value)  # 131.4 + 5.65
     assert "try --tp 2 or" in str(error.value)
-    assert "FP8 weights" in str(error.value)
+    assert "a checkpoint with 4-bit weights" in str(error.value)  # in FP8 they are 67.7 GiB
 
 
 def test_every_suggestion_fits() -> None:
@@ -99,7 +108,7 @@ def test_every_suggestion_fits() -> None:
     assert "FP8 weights" in message
     assert kv_capacity(shape, gpu, tp, gpu_memory_utilization=0.6).tokens >= 2048
     assert kv_capacity(shape, gpu, gpu_memory_utilization=fraction).tokens >= 2048
-    fp8 = replace(shape, weight_bytes=1.0, expert_weight_bytes=1.0)
+    fp8 = replace(shape, weights=Weights.of(1.0))
     assert kv_capacity(fp8, gpu, gpu_memory_utilization=0.6).tokens >= 2048
 
 
@@ -108,6 +117,8 @@ def test_every_suggestion_fits() -> None:
     [
         ({"tp": 3}, r"--tp: does not divide .* use one of 1, 2, 4, 8"),
         ({"tp": 0}, "--tp: must be at least 1"),
+        ({"tp": 5}, r"--tp: does not divide the 40 heads and 8 KV heads"),
+        ({"tp": 16}, r"--tp: does not divide the 40 heads and 8 KV heads"),
         ({"gpu_memory_utilization": 90}, "--gpu-memory-utilization: not a fraction"),
         ({"gpu_memory_utilization": 0}, "--gpu-memory-utilization: not a fraction"),
         ({"block_size": 0}, "--block-size: must be at least 1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from latency_cases import fitted_profile
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.fitted_profile import Accuracy, profile_path, read_profile, write_profile
-from blis_py.latency.fitted_shape import shape_of
+from blis_py.latency.fitted_shape import facts_of, shape_of
 from blis_py.latency.model_shape import load_model
 
 META = {"device": "cpu", "device_kind": "cpu", "model": "somewhere/tiny", "graph_buckets": [1, 2]}
@@ -112,15 +112,25 @@ def test_the_model_stands_in_the_profile(as_shape: bool) -> None:
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
     }
-    meta = {"model": "Qwen/qwen3-14b", "model_config": asdict(shape) if as_shape else config}
+    meta = {"model": "Qwen/qwen3-14b", "model_config": facts_of(shape) if as_shape else config}
     assert shape_of(meta) == shape
     assert shape_of({"model": "x"}) is None
     with pytest.raises(InputError, match="model_config: must be a mapping"):
         shape_of({"model_config": 3})
 
 
+def test_a_quantised_shape_comes_back_from_a_profile_as_it_went_in() -> None:
+    shape = load_model("gpt-oss-120b")
+    text = yaml.safe_dump(facts_of(shape))
+    assert shape_of({"model": "gpt-oss-120b", "model_config": yaml.safe_load(text)}) == shape
+    with pytest.raises(InputError, match=r"model_config\.weight_bytes: unknown key"):
+        shape_of({"model_config": {**facts_of(shape), "weight_bytes": 1.0}})
+
+
 def test_a_profile_of_another_model_is_refused() -> None:
-    profile = replace(fitted_profile(), meta={"model": "a", "model_config": asdict(load_model("qwen3-14b"))})
+    profile = replace(
+        fitted_profile(), meta={"model": "a", "model_config": facts_of(load_model("qwen3-14b"))}
+    )
     with pytest.raises(
         InputError, match=r"was measured on qwen3-14b \(layers 40\), not on qwen3-8b \(layers 36\)"
     ):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from model_configs import config
 
 from blis_py import data
 from blis_py.errors import InputError
@@ -85,18 +86,23 @@ def test_the_first_layer_of_llada_is_dense() -> None:
     assert (shape.moe_layers, shape.dense_layers, shape.shared_intermediate) == (19, 1, 512)
 
 
-def test_a_switched_off_sliding_window_is_none() -> None:
-    assert load_model("qwen2.5-7b").sliding_window == 0
-    assert load_model("gpt-oss-120b").sliding_window == 128
+def test_sparse_layers_are_those_neither_listed_as_dense_nor_skipped_by_the_step(tmp_path: Path) -> None:
+    moe = {"num_hidden_layers": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    assert load_model("mine", config(tmp_path, "qwen3-30b-a3b", **moe)).moe_layers == 3  # 1, 5 and 7
+    listed = config(tmp_path, "qwen3-30b-a3b", num_hidden_layers=8, mlp_only_layers=[0, 7])
+    assert load_model("mine", listed).moe_layers == 6
 
 
-def config(tmp_path: Path, base: str = "qwen3-14b", **changes: Any) -> Path:
-    """A bundled config with some keys replaced; `...` removes the key."""
-    values = json.loads((data.root("profiles") / "models" / f"{base}.json").read_text())
-    values.update(changes)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
-    return path
+@pytest.mark.parametrize(("experts", "sparse_layers"), [(1, 0), (2, 32), (3, 32)])
+def test_two_experts_make_a_model_sparse(tmp_path: Path, experts: int, sparse_layers: int) -> None:
+    path = config(tmp_path, "mixtral-8x7b", num_local_experts=experts, num_experts_per_tok=min(experts, 2))
+    shape = load_model("mine", path)
+    assert (shape.is_moe, shape.moe_layers) == (sparse_layers > 0, sparse_layers)
+    assert shape.parameters == shape.active_parameters + 32 * max(experts - 2, 0) * shape.expert_parameters
+
+
+def test_a_model_whose_first_layers_are_all_dense_has_no_sparse_ones(tmp_path: Path) -> None:
+    assert load_model("mine", config(tmp_path, "llada2.0-mini", first_k_dense_replace=20)).moe_layers == 0
 
 
 def test_a_config_of_ones_own_is_read_from_file_or_folder(tmp_path: Path) -> None:
@@ -117,6 +123,7 @@ def test_the_language_part_of_a_multimodal_config_is_used(tmp_path: Path) -> Non
         (None, 40_960),
         ({"rope_type": "llama3", "factor": 8.0}, 40_960),
         ({"type": "linear", "factor": 2.0}, 81_920),
+        ({"type": "linear", "factor": 2.0, "original_max_position_embeddings": 1000}, 81_920),
         ({"rope_type": "dynamic", "factor": 2}, 81_920),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
         ({"rope_type": "yarn", "factor": 4.0}, 163_840),
@@ -126,33 +133,8 @@ def test_rope_scaling_stretches_the_length_limit(
     tmp_path: Path, rope: dict[str, Any] | None, limit: int
 ) -> None:
     assert load_model("mine", config(tmp_path, rope_scaling=rope)).max_position_embeddings == limit
-
-
-@pytest.mark.parametrize(
-    ("quantisation", "size"),
-    [
-        ({"quant_method": "fp8"}, 1.0),
-        ({"quant_method": "gptq", "bits": 4}, 0.5),
-        ({"quant_method": "awq", "bits": 8}, 1.0),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0.5),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 0.5625),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 8}}},
-            },
-            1.0,
-        ),
-    ],
-)
-def test_quantised_weights_are_smaller(tmp_path: Path, quantisation: dict[str, Any], size: float) -> None:
-    shape = load_model("mine", config(tmp_path, quantization_config=quantisation))
-    assert (shape.weight_bytes, shape.expert_weight_bytes, shape.dtype_bytes) == (size, size, 2)
-
-
-def test_mxfp4_quantises_the_experts_only() -> None:
-    shape = load_model("gpt-oss-120b")
-    assert (shape.weight_bytes, shape.expert_weight_bytes) == (2.0, 0.53125)
+    newer = config(tmp_path, rope_scaling=..., rope_parameters=rope)
+    assert load_model("mine", newer).max_position_embeddings == limit
 
 
 @pytest.mark.parametrize(
@@ -171,9 +153,24 @@ def test_mxfp4_quantises_the_experts_only() -> None:
         ({"quantization_config": {"quant_method": "gptq", "bits": 5}}, "quantization_config.bits: unusual"),
         ({"rope_scaling": {"type": "linear", "factor": -1}}, "rope_scaling.factor: must be positive"),
         ({"rope_scaling": 8}, "rope_scaling: must be an object"),
-        ({"num_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok: more than the 8 experts"),
-        ({"num_experts": 8}, "num_experts_per_tok: missing"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank: multi-head latent attention is not modelled"),
+        ({"base": "mixtral-8x7b", "num_experts_per_tok": 9}, "num_experts_per_tok: more than the 8 experts"),
+        ({"base": "mixtral-8x7b", "num_experts_per_tok": ...}, "num_experts_per_tok: missing"),
+        ({"base": "mixtral-8x7b", "num_experts": 9}, "num_experts: contradicts num_local_experts (found 9)"),
+        (
+            {"base": "qwen3-30b-a3b", "mlp_only_layers": [48]},
+            "mlp_only_layers: must be numbers of the 48 layers",
+        ),
+        ({"base": "qwen3-30b-a3b", "mlp_only_layers": [True]}, "mlp_only_layers: must be numbers"),
+        ({"base": "qwen3-30b-a3b", "mlp_only_layers": ["1"]}, "mlp_only_layers: must be numbers"),
+        (
+            {"base": "gpt-oss-120b", "experts_per_token": 5},
+            "experts_per_token: contradicts num_experts_per_tok",
+        ),
+        (
+            {"base": "llada2.0-mini", "first_k_dense_replace": 21},
+            "first_k_dense_replace: more than the 20 layers",
+        ),
+        ({"layer_types": ["full_attention"] * 39}, "layer_types: must name each of the 40 layers (found 39)"),
     ],
 )
 def test_a_bad_config_is_refused_by_file_and_key(

@@ -9,10 +9,11 @@ import pytest
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
-from blis_py.latency import build
+from blis_py.latency import build, work
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.quantisation import Weights
 from blis_py.latency.work import distinct_experts
 
 H100 = load_gpu("H100")
@@ -99,8 +100,8 @@ def test_the_lm_head_is_read_only_when_a_token_is_emitted() -> None:
 
 def test_smaller_weights_make_decoding_faster_and_fp8_makes_prefill_faster() -> None:
     bf16 = load_model("llama-3.1-8b")
-    fp8 = replace(bf16, weight_bytes=1.0, expert_weight_bytes=1.0)
-    four = replace(bf16, weight_bytes=0.5, expert_weight_bytes=0.5)
+    fp8 = replace(bf16, weights=Weights.of(1.0, "fp8"))
+    four = replace(bf16, weights=Weights.of(0.5))
     one, big = decode(1, 100), prefill(4096)
     times = [roofline(shape).step_ns(one) for shape in (bf16, fp8, four)]
     assert times[0] > 1.7 * times[1] > 2.2 * times[2]
@@ -108,6 +109,41 @@ def test_smaller_weights_make_decoding_faster_and_fp8_makes_prefill_faster() -> 
     assert roofline(four).step_ns(big) == pytest.approx(roofline(bf16).step_ns(big), rel=0.01)
     no_fp8 = replace(BARE, fp8_flops=0.0)
     assert roofline(fp8, no_fp8).step_ns(big) == pytest.approx(roofline(bf16).step_ns(big), rel=0.01)
+
+
+def test_eight_bits_are_multiplied_in_eight_bits_only_where_the_activations_are_too() -> None:
+    bf16 = load_model("llama-3.1-8b")
+    int8, weight_only = (replace(bf16, weights=Weights.of(1.0, form)) for form in ("int8", "fp16"))
+    big = prefill(4096)
+    assert roofline(int8).step_ns(big) < 0.8 * roofline(bf16).step_ns(big)
+    assert roofline(weight_only).step_ns(big) == pytest.approx(roofline(bf16).step_ns(big), rel=0.01)
+    no_int8 = replace(BARE, int8_flops=0.0)
+    assert roofline(int8, no_int8).step_ns(big) == pytest.approx(roofline(bf16, BARE).step_ns(big), rel=0.01)
+
+
+def test_each_kind_of_weights_counts_in_its_own_format() -> None:
+    sparse, one = load_model("llada2.0-mini"), decode(1, 1)  # one dense layer, 19 with shared experts
+    full = roofline(sparse, BARE).step_ns(one)
+    sizes = {
+        "attention": 20 * sparse.attention_parameters,
+        "dense": sparse.dense_ffn_parameters,
+        "shared": 19 * sparse.shared_parameters,
+        "experts": 19 * 8 * sparse.expert_parameters,
+        "head": sparse.embedding_parameters,
+    }
+    for kind, parameters in sizes.items():
+        halved = replace(sparse, weights=replace(Weights(), **{kind: 1.0}))
+        saved_ns = parameters / (BARE.hbm_bytes_per_s * BARE.hbm_efficiency) * 1e9
+        assert full - roofline(halved, BARE).step_ns(one) == pytest.approx(saved_ns, abs=2), kind
+
+
+def test_an_eight_bit_kv_cache_is_read_in_half_the_time() -> None:
+    shape = load_model("llama-3.1-8b")
+    grown = [
+        roofline(each, BARE).step_ns(decode(8, 80_000)) - roofline(each, BARE).step_ns(decode(8, 40_000))
+        for each in (shape, replace(shape, kv_dtype_bytes=1))
+    ]
+    assert grown[0] == pytest.approx(2 * grown[1], rel=1e-3)
 
 
 def test_more_ranks_are_faster_but_less_than_proportionally() -> None:
@@ -165,3 +201,23 @@ def test_decode_steps_of_two_real_servers_are_within_10_percent(
     # on H100 SXM (Apache-2.0), 193 and 93 of them.
     step = decode(seqs, kv_blocks * 16)
     assert roofline(load_model(model), H100, tp).step_ns(step) / 1e6 == pytest.approx(ms, rel=0.1)
+
+
+def test_a_sparse_layer_moves_its_experts_router_and_activations() -> None:
+    # llada2.0-mini: d 2048, 256 experts of 512, 8 of them a token, 1 shared
+    shape, tokens, tp = load_model("llada2.0-mini"), 5, 2
+    expert = 3 * 2048 * 512
+    active = distinct_experts(256, 8, tokens) + 1
+    activations = tokens * (2 * 9 * 2048 + 3 * 9 * 512 / tp)
+    found = work.sparse_ffn(shape, tp, tokens)
+    assert found.moved_bytes == pytest.approx(2 * (active * expert / tp + 256 * 2048 + activations))
+    assert found.flops == 2 * tokens * (9 * expert / tp + 256 * 2048)
+    alone = work.sparse_ffn(replace(shape, shared_intermediate=0), tp, tokens)
+    less = expert / tp + tokens * (2 * 2048 + 3 * 512 / tp)
+    assert found.moved_bytes - alone.moved_bytes == pytest.approx(2 * less)
+    assert work.elementwise_bytes(shape, tp, tokens) == pytest.approx(
+        2 * tokens * (20 * 8 * 2048 + 3 * (5120 + 19 * 9 * 512) / tp)
+    )
+    rows = work.head(shape, tp, 3)
+    assert rows.flops == 2 * 3 * 157_184 * 2048 / tp
+    assert rows.moved_bytes == 2 * (157_184 * 2048 / tp + 3 * (2048 + 157_184 / tp))

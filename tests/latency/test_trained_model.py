@@ -18,6 +18,7 @@ from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import load_model
+from blis_py.latency.quantisation import Weights
 from blis_py.latency.trained import (
     COEFFICIENT_NAMES,
     Basis,
@@ -85,9 +86,7 @@ def test_a_decode_beside_a_prefill_fills_whole_tiles_where_attention_is_not_pack
 def test_smaller_weights_are_read_faster() -> None:
     shape = load_model("llama-3.1-8b")
     times = [
-        build("trained", shape=replace(shape, weight_bytes=b, expert_weight_bytes=b), gpu=H100).step_ns(
-            decode(1, 9)
-        )
+        build("trained", shape=replace(shape, weights=Weights.of(b)), gpu=H100).step_ns(decode(1, 9))
         for b in (2.0, 1.0, 0.5)
     ]
     assert times == sorted(times, reverse=True)

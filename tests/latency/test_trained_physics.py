@@ -18,6 +18,7 @@ from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
+from blis_py.latency.quantisation import Weights
 from blis_py.latency.trained_physics import PUBLISHED_BETA
 
 BW = 3.35e6  # bytes/us of the H100
@@ -131,7 +132,7 @@ def test_from_nine_betas_prefill_kv_has_its_own(count: int) -> None:
 
 
 def test_fp8_weights_use_the_fp8_peak_where_there_is_one() -> None:
-    shape = replace(load_model("qwen3-14b"), weight_bytes=1.0)
+    shape = replace(load_model("qwen3-14b"), weights=Weights.of(1.0, "fp8"))
     beta = (1e6, 0, 0, 0, 0, 0, 0)
     times = [
         build("trained-physics", shape=shape, gpu=load_gpu(gpu), tp=1, alpha=(0, 0, 0), beta=beta).step_ns(
@@ -159,6 +160,27 @@ def test_interleaved_sparse_layers_pay_the_eighth_beta() -> None:
     options = {"gpu": load_gpu("H100"), "tp": 1, "alpha": (0, 0, 0), "beta": beta}
     assert build("trained-physics", shape=plain, **options).step_ns(decode(1, 1)) == 1000  # type: ignore[arg-type]
     assert build("trained-physics", shape=interleaved, **options).step_ns(decode(1, 1)) == 1_600_000  # type: ignore[arg-type]
+
+
+def test_shared_experts_that_the_config_does_not_mention_are_not_part_of_the_formula() -> None:
+    plain = load_model("mixtral-8x7b")
+    said = replace(plain, shared_intermediate=8192)
+    unsaid = replace(said, shared_unsaid=True)
+    for step in (decode(1, 1), prefill(512)):
+        ns = [
+            build("trained-physics", shape=shape, gpu=load_gpu("H100"), tp=1).step_ns(step)
+            for shape in (plain, unsaid, said)
+        ]
+        assert ns[0] == ns[1] < ns[2]
+
+
+def test_an_eight_bit_kv_cache_is_read_in_half_the_time() -> None:
+    shape = load_model("qwen3-14b")
+    beta = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1e3)
+    options = {"gpu": load_gpu("H100"), "tp": 1, "alpha": (0, 0, 0), "beta": beta}
+    shapes = (shape, replace(shape, kv_dtype_bytes=1))
+    full, half = (build("trained-physics", shape=s, **options).step_ns(decode(9, 90_000)) for s in shapes)  # type: ignore[arg-type]
+    assert full == pytest.approx(2 * half, rel=1e-6)
 
 
 def test_published_coefficients_are_all_there() -> None:

@@ -315,12 +315,19 @@ AS_THE_PEER: dict[str, Case] = {
         few(),
         model="mixtral-8x7b",
         tp=2,
-        own_model={"interleave_moe_layer_step": 1, "intermediate_size_mlp": 9_000, "n_shared_experts": 2},
+        own_model={
+            "model_type": "of_its_own",
+            "interleave_moe_layer_step": 1,
+            "intermediate_size_mlp": 9_000,
+            "n_shared_experts": 2,
+        },
     ),
     "shared experts": Case(
         few(), model="qwen3-30b-a3b", own_model={"shared_expert_intermediate_size": 1_000}
     ),
-    "first layers dense": Case(few(), model="qwen3-30b-a3b", own_model={"first_k_dense_replace": 3}),
+    "first layers dense": Case(
+        few(), model="qwen3-30b-a3b", own_model={"model_type": "of_its_own", "first_k_dense_replace": 3}
+    ),
     "FP8 weights": Case(few(), own_model={"quantization_config": {"quant_method": "fp8"}}, w=1.0),
     "4-bit weights": Case(
         few(), own_model={"quantization_config": {"quant_method": "awq", "bits": 4}}, w=0.5

@@ -143,6 +143,14 @@ def test_mooncake_first_requests_share_exactly_their_first_block(shared_data: Pa
     assert [table.contents[row][0] for row in table.content] == [(0, 512)] * 3
 
 
+def test_mooncake_timestamps_keep_their_fractions_of_a_millisecond(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    times = [0, 0.25, 1.000_001, 2.5, 1234.567_891, 3_600_000.001]
+    path.write_text("".join(f'{{"timestamp": {t}, "input_length": 10, "output_length": 5}}\n' for t in times))
+    expected = [0, 250_000, 1_000_001, 2_500_000, 1_234_567_891, 3_600_000_001_000]
+    assert read_trace(path).arrival_ns.tolist() == expected
+
+
 def test_mooncake_blocks_become_runs_and_the_last_is_as_long_as_the_prompt_says(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     rows = [

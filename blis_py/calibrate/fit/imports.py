@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from blis_py.errors import InputError
 from blis_py.files.cells import meant
 from blis_py.files.csv_files import table_rows
 from blis_py.files.paths import is_folder
+from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.latency.model_shape import ModelShape, load_model
@@ -83,7 +83,7 @@ def _meta(shape: ModelShape, gpu: GpuSpec, tp: int, **more: Any) -> dict[str, An
         "device": gpu.name,
         "device_kind": "cuda",
         "model": shape.name,
-        "model_config": asdict(shape),
+        "model_config": facts_of(shape),
         "tp": tp,
         **more,
     }

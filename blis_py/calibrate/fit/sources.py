@@ -8,9 +8,9 @@ from typing import Any
 
 from blis_py.calibrate.samples import StepSamples, joined, read_samples, samples_of
 from blis_py.errors import InputError
-from blis_py.files.json_files import load_object
 from blis_py.files.opening import reading
 from blis_py.files.paths import expanded, is_file, is_folder
+from blis_py.latency.hf_config import ConfigFile
 from blis_py.traces.steplog import read_step_log
 
 SAMPLES = "samples.csv.gz"
@@ -106,12 +106,7 @@ def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> 
     if path is None:
         return meta
     path = path / "config.json" if is_folder(path) else path
-    try:
-        values = load_object(path)
-    except InputError as error:
-        problem = f"not a model configuration: {error.problem}"
-        raise InputError(problem, file=error.file, key="--model-config", fix=error.fix) from None
-    return {**meta, "model_config": values}
+    return {**meta, "model_config": dict(ConfigFile.read(path).values)}
 
 
 def _config_of(model: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_py.errors import InputError
+from blis_py.latency.profiles import find_profile
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
 from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence
@@ -176,3 +178,28 @@ def test_the_mask_token_comes_from_the_model_and_an_autoregressive_one_has_none(
     assert mask_token("llada2.0-mini") == 156895
     with pytest.raises(InputError, match="not a block-diffusion model"):
         mask_token("qwen3-0.6b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"block_diffusion": None}, None),
+        ({"mask_token_id": 7}, None),
+        ({"mask_token_id": True}, "missing or not a token"),
+        ({"mask_token_id": -1}, "missing or not a token"),
+        ({"mask_token_id": [7]}, "missing or not a token"),
+        ({"block_diffusion": {"block_size": 32, "mask_token_id": 10**9}}, "missing or not a token"),
+        ({"block_diffusion": []}, None),
+        ({"block_diffusion": [1]}, "block_diffusion: must be an object"),
+    ],
+)
+def test_a_mask_token_that_is_none_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str | None
+) -> None:
+    values = json.loads(find_profile("models", "llada2.0-mini").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | changes))
+    if problem is None:
+        assert mask_token(tmp_path) == changes.get("mask_token_id", 156895)
+    else:
+        with pytest.raises(InputError, match=problem):
+            mask_token(tmp_path)

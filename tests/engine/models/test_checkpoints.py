@@ -178,6 +178,26 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/tmp/model.safetensors", "a/../../b", "", ".", "a\0b", 7, None, ["a"]]
+)
+def test_an_index_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: Any) -> None:
+    folder = save(tiny(tmp_path / "model"), places(dummy(tiny(tmp_path / "model"))))
+    save_file({}, tmp_path / "model.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
+    with pytest.raises(InputError, match=r"weight_map\.lm_head\.weight: must be a file in the folder"):
+        load(folder)
+
+
+def test_shards_may_be_links_to_files_elsewhere(tmp_path: Path) -> None:
+    saved = save(tiny(tmp_path / "blobs"), places(dummy(tiny(tmp_path / "blobs"))), shards=2)
+    folder = tiny(tmp_path / "snapshot")
+    for file in saved.glob("*safetensors*"):
+        (folder / file.name).symlink_to(file)
+    linked, plain = weights(load(folder)), weights(load(saved))
+    assert all(torch.equal(linked[name], plain[name]) for name in plain)
+
+
 def test_weights_of_a_bundled_model_have_to_be_given_or_dummy() -> None:
     config = load_model_config("qwen3-0.6b")
     with pytest.raises(InputError, match=r"no checkpoint folder.*--load-format dummy"):

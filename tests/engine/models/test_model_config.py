@@ -92,6 +92,9 @@ def test_a_window_as_long_as_the_context_is_accepted(tmp_path: Path) -> None:
     [
         ("qwen3-0.6b", {"architectures": ["MambaForCausalLM"]}, "architectures: unknown architecture (found"),
         ("qwen3-0.6b", {"architectures": ...}, "architectures: missing"),
+        ("qwen3-0.6b", {"architectures": [["Qwen3ForCausalLM"]]}, "architectures: must be a list of strings"),
+        ("qwen3-0.6b", {"architectures": {"0": "Qwen3ForCausalLM"}}, "architectures: must be a list"),
+        ("qwen3-0.6b", {"architectures": [None]}, "architectures: must be a list of strings"),
         ("qwen3-0.6b", {"hidden_size": ...}, "config.json: hidden_size: missing"),
         ("qwen3-0.6b", {"rms_norm_eps": ...}, "rms_norm_eps: missing"),
         ("qwen3-0.6b", {"rope_theta": ...}, "rope_theta: missing"),
@@ -105,7 +108,11 @@ def test_a_window_as_long_as_the_context_is_accepted(tmp_path: Path) -> None:
             {"sliding_window": 4096},
             "sliding_window: shorter than the context (found 4096); set max_position_embeddings to 4096",
         ),
-        ("qwen2.5-7b", {"use_sliding_window": True, "sliding_window": 512}, "sliding_window: shorter"),
+        (
+            "qwen2.5-7b",
+            {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 20},
+            "sliding_window: shorter",
+        ),
         ("qwen3-0.6b", {"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "rope_type: not supported"),
         ("qwen3-0.6b", {"rope_scaling": {"type": "longrope"}}, "rope_scaling.type: not supported (found"),
         ("qwen3-0.6b", {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor: missing"),
@@ -127,6 +134,19 @@ def test_an_unsupported_config_is_refused_by_file_and_key(
         load_model_config(config(tmp_path, base, **changes))
     assert message in str(error.value)
     assert str(tmp_path) in str(error.value)
+
+
+def test_quantised_weights_are_refused_wherever_the_config_says_so(tmp_path: Path) -> None:
+    folder = config(tmp_path)
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    with pytest.raises(InputError, match=r"hf_quant_config\.json: quantization: quantised weights are not"):
+        load_model_config(folder)
+    (tmp_path / "hf_quant_config.json").unlink()
+    values = json.loads((tmp_path / "config.json").read_text())
+    outer = {"text_config": values, "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    with pytest.raises(InputError, match=r"config\.json: quantization_config: quantised weights are not"):
+        load_model_config(folder)
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Path) -> None:

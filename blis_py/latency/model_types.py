@@ -1,0 +1,284 @@
+"""What is known of the `config.json` of each model type: which keys are read, which change nothing, which are
+beyond what is modelled.
+
+A config is understood as a whole or not used in silence. A key is read (`READ`, and those of the model's
+own type), or is known to change neither sizes nor time (`WITHOUT_EFFECT`), or says something that is not
+modelled (`NOT_MODELLED`): then the model is refused. Whatever is left over is told in a note, and so is a
+type that is not in `MODEL_TYPES`. Another type is one line there, once its keys and its size are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blis_py.latency.hf_config import ConfigFile, names_of
+
+
+@dataclass(frozen=True, slots=True)
+class ModelType:
+    """In what the configs of a type differ from the plainest decoder's.
+
+    Every one is a decoder with grouped-query attention and gated (three-matrix) feed-forward layers.
+    """
+
+    reads: Collection[str] = ()
+    """Keys of its own that are read."""
+    without_effect: Collection[str] = ()
+    """Keys of its own that change nothing."""
+    shared_experts: int = 0
+    """Shared experts, as wide as a routed one, of which the config says nothing."""
+    window_every: int = 1
+    """Where the config does not list the layers, all but every n-th see a window; 1 = all of them do."""
+    tied_embeddings: bool = False
+    """Where the config does not say."""
+    stretched: bool = False
+    """Whether `max_position_embeddings` contains the stretching by RoPE scaling, whatever its rule."""
+
+
+_WINDOWS = ("layer_types", "sliding_window")
+_QWEN_WINDOWS = (*_WINDOWS, "use_sliding_window", "max_window_layers")
+_EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "experts_per_token",
+)
+"""The library gives a file both its own names and those of the type."""
+_LING = ModelType(
+    reads=(
+        *_EXPERTS,
+        "moe_intermediate_size",
+        "num_shared_experts",
+        "moe_shared_expert_intermediate_size",
+        "first_k_dense_replace",
+    )
+)
+
+MODEL_TYPES: Mapping[str, ModelType] = {
+    "llama": ModelType(reads=_WINDOWS),
+    "mistral": ModelType(reads=_WINDOWS),
+    "mixtral": ModelType(reads=(*_EXPERTS, *_WINDOWS)),
+    "qwen2": ModelType(reads=_QWEN_WINDOWS),
+    "qwen3": ModelType(reads=_QWEN_WINDOWS),
+    "qwen3_moe": ModelType(
+        reads=(
+            *_EXPERTS,
+            "moe_intermediate_size",
+            "shared_expert_intermediate_size",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            *_QWEN_WINDOWS,
+        )
+    ),
+    "gemma3_text": ModelType(
+        reads=(*_WINDOWS, "sliding_window_pattern"), window_every=6, tied_embeddings=True, stretched=True
+    ),
+    "glm4_moe": ModelType(
+        reads=(
+            *_EXPERTS,
+            "moe_intermediate_size",
+            "n_shared_experts",
+            "first_k_dense_replace",
+        )
+    ),
+    "gpt_oss": ModelType(
+        reads=(*_EXPERTS, *_WINDOWS),
+        without_effect=("initial_context_length", "swiglu_limit"),
+        window_every=2,
+    ),
+    "llama4_text": ModelType(
+        reads=(
+            *_EXPERTS,
+            "interleave_moe_layer_step",
+            "moe_layers",
+            "intermediate_size_mlp",
+            "attention_chunk_size",
+            "no_rope_layers",
+            "layer_types",
+        ),
+        without_effect=("attn_temperature_tuning", "attn_scale", "floor_scale", "for_llm_compressor"),
+        shared_experts=1,
+        window_every=4,
+    ),
+    "minimax_m2": ModelType(
+        reads=(*_EXPERTS, "shared_intermediate_size", "sliding_window", "attn_type_list"),
+        without_effect=("qk_norm_type", "use_routing_bias"),
+    ),
+    "bailing_moe": _LING,
+    "bailing_moe_v2": _LING,
+    "llada2_moe": _LING,
+}
+"""`model_type` of the (language part of the) config -> what is known of it."""
+
+ANY_TYPE = ModelType(reads=frozenset(key for known in MODEL_TYPES.values() for key in known.reads))
+"""What stands for a type that is not known: a key is taken to mean what it means elsewhere."""
+
+
+def _keys(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+READ = _keys(
+    """
+    model_type architectures text_config vision_config audio_config quantization_config compression_config
+    num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
+    vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype
+    block_diffusion
+    """
+)
+"""Keys that are read of every type."""
+
+_OF_THE_NETWORK = _keys(
+    """
+    hidden_act hidden_activation activation_function initializer_range rms_norm_eps layer_norm_eps norm_eps
+    attention_bias attention_dropout mlp_bias qkv_bias use_qkv_bias use_bias use_qk_norm qk_norm
+    attention_out_bias lm_head_bias embd_pdrop resid_pdrop hidden_dropout embedding_dropout output_dropout
+    rope_theta rope_local_base_freq rope_interleave partial_rotary_factor rotary_dim rotary_emb_base
+    original_max_position_embeddings query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping
+    use_bidirectional_attention attention_multiplier embedding_multiplier residual_multiplier logits_scaling
+    vocab_size_per_layer_input use_rmsnorm norm_head norm_softmax tie_encoder_decoder
+    """
+)
+_OF_THE_ROUTER = _keys(
+    """
+    norm_topk_prob n_group topk_group topk_method routed_scaling_factor scoring_func score_function
+    router_aux_loss_coef router_jitter_noise router_dtype moe_router_dtype moe_router_enable_expert_bias
+    moe_router_enable_routed_scaling moe_router_topk_scaling_factor moe_router_enable_shared_expert
+    output_router_logits aux_loss_alpha seq_aux moe_renormalize router_bias ep_size
+    """
+)
+_OF_FURTHER_TOKENS = _keys(
+    """
+    num_nextn_predict_layers mtp_num_hidden_layers mtp_transformer_layers num_mtp_modules use_mtp
+    mtp_use_dedicated_embeddings mtp_loss_scaling_factor
+    """
+)
+"""Multi-token prediction: in the checkpoint, and run by nobody who does not decode speculatively."""
+_OF_THE_LIBRARY = _keys(
+    """
+    bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id
+    image_token_id video_token_id audio_token_id decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id bad_words_ids suppress_tokens begin_suppress_tokens tokenizer_class
+    transformers_version auto_map use_cache pretraining_tp _name_or_path _attn_implementation
+    _attn_implementation_autoset attn_implementation torchscript return_dict return_dict_in_generate
+    output_attentions output_hidden_states output_scores use_bfloat16 tf_legacy_loss chunk_size_feed_forward
+    prefix problem_type pruned_heads id2label label2id num_labels finetuning_task task_specific_params
+    remove_invalid_values is_decoder add_cross_attention do_sample early_stopping num_beams num_beam_groups
+    num_return_sequences diversity_penalty length_penalty repetition_penalty temperature top_k top_p
+    typical_p min_length max_length no_repeat_ngram_size encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty cross_attention_hidden_size language_model_type unsloth_version
+    unsloth_fixed _source _not_in_source _commit_hash max_sequence_length model_max_length
+    cache_implementation
+    """
+)
+"""Tokens, generation, housekeeping."""
+WITHOUT_EFFECT = _OF_THE_NETWORK | _OF_THE_ROUTER | _OF_FURTHER_TOKENS | _OF_THE_LIBRARY
+"""Keys that change neither sizes nor time, whatever the type."""
+
+_MLA = "multi-head latent attention is not modelled"
+_LINEAR = "layers of linear attention are not modelled"
+_SSM = "state-space layers are not modelled"
+_SPARSE = "sparse attention is not modelled"
+_TWO_KINDS = "attention layers of different shapes are not modelled"
+_LAYERS_DIFFER = "layers of different shapes are not modelled"
+
+NOT_MODELLED: Mapping[str, str] = {
+    "kv_lora_rank": _MLA,
+    "q_lora_rank": _MLA,
+    "linear_num_key_heads": _LINEAR,
+    "linear_num_value_heads": _LINEAR,
+    "linear_attn_config": _LINEAR,
+    "full_attention_interval": _LINEAR,
+    "lightning_attention": _LINEAR,
+    "ssm_cfg": _SSM,
+    "state_size": _SSM,
+    "mamba_d_state": _SSM,
+    "mamba_d_ssm": _SSM,
+    "mamba_num_heads": _SSM,
+    "mamba_n_heads": _SSM,
+    "hybrid_override_pattern": _SSM,
+    "attn_layer_period": _SSM,
+    "conv_L_cache": "convolution layers are not modelled",
+    "index_topk": _SPARSE,
+    "sparse_attention_config": _SPARSE,
+    "global_head_dim": _TWO_KINDS,
+    "num_global_key_value_heads": _TWO_KINDS,
+    "swa_num_attention_heads": _TWO_KINDS,
+    "attention_k_eq_v": "keys that serve as values are not modelled",
+    "num_kv_shared_layers": "layers that share a KV cache are not modelled",
+    "cla_share_factor": "layers that share a KV cache are not modelled",
+    "hidden_size_per_layer_input": "embeddings per layer are not modelled",
+    "altup_num_inputs": "alternating updates are not modelled",
+    "use_double_wide_mlp": _LAYERS_DIFFER,
+    "block_configs": _LAYERS_DIFFER,
+    "enable_moe_block": "experts beside a dense feed-forward are not modelled",
+    "top_k_experts": "experts beside a dense feed-forward are not modelled",
+    "zero_expert_num": "experts that compute nothing are not modelled",
+    "cross_attention_layers": "cross-attention is not modelled",
+    "is_encoder_decoder": "encoder-decoder models are not modelled",
+    "encoder_layers": "encoder-decoder models are not modelled",
+}
+"""Keys that, unless they are empty, say what cannot be priced, with the reason. The first one counts."""
+
+REFUSED_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _MLA),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba2", "nemotron_h"), _SSM),
+    **dict.fromkeys(
+        ("falcon", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"),
+        "feed-forward layers without a gate are not modelled",
+    ),
+    "gemma4_text": _TWO_KINDS,
+    "gemma3n_text": "embeddings per layer are not modelled",
+}
+"""Model types that this program cannot price, should no key of theirs have said so already."""
+
+
+def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, list[str]]:
+    """The config cut down to the keys that are read, what is known of its type, and notes on the rest.
+
+    Args:
+        name: of the model, for the notes.
+
+    Raises:
+        InputError: the model has a part that is not modelled, with the key that says so.
+    """
+    for key, problem in NOT_MODELLED.items():
+        if config.values.get(key):
+            raise config.error(key, problem, _scalar(config.values[key]), _FIX)
+    said = config.text("model_type", default="")
+    if said in REFUSED_TYPES:
+        raise config.error("model_type", REFUSED_TYPES[said], said, _FIX)
+    model_type, notes = MODEL_TYPES.get(said, ANY_TYPE), []
+    if model_type is ANY_TYPE:
+        whose = f"the model_type {said!r} of {name} is not known" if said else f"{name} has no model_type"
+        notes.append(f"{whose}: priced as a decoder of grouped-query attention and gated feed-forward layers")
+    unknown = sorted(key for key, value in config.values.items() if value and not _known(key, model_type))
+    for key in unknown:
+        if key in ANY_TYPE.reads:
+            raise config.error(
+                key, f"is not known of the model_type {said!r}", _scalar(config.values[key]), _FIX
+            )
+    if unknown:
+        told = f"keys of {config.file.name} that are not known, taken to change nothing"
+        notes.append(f"{told}: {names_of(unknown)}")
+    for key, what in (("vision_config", "an encoder of images"), ("audio_config", "an encoder of sound")):
+        if config.has(key):
+            notes.append(f"{name} has {what}: its weights and its time are left out")
+    read = {key: value for key, value in config.values.items() if key in READ or key in model_type.reads}
+    return replace(config, values=read), model_type, notes
+
+
+_FIX = "use another model"
+
+
+def _known(key: str, model_type: ModelType) -> bool:
+    of_type = key in model_type.reads or key in model_type.without_effect
+    return of_type or key in READ or key in WITHOUT_EFFECT or key in NOT_MODELLED
+
+
+def _scalar(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else None

@@ -1,0 +1,177 @@
+"""Which weights of a decoder a checkpoint means when it lists names of modules.
+
+Quantised checkpoints list what they leave alone, each library in its own way: whole names
+(`model.layers.0.self_attn.q_proj`), parts of names (`lm_head`, `gate`), globs (`model.layers.0.self_attn*`)
+and regular expressions (`re:.*self_attn.*`). A name covers a matrix if it fits the matrix's own name or that
+of a module that contains it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import product
+
+MATRICES: Mapping[str, Sequence[Sequence[str]]] = {
+    "attention": (
+        ("self_attn.q_proj", "self_attn.qkv_proj", "attention.query_key_value"),
+        ("self_attn.k_proj", "self_attn.qkv_proj", "attention.query_key_value"),
+        ("self_attn.v_proj", "self_attn.qkv_proj", "attention.query_key_value"),
+        ("self_attn.o_proj", "attention.dense"),
+    ),
+    "dense": (
+        ("mlp.gate_proj", "mlp.gate_up_proj", "feed_forward.gate_proj"),
+        ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj"),
+        ("mlp.down_proj", "feed_forward.down_proj"),
+    ),
+    "shared": tuple(
+        tuple(
+            f"{experts}.{matrix}_proj"
+            for experts in ("mlp.shared_expert", "mlp.shared_experts", "feed_forward.shared_expert")
+        )
+        for matrix in ("gate", "up", "down")
+    ),
+    "experts": (
+        ("mlp.experts.gate_proj", "block_sparse_moe.experts.w1", "feed_forward.experts.gate_up_proj"),
+        ("mlp.experts.up_proj", "block_sparse_moe.experts.w3", "feed_forward.experts.gate_up_proj"),
+        ("mlp.experts.down_proj", "block_sparse_moe.experts.w2", "feed_forward.experts.down_proj"),
+    ),
+}
+"""Kind of weights -> its matrices, each with its names below a layer in one model or another."""
+
+_ROOTS = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
+"""What stands before `layers` and `lm_head`."""
+_IN_LAYER = re.compile(r"(\*\.?|(?:[a-z_]+\.)*)layers\.(\d+)(\*?)(?:\.(.+))?")
+_ONE_EXPERT = re.compile(r"experts\.\d")
+_MOST_NAMES, _MOST_GLOBS, _MOST_NUMBERED, _MOST_ALTERNATIVES = 20_000, 200, 10, 64
+"""Far more than any checkpoint lists, and few enough to be gone through."""
+_TOO_MANY = "there are far too many of them"
+
+
+class ModuleNames:
+    """Names of modules, as a checkpoint lists them.
+
+    Args:
+        names: in any of the ways above.
+        layers: how many the model has. Names of further ones (multi-token prediction) mean nothing here.
+
+    Raises:
+        ValueError: a name that is not understood, with the reason.
+    """
+
+    def __init__(self, names: Iterable[str], layers: int) -> None:
+        self._layers = layers
+        self._in_layers: dict[str, set[int]] = {}
+        """Name below a layer, "" for all of it -> layers."""
+        self._anywhere: list[str] = []
+        for name in names:
+            if _ONE_EXPERT.search(name):
+                raise ValueError(f"{name!r} names a single expert, and all count alike here")
+            for glob in _globs(name):
+                self._add(glob)
+            if len(self._in_layers) + len(self._anywhere) > _MOST_NAMES:
+                raise ValueError(_TOO_MANY)
+        globs = list(filter(_is_glob, self._anywhere))
+        if len(globs) > _MOST_GLOBS or len(list(filter(_has_digit, globs))) > _MOST_NUMBERED:
+            raise ValueError(_TOO_MANY)
+
+    def _add(self, name: str) -> None:
+        found = _IN_LAYER.fullmatch(name)
+        if found is None:
+            self._anywhere.append(name)
+        elif found[1] in (*_ROOTS, "*", "*."):
+            number, below = found[2], found[4] or ""
+            those = (layer for layer in range(self._layers) if str(layer).startswith(number))
+            layers = set(those) if found[3] else {int(number[:9])} & set(range(self._layers))
+            self._in_layers.setdefault(below, set()).update(layers)
+
+    def layers_of(self, kind: str) -> list[set[int]]:
+        """Of each matrix of a kind, the layers in which it is covered."""
+        return [self._covered(names) for names in MATRICES[kind]]
+
+    def covers_head(self) -> bool:
+        """Whether the LM head is covered."""
+        return any(_covers(name, root + "lm_head") for name in self._anywhere for root in _ROOTS)
+
+    def _covered(self, matrix: Sequence[str]) -> set[int]:
+        layers: set[int] = set()
+        for name, those in self._in_layers.items():
+            if not name or any(_covers(name, own, from_start=True) for own in matrix):
+                layers |= those
+        for name in self._anywhere:
+            if _is_glob(name) and _has_digit(name):
+                layers.update(layer for layer in range(self._layers) if self._fits(name, layer, matrix))
+            elif self._fits(name, 0, matrix):
+                return set(range(self._layers))
+        return layers
+
+    def _fits(self, name: str, layer: int, matrix: Sequence[str]) -> bool:
+        return any(_covers(name, f"{root}layers.{layer}.{own}") for root in _ROOTS for own in matrix)
+
+
+def _covers(name: str, module: str, from_start: bool = False) -> bool:
+    """Whether a listed name means a module or one that contains it."""
+    parts = module.split(".")
+    if _is_glob(name):
+        return any(fnmatchcase(".".join(parts[:end]), name) for end in range(1, len(parts) + 1))
+    wanted = name.split(".")
+    starts = (0,) if from_start else range(len(parts) - len(wanted) + 1)
+    return any(parts[start : start + len(wanted)] == wanted for start in starts)
+
+
+def _is_glob(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def _has_digit(name: str) -> bool:
+    return any(letter.isdigit() for letter in name)
+
+
+# -- regular expressions --------------------------------------------------------------------------------
+
+_TOKEN = re.compile(
+    r"\\(?P<escaped>[^a-zA-Z0-9])"
+    r"|(?P<number>\\d[+*]?|\[0-9\][+*]?)"
+    r"|(?P<any>\.[*+])"
+    r"|(?P<one>\.)"
+    r"|\((?:\?:)?(?P<choice>[\w|]*)\)(?P<optional>\??)"
+    r"|(?P<literal>[\w-])"
+)
+
+
+def _globs(name: str) -> Iterator[str]:
+    """A listed name as globs: itself, or those that say what a plain regular expression says.
+
+    The expressions of untrusted files are not run: one can be written that takes forever.
+    """
+    if not name.startswith("re:"):
+        yield name
+        return
+    expression = name.removeprefix("re:").removeprefix("^")
+    end = "" if expression.endswith("$") else "*"
+    parts = list(_tokens(name, expression.removesuffix("$")))
+    alternatives = 1
+    for part in parts:
+        alternatives *= len(part)
+    if alternatives > _MOST_ALTERNATIVES:
+        raise ValueError(f"{name!r} has too many alternatives")
+    for chosen in product(*parts):
+        yield "".join(chosen) + end
+
+
+def _tokens(name: str, expression: str) -> Iterator[Sequence[str]]:
+    place = 0
+    while place < len(expression):
+        token = _TOKEN.match(expression, place)
+        if token is None or expression[token.end() : token.end() + 1] in tuple("*+?{"):
+            raise ValueError(f"{name!r} is not understood; plain names, globs and simple expressions are")
+        place = token.end()
+        if token["choice"] is not None:
+            yield (*token["choice"].split("|"), *([""] if token["optional"] else []))
+        elif token["any"] or token["number"]:
+            yield ("*",)
+        elif token["one"]:
+            yield ("?",)
+        else:
+            yield (token["escaped"] or token["literal"],)

@@ -1,0 +1,334 @@
+"""What the quantisation of a checkpoint does to the bytes of its weights and of its KV cache.
+
+Three questions, for each way of quantising: how many bytes a quantised weight takes (with the scales that
+groups of weights share), in which format it is multiplied, and which weights are left alone. Publishers
+differ most in the last: attention, LM head or single layers often stay in 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from blis_py.latency.hf_config import ConfigFile, names_of
+from blis_py.latency.module_names import ModuleNames
+
+MXFP4_BYTES = 0.53125
+"""4 bits and one 8-bit scale per 32 weights."""
+NVFP4_BYTES = 0.5625
+"""4 bits and one 8-bit scale per 16 weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes per weight of each kind of matrix: 2 unquantised, 1 FP8 or INT8. Where layers differ, their mean.
+
+    Embeddings, norms and routers are never quantised.
+    """
+
+    attention: float = 2.0
+    dense: float = 2.0
+    """Feed-forward of the dense layers."""
+    shared: float = 2.0
+    """Shared experts."""
+    experts: float = 2.0
+    """Routed experts."""
+    head: float = 2.0
+    """LM head."""
+    arithmetic: str = "fp16"
+    """Format in which quantised weights are multiplied: fp8, int8, fp4; fp16 if they are expanded first."""
+
+    @classmethod
+    def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
+        """All linear layers alike."""
+        return cls(size, size, size, size, head, arithmetic)
+
+    def at_most(self, size: float) -> Weights:
+        """The linear layers quantised to `size`, where they are larger; the LM head as it is."""
+        attention, dense = min(self.attention, size), min(self.dense, size)
+        shared, experts = min(self.shared, size), min(self.experts, size)
+        return Weights(attention, dense, shared, experts, self.head, self.arithmetic)
+
+    def format_of(self, size: float) -> str:
+        """In which format weights of so many bytes are multiplied."""
+        return self.arithmetic if size < 2 else "fp16"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What a model consists of, as far as its weights may be stored differently."""
+
+    count: int
+    sparse: Collection[int]
+    """Those with routed experts."""
+    heads: int
+    kv_heads: int
+    dtype_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """How weights and KV cache are stored."""
+
+    weights: Weights
+    kv_dtype_bytes: int
+    notes: tuple[str, ...] = ()
+    """What is assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How quantised weights are stored."""
+
+    weight_bytes: float
+    arithmetic: str = "fp16"
+    only: Sequence[str] = ()
+    """Names of the modules that are quantised; none = every linear layer."""
+    head: bool = False
+    """Whether the LM head counts as a linear layer."""
+
+
+def read_quantisation(config: ConfigFile, layers: Layers) -> Quantisation:
+    """
+    Raises:
+        InputError: a way of quantising that is not understood as a whole, with file and key.
+    """
+    section = config.section(config.key("quantization_config", "compression_config"))
+    if section is None:
+        plain = float(layers.dtype_bytes)
+        return Quantisation(Weights.of(plain, head=plain), layers.dtype_bytes)
+    method = section.text("quant_method", default="modelopt" if section.has("quant_algo") else None)
+    if method not in METHODS:
+        known = ", ".join(METHODS)
+        raise section.error("quant_method", "unknown quantisation", method, f"use one of {known}")
+    form = METHODS[method](section)
+    weights, notes = _weights(section, form, layers)
+    kv_dtype_bytes = _kv_dtype_bytes(section, layers.dtype_bytes)
+    if kv_dtype_bytes < layers.dtype_bytes:
+        notes.append(
+            "the KV cache takes 8 bits, as the checkpoint says; in 16 bits it would hold half as much"
+        )
+    unknown = sorted(key for key, value in section.values.items() if key not in _KNOWN and value)
+    if unknown:
+        notes.append(f"quantisation settings not known, taken to change nothing: {names_of(unknown)}")
+    return Quantisation(weights, kv_dtype_bytes, tuple(notes))
+
+
+# -- which weights ---------------------------------------------------------------------------------------
+
+_LEFT_ALONE = (
+    "ignore",
+    "exclude_modules",
+    "modules_to_not_convert",
+    "ignored_layers",
+    "llm_int8_skip_modules",
+)
+
+
+def _weights(section: ConfigFile, form: _Format, layers: Layers) -> tuple[Weights, list[str]]:
+    kept = _left_alone(section, layers)
+    only = _names(section, "targets", form.only, layers) if form.only else None
+    notes: list[str] = []
+
+    def size(kind: str, where: Sequence[int], matrices: Sequence[int] = (1, 1, 1)) -> float:
+        """Mean bytes of the weights of a kind, which are in the layers `where`."""
+        every, quantised = set(where) or set(range(layers.count)), 0
+        left = kept.layers_of(kind)
+        chosen = only.layers_of(kind) if only else [every] * len(left)
+        for weight, without, within in zip(matrices, left, chosen, strict=True):
+            quantised += weight * len((every & within) - without)
+        share = quantised / (sum(matrices) * len(every))
+        if 0 < share < 1 and where:
+            notes.append(
+                f"{100 * share:.0f} % of the {_LABELS[kind]} weights are quantised: priced by their mean"
+            )
+        return share * form.weight_bytes + (1 - share) * layers.dtype_bytes
+
+    dense = [layer for layer in range(layers.count) if layer not in layers.sparse]
+    whole_head = form.head and not kept.covers_head() and (only is None or only.covers_head())
+    queries, keys = layers.heads, layers.kv_heads
+    weights = Weights(
+        attention=size("attention", range(layers.count), (queries, keys, keys, queries)),
+        dense=size("dense", dense),
+        shared=size("shared", sorted(layers.sparse)),
+        experts=size("experts", sorted(layers.sparse)),
+        head=form.weight_bytes if whole_head else float(layers.dtype_bytes),
+        arithmetic=form.arithmetic,
+    )
+    if only and weights == Weights.of(float(layers.dtype_bytes), form.arithmetic, float(layers.dtype_bytes)):
+        raise section.error("config_groups", "quantises no weights that are known here", form.only[0])
+    return weights, notes
+
+
+_LABELS = {
+    "attention": "attention",
+    "dense": "dense feed-forward",
+    "shared": "shared experts'",
+    "experts": "experts'",
+}
+
+
+def _left_alone(section: ConfigFile, layers: Layers) -> ModuleNames:
+    keys = [key for key in _LEFT_ALONE if section.has(key)]
+    for key in keys[1:]:
+        if set(section.texts(key)) != set(section.texts(keys[0])):
+            raise section.error(key, f"contradicts {keys[0]}", fix="keep one of the two")
+    return _names(section, keys[0], section.texts(keys[0]), layers) if keys else ModuleNames((), layers.count)
+
+
+def _names(section: ConfigFile, key: str, names: Sequence[str], layers: Layers) -> ModuleNames:
+    try:
+        return ModuleNames(names, layers.count)
+    except ValueError as error:
+        raise section.error(key, f"names of modules that are not understood: {error}") from None
+
+
+# -- the ways of quantising ------------------------------------------------------------------------------
+
+
+def _fp8(section: ConfigFile) -> _Format:
+    return _Format(1.0, "fp8")
+
+
+def _grouped_integers(section: ConfigFile) -> _Format:
+    """GPTQ, AWQ and AutoRound: integer weights with a 16-bit scale and a zero point per group."""
+    for key in ("dynamic", "extra_config", "modules_in_block_to_quantize"):
+        if section.values.get(key):
+            raise section.error(key, "weights in several formats are not modelled", fix=_OTHER_CHECKPOINT)
+    size = _bits(section, "bits", "w_bit") / 8
+    group = section.values.get(section.key("group_size", "q_group_size"))
+    if group not in (None, -1):
+        group = section.count("group_size", "q_group_size")
+        size += (2 + size) / group
+    return _Format(size, head=section.flag("lm_head", default=False))
+
+
+def _bitsandbytes(section: ConfigFile) -> _Format:
+    """4 bits with a 32-bit scale per 64 weights, which may be quantised to 8 bits itself; or 8 bits."""
+    if not section.flag("load_in_4bit", default=False):
+        return _Format(1.0)
+    twice = section.flag("bnb_4bit_use_double_quant", default=False)
+    return _Format(0.5 + (1 if twice else 4) / 64)
+
+
+def _compressed_tensors(section: ConfigFile) -> _Format:
+    if section.values.get("sparsity_config"):
+        raise section.error("sparsity_config", "sparse weights are not modelled", fix=_OTHER_CHECKPOINT)
+    groups = section.section("config_groups")
+    if groups is None:
+        raise section.error("config_groups", "missing", fix="name the weights' num_bits")
+    formats = [_group(groups.required_section(name)) for name in groups.values]
+    if len({(form.weight_bytes, form.arithmetic) for form in formats}) > 1:
+        problem = "weights in several formats are not modelled"
+        raise section.error("config_groups", problem, fix=_OTHER_CHECKPOINT)
+    first = formats[0]
+    every = any(not form.only for form in formats)
+    only = () if every else tuple(name for form in formats for name in form.only)
+    return _Format(first.weight_bytes, first.arithmetic, only, head=True)
+
+
+def _group(group: ConfigFile) -> _Format:
+    """Weights of some bits, and what they are multiplied with: 16 bits unless activations are quantised."""
+    weights = group.required_section("weights")
+    bits, kind = _bits(weights, "num_bits"), weights.text("type", default="int")
+    if kind not in ("int", "float"):
+        raise weights.error("type", "unknown type", kind, "use int or float")
+    size = bits / 8
+    if weights.has("group_size") and weights.values["group_size"] != -1:
+        scale = 1 if kind == "float" and bits == 4 else 2
+        zero = 0 if weights.flag("symmetric", default=True) else size
+        size += (scale + zero) / weights.count("group_size")
+    activations = group.section("input_activations")
+    arithmetic = "fp16"
+    if activations is not None:
+        form = (kind, bits, activations.count("num_bits"))
+        if form not in _ARITHMETIC:
+            told = f"{kind} weights of {bits} bits, activations of {form[2]}"
+            raise group.error("input_activations", "not modelled", told, _OTHER_CHECKPOINT)
+        arithmetic = _ARITHMETIC[form]
+    targets = [name for name in group.texts("targets") if name != "Linear"]
+    every = len(targets) < len(group.items("targets")) or not targets
+    return _Format(size, arithmetic, () if every else targets)
+
+
+_ARITHMETIC = {("float", 8, 8): "fp8", ("int", 8, 8): "int8", ("float", 4, 4): "fp4"}
+"""Type and bits of weights, bits of activations -> format in which they are multiplied."""
+
+
+def _modelopt(section: ConfigFile) -> _Format:
+    algorithm = section.text("quant_algo")
+    formats = {"FP8": _Format(1.0, "fp8", head=True), "NVFP4": _Format(NVFP4_BYTES, "fp4", head=True)}
+    if algorithm not in formats:
+        raise section.error("quant_algo", "not modelled", algorithm, f"use {' or '.join(formats)}")
+    return formats[algorithm]
+
+
+def _mxfp4(section: ConfigFile) -> _Format:
+    """OpenAI's: the experts only."""
+    return _Format(MXFP4_BYTES, "fp4", only=("*.experts*",))
+
+
+METHODS: dict[str, Callable[[ConfigFile], _Format]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "gptq": _grouped_integers,
+    "gptq_marlin": _grouped_integers,
+    "awq": _grouped_integers,
+    "awq_marlin": _grouped_integers,
+    "auto-round": _grouped_integers,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "mxfp4": _mxfp4,
+}
+"""`quant_method` -> how its weights are stored."""
+
+_OTHER_CHECKPOINT = "use another checkpoint of the model"
+
+
+def _bits(section: ConfigFile, *keys: str) -> int:
+    bits = section.count(*keys)
+    if bits not in (2, 3, 4, 8):
+        raise section.error(section.key(*keys), "unusual number of bits", bits, "use 2, 3, 4 or 8")
+    return bits
+
+
+# -- the KV cache ----------------------------------------------------------------------------------------
+
+
+def _kv_dtype_bytes(section: ConfigFile, dtype_bytes: int) -> int:
+    """1 where the checkpoint asks for an 8-bit KV cache, as engines then have it by default."""
+    sizes = set()
+    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+        value = section.values.get(key)
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            sizes.add(section.required_section(key).count("num_bits") / 8)
+        else:
+            sizes.add({"FP8": 1.0, "INT8": 1.0}.get(section.text(key).upper(), 0.0))
+        if sizes != {1.0}:
+            raise section.error(key, "KV cache in a format that is not modelled", value, _OTHER_CHECKPOINT)
+    return 1 if sizes else dtype_bytes
+
+
+_READ = (
+    "quant_method quant_algo kv_cache_quant_algo kv_cache_scheme group_size q_group_size bits w_bit lm_head "
+    "config_groups targets load_in_4bit load_in_8bit bnb_4bit_use_double_quant ignore exclude_modules "
+    "modules_to_not_convert ignored_layers llm_int8_skip_modules dynamic extra_config "
+    "modules_in_block_to_quantize sparsity_config"
+)
+_WITHOUT_EFFECT = (
+    "activation_scheme fmt scale_fmt weight_block_size format global_compression_ratio quantization_status "
+    "producer version desc_act sym damp_percent static_groups true_sequential model_file_base_name "
+    "model_name_or_path meta zero_point zero_points checkpoint_format quant_type bnb_4bit_compute_dtype "
+    "bnb_4bit_quant_type bnb_4bit_quant_storage llm_int8_threshold llm_int8_enable_fp32_cpu_offload "
+    "llm_int8_has_fp16_weight _load_in_4bit _load_in_8bit activation_scale_ub batch_size cache_block_outputs "
+    "block_name_to_quantize dataset exllama_config max_input_length module_name_preceding_first_block "
+    "pad_token_id tokenizer use_cuda_fp16 use_exllama backend do_fuse fuse_max_seq_len modules_to_fuse "
+    "packing_format data_type iters seqlen nsamples autoround_version low_gpu_mem_usage amp scale_dtype "
+    "enable_quanted_input enable_minmax_tuning pack_dtype transform_config"
+)
+"""Settings that change neither sizes nor formats, or say them again."""
+_KNOWN = frozenset(f"{_READ} {_WITHOUT_EFFECT}".split())
