@@ -13,6 +13,8 @@ from pathlib import Path
 
 from blis_py import __version__
 from blis_py.errors import InputError
+from blis_py.files.json_files import load_object
+from blis_py.files.paths import exists
 from blis_py.outputs.unfinished import PREFIX, is_unfinished
 
 MARKER = "complete.json"
@@ -110,13 +112,12 @@ def _files(folder: Path) -> Iterator[str]:
 def _listed(folder: Path) -> dict[str, int] | None:
     """What the marker lists; None where there is no marker."""
     file = folder / MARKER
-    try:
-        marker = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not exists(file):
         return None
-    except (OSError, ValueError, RecursionError):
-        marker = None
-    sizes = marker.get("files", {}) if isinstance(marker, dict) else None
+    try:
+        sizes = load_object(file).get("files", {})
+    except InputError:
+        sizes = None
     if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
         fix = "run it again, or copy the folder again"
         raise InputError("this result is not complete: damaged", file=file, fix=fix)

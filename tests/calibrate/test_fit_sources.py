@@ -60,7 +60,7 @@ def test_the_configuration_of_the_model_is_kept_with_the_profile(tmp_path: Path)
     assert with_model_config({"model": "Qwen/Qwen3-14B"})["model_config"]["num_hidden_layers"] == 40
     assert "model_config" not in with_model_config({"model": "nobody/knows"})
     assert with_model_config({"model_config": 1}) == {"model_config": 1}
-    with pytest.raises(InputError, match=r"missing\.json: cannot be read"):
+    with pytest.raises(InputError, match=r"missing\.json: No such file"):
         with_model_config({}, tmp_path / "missing.json")
 
 

@@ -18,7 +18,7 @@ from blis_py.outputs.unfinished import PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIALS = Path(__file__).with_name("stopped_saves.py")
-RUN = ("run", "--model", "qwen3-14b", "--num-requests", "20", "--rate", "4", "--output-tokens", "30")
+RUN = ("run", "--model", "qwen3-14b", "--num-requests", "20", "--rate", "4")
 SAVE = (*RUN, "--no-plots", "--out")
 ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
 
