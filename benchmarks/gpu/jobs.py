@@ -12,10 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = "benchmarks/gpu/"
 AR, DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
 _LIBRARY = "from engine.kernels.cuda import build; print(build.library())"
-_ONE_KERNEL = (
-    "from engine.kernels import aot; from engine.kernels.triton.norm import aot_cases; "
-    "print(aot.compile_case(aot_cases()[0]))"
-)
+_ONE_KERNEL = ("--target", "cuda:90", "--model", "qwen3-0.6b", "--only", "rms_norm", "--jobs", "1")
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,13 @@ JOBS: dict[str, Job] = {
         (
             script("probe", 60),
             script("bandwidth", 60),
-            Part("warm", ("-m", "engine.kernels.warm", "--jobs", "{cores}"), 200, ("-c", _ONE_KERNEL), True),
+            Part(
+                "warm",
+                ("-m", "engine.kernels.warm", "--jobs", "{cores}"),
+                200,
+                ("-m", "engine.kernels.warm", *_ONE_KERNEL),
+                True,
+            ),
             Part("cuda-library", ("-c", _LIBRARY), 120, compiles=True),
             *gpu_tests(120),
         ),

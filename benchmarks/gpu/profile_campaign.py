@@ -20,13 +20,13 @@ import torch
 from rows import Row
 from timing import begin, common_options, end
 
+from blis_py.latency.fitted_profile import FILE
 from engine.build import pick_device
 from engine.config import EngineConfig
 from engine.models import load_model_config
 from engine.profile.provenance import model_name
 from engine.profile.run import (
     EFFORTS,
-    PROFILE,
     TOLERATED_DRIFT,
     Effort,
     Outcome,
@@ -66,7 +66,7 @@ def measure(model: str, options: argparse.Namespace, effort: Effort) -> Outcome:
     folder = options.out / "profiles" / model_name(model) if options.out else None
     outcome = profile(config, effort, folder, budget_s=options.budget, progress=tell)
     if folder is not None:
-        (folder / PROFILE).unlink()  # all of it stands in the samples
+        (folder / FILE).unlink()  # all of it stands in the samples
     return outcome
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cluster_runs import Row, linear, table_of
 
-from blis_py.cluster.diffusion_run import BlockDiffusion
+from blis_py.cluster.diffusion import BlockDiffusion
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig

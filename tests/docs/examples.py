@@ -97,7 +97,8 @@ class Runner:
             if example.block.language == "python":
                 return self._python(example.code)
             if example.block.language == "console":
-                return _command(example.code)
+                code, printed = _command(example.code)
+                return code, printed.replace(f"{Path.cwd()}{os.sep}", "")
             (self.folder / example.block.rest).write_text(example.code, encoding="utf-8")
             return 0, ""
 
@@ -152,7 +153,7 @@ def _command(text: str) -> tuple[int, str]:
         text = _make_run()
     words = shlex.split(text)
     assert words[0] == "blis", f"only blis commands run here, not {words[0]}"
-    if {"|", ">"} & set(words):
+    if any(re.fullmatch(r"\||\d*>(&\d)?|>/dev/null", word) for word in words):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         env = {**os.environ, "PATH": path, "MPLBACKEND": "Agg"}
         done = subprocess.run(["bash", "-o", "pipefail", "-c", text], capture_output=True, text=True, env=env)
