@@ -51,7 +51,8 @@ def run_job(name: str, tree: Path, blocked: Path, out: Path, python: str) -> int
     limit_s = JOBS[name].limit_s + _GRACE_S
     command = ["timeout", "--kill-after=10", str(limit_s), "make", "--no-print-directory", "gpu"]
     command += [f"JOB={name}", f"OUT={out}", "GPU_DEVICE=cpu", f"GPU_PYTHON={python}"]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPU_", "MAKE", "MFLAGS"))}
+    ours = ("GPU_", "MAKE", "MFLAGS", "TRITON_INTERPRET")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     environment = kept | {"PYTHONPATH": str(blocked), "GPU_REVISION": "rehearsal", "OMP_NUM_THREADS": "1"}
     environment["GIT_CEILING_DIRECTORIES"] = str(tree.parent)
     return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
