@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from blis_py.version import __version__
+
 if TYPE_CHECKING:
     from blis_py.api import Simulation, build, replay, run
-    from blis_py.config import load_config
-    from blis_py.config_models import RunConfig
+    from blis_py.config.loader import load_config
+    from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
     from blis_py.result import Result
-
-__version__ = "0.1.0"
 
 __all__ = [
     "InputError",
@@ -41,8 +41,8 @@ _HOMES = {
     "run": "blis_py.api",
     "Simulation": "blis_py.api",
     "Result": "blis_py.result",
-    "RunConfig": "blis_py.config_models",
-    "load_config": "blis_py.config",
+    "RunConfig": "blis_py.config.models",
+    "load_config": "blis_py.config.loader",
     "InputError": "blis_py.errors",
 }
 

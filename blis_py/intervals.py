@@ -7,25 +7,23 @@ A latency model that knows how uncertain its coefficients are takes its i-th set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from blis_py.api import Simulation
 from blis_py.core.bounds import MOST_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
-from blis_py.sources import DEFAULT_SEED
-
-if TYPE_CHECKING:
-    from blis_py.api import Simulation
+from blis_py.metrics.intervals import Intervals
+from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.setup import Progress
 
 LEVEL = 0.9
 FEWEST = 10
 """Below so many reruns, the ends of a 90 % interval would be guesses."""
-
-Progress = Callable[[int, int], None]
 
 
 @runtime_checkable
@@ -39,24 +37,6 @@ class Redrawable(Protocol):
             IndexError: there are not so many.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """What many reruns came to."""
-
-    reruns: int
-    level: float
-    """Share of the reruns within an interval; as many lie below as above."""
-    varied: tuple[str, ...]
-    """What was different from one rerun to the next."""
-    metrics: dict[str, tuple[float, float] | None]
-    """Low and high by name, such as `ttft_ms.p99`; `None` where some rerun has no such figure."""
-    slo: dict[str, float | None]
-    """Probability that each target is met; `None` where it speaks of requests that never come."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Reruns:
@@ -102,10 +82,8 @@ class Reruns:
         )
 
     def _rerun(self, index: int) -> Simulation:
-        from blis_py.api import resolve
-
         simulation = self._simulation
-        again = resolve(replace(simulation.config, seed=rerun_seed(simulation.config.seed, index)))
+        again = Simulation.of(replace(simulation.config, seed=rerun_seed(simulation.config.seed, index)))
         return replace(again, latency=self._redraw(index))
 
     def _redraw(self, index: int) -> LatencyModel:

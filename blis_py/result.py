@@ -9,16 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config import dump
-from blis_py.config_models import RunConfig
+from blis_py.config.loader import dump
+from blis_py.config.models import RunConfig
+from blis_py.metrics.intervals import Intervals
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
+from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from blis_py.api import Simulation
-    from blis_py.intervals import Intervals
 
 
 class Result:
@@ -28,7 +27,7 @@ class Result:
     `config` everything that decided it.
     """
 
-    def __init__(self, record: RunRecord, simulation: Simulation, notes: Sequence[str] = ()) -> None:
+    def __init__(self, record: RunRecord, simulation: Setup, notes: Sequence[str] = ()) -> None:
         self.record = record
         self.simulation = simulation
         self.notes = tuple(notes)

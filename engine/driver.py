@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from blis_py.core.request import NEVER_NS
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
+from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import Observer
 from blis_py.traces.tracev2_write import End
-from blis_py.workload.table import RequestTable
 from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
 from engine.engine import LLMEngine, StepOutput
 from engine.sampling_params import SamplingParams

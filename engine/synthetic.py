@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.workload.streams import stream
-from blis_py.workload.table import Content, RequestTable
+from blis_py.requests.streams import stream
+from blis_py.requests.table import Content, RequestTable
 
 _SEGMENTS, _OWN = "segment", "own"
 

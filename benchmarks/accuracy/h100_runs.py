@@ -26,7 +26,7 @@ from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 Floats = NDArray[np.float64]
 METRICS = ("TTFT", "TPOT", "E2E")

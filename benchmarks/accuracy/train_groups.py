@@ -14,7 +14,8 @@ from blis_py.calibrate.train import Array, Group
 from blis_py.core.features import StepFeatures
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.kernel_profile import interpolate, load_kernel_profile
+from blis_py.latency.kernel_folder import load_kernel_profile
+from blis_py.latency.kernel_profile import interpolate
 from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import Basis
 

@@ -28,7 +28,7 @@ from blis_py.latency.capacity import kv_capacity
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 MODEL = "Llama-3.1-8B"
 EARLY = 40

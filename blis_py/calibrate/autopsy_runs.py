@@ -82,9 +82,9 @@ def read_run_log(folder: str | Path) -> StepLog:
 
 def read_prediction(folder: str | Path) -> Prediction:
     """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
-    from blis_py.api import resolve
-    from blis_py.config import load_config
-    from blis_py.config_models import WorkloadSection
+    from blis_py.config.loader import load_config
+    from blis_py.config.models import WorkloadSection
+    from blis_py.setup.setup import Setup
     from blis_py.traces import header_of, of_diffusion
     from blis_py.traces.tracev2_write import request_numbers
 
@@ -103,7 +103,7 @@ def read_prediction(folder: str | Path) -> Prediction:
     if header is None or not of_diffusion(header[1]) or config.dllm.workload is not None:
         # Its own trace has the requests, wherever they once came from.
         config = replace(config, workload=WorkloadSection(trace=str(trace)))
-    simulation = resolve(config)
+    simulation = Setup.of(config)
     table, executed, blocks = simulation.table, simulation.diffusion, None
     if executed is not None:
         rounds = dict(zip(request_numbers(table).tolist(), executed.rounds, strict=True))

@@ -16,8 +16,8 @@ from blis_py.core.request import NEVER_NS, Request
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord
+from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import StepLog
-from blis_py.workload.table import RequestTable
 
 
 class Playback(ABC):

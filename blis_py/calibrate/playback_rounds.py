@@ -22,8 +22,8 @@ from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outc
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import Outcome as Fate
+from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
-from blis_py.workload.table import RequestTable
 
 NEVER_DONE = 1 << 40
 """Rounds of a block whose request left before it was final."""

@@ -19,8 +19,8 @@ from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import Outcome
+from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
-from blis_py.workload.table import RequestTable
 
 
 class StepPlayback(Playback):

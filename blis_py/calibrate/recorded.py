@@ -8,13 +8,13 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from blis_py.config_layers import coerce
+from blis_py.config.layers import coerce
 from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.errors import InputError
+from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
-from blis_py.workload.table import Ints, RequestTable
 
 COMPLETE = ("stop", "length")
 """Reasons for which a request ends with its whole answer."""

@@ -14,9 +14,9 @@ from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import RunRecord
+from blis_py.requests.table import Ints, Labels
 from blis_py.traces.itl import Ragged
 from blis_py.traces.steplog import StepLog
-from blis_py.workload.table import Ints, Labels
 
 
 def rerun(

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.files import paths
 from blis_py.outputs.complete import check_complete
+from blis_py.requests.table import Ints, Labels
 from blis_py.traces.columns import read_columns
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import Ragged, read_gaps
 from blis_py.traces.kinds import integers, labels, repeated
-from blis_py.workload.table import Ints, Labels
 
 if TYPE_CHECKING:
     from blis_py.metrics.record import RunRecord

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from blis_py.cli.options import Flag, Flags, Group
-from blis_py.config_layers import did_you_mean
+from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.outputs.places import check_file

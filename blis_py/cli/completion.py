@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
-from blis_py.cli import VERBS, everything
 from blis_py.cli.profile import profile_app
+from blis_py.cli.verbs import VERBS, everything
 
 
 def complete() -> int:
@@ -16,9 +17,8 @@ def complete() -> int:
     try:
         if "engine" not in words[1:2]:
             raise ImportError  # whose commands nobody wants yet
-        from engine.cli import engine_app
-
-        app.add_typer(engine_app(words[2:]), name="engine")
+        engine = import_module("engine.cli")
+        app.add_typer(engine.engine_app(words[2:]), name="engine")
     except ImportError:  # without torch there are none
         app.command("engine")(lambda: None)
     code: int = app(args=[], prog_name="blis", standalone_mode=False) or 0

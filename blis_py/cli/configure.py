@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
-from blis_py.config import load_config
-from blis_py.config_models import RunConfig
+from blis_py.config.loader import load_config
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 
 _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags), *WORKLOAD)
@@ -25,7 +25,7 @@ def configure(flags: Flags) -> RunConfig:
     bundle = flags.get("--policy-config")
     config = load_config(flags.get("--config"), overrides, sets=flags.get("--set", ()), policy_config=bundle)
     if bundle is not None:
-        from blis_py.config_policy import bundle_notes
+        from blis_py.config.policy import bundle_notes
 
         for note in bundle_notes(bundle):
             print(f"note: {note}", file=sys.stderr)

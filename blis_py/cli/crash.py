@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 
-from blis_py import __version__
+from blis_py.version import __version__
 
 
 def report(error: Exception) -> str:

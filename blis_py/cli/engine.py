@@ -1,9 +1,13 @@
-"""`blis engine …`: the real engine. It lives in the package `engine`, which needs torch."""
+"""`blis engine …`: the real engine. It lives in the package `engine`, which needs torch.
+
+That package builds on this one, so it is found by its name when it is asked for.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 from blis_py.cli.options import Flags, Group
@@ -21,10 +25,9 @@ def run_engine(arguments: Sequence[str]) -> int:
         where = "where the sources of blis-py are"
         print(f"error: the engine needs torch: pip install '.[engine]' {where}", file=sys.stderr)
         return 1
-    from engine.cli import dispatch
-
     try:
-        return dispatch(arguments)
+        code: int = import_module("engine.cli").dispatch(arguments)
+        return code
     except RuntimeError as error:  # what torch raises, running out of memory included
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

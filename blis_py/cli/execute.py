@@ -29,9 +29,9 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     config = configure(flags)
     if needs_trace and config.workload.trace is None:
         raise InputError("no trace given", key="--trace", fix="name the trace to replay, or use `blis run`")
-    from blis_py.api import resolve
+    from blis_py.api import Simulation
 
-    simulation = resolve(config)
+    simulation = Simulation.of(config)
     say(simulation.capacity)
     say(simulation.models)
     for note in simulation.notes:

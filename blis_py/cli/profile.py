@@ -12,7 +12,8 @@ import typer
 from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.options import Flag, Flags, Group
-from blis_py.config_layers import did_you_mean
+from blis_py.cli.verbs import spread
+from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
@@ -66,8 +67,6 @@ def profile(flags: Flags) -> None:
 
 def run_profile(arguments: Sequence[str]) -> int:
     """Runs `blis profile` with these arguments; returns the exit code."""
-    from blis_py.cli import spread
-
     arguments = spread(list(arguments), ("--step-log",))
     chosen = arguments[0] if arguments else "--help"
     if chosen not in _VERBS and not chosen.startswith("-"):

@@ -10,14 +10,10 @@ from simpy import Environment
 
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
-from blis_py.cluster.recorder import InstanceLog, Recorder
-from blis_py.core.config import SchedulerConfig
-from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
-from blis_py.workload.table import RequestTable
 
 
 class StepEvents(Events, Protocol):
@@ -129,28 +125,3 @@ class AutoregressiveInstance(Instance):
                 self.scheduler.schedule(self.now_ns)  # the step in progress
         for request in self.scheduler.running:
             self.scheduler.settle(request)
-
-
-class Autoregressive:
-    """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
-
-    def __init__(
-        self, scheduler: SchedulerConfig, latency: LatencyModel, record_steps: bool, single_step: bool
-    ) -> None:
-        self.request: type[Request] = Request
-        self._config, self._latency = scheduler, latency
-        self._record_steps, self._single_step = record_steps, single_step
-
-    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
-        return Recorder(table, self._latency.frontend, on_the_way_ns)
-
-    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
-        longest = self._record_steps or self._latency.uses_max_context
-        core = Scheduler(self._config, track_longest=longest)
-        log = InstanceLog(recorder, core, self._record_steps)
-        latency, single = self._latency, self._single_step
-        if self._config.async_scheduling:
-            from blis_py.cluster.overlapped import OverlappedInstance
-
-            return OverlappedInstance(env, core, latency, log, outlook, single)
-        return AutoregressiveInstance(env, core, latency, log, outlook, single)

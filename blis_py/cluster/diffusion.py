@@ -22,7 +22,7 @@ from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 NewKeys = Callable[[DiffusionRequest], Sequence[Hashable]]
 

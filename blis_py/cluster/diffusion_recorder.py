@@ -15,7 +15,7 @@ from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
-from blis_py.workload.table import Ints, RequestTable
+from blis_py.requests.table import Ints, RequestTable
 
 _FEATURES = tuple(field.name for field in fields(DiffusionFeatures))
 

@@ -16,7 +16,7 @@ from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
-from blis_py.workload.table import Ints, RequestTable
+from blis_py.requests.table import Ints, RequestTable
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
 """Of the steps table; the features follow."""

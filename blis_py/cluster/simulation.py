@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from simpy import Environment
 
-from blis_py.cluster.autoregressive import Autoregressive
+from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
@@ -26,7 +26,7 @@ from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion

@@ -13,7 +13,7 @@ from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 CHUNK = 4096
 """Requests to make, and to send ahead of time, at once."""

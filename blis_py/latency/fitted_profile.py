@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from blis_py import data
 from blis_py.core.bounds import MOST_KV_BLOCKS, MOST_TOKENS
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.files.parts import Part
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import dump_yaml, load_mapping
@@ -162,15 +162,15 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
         InputError: there is none.
     """
     path = expanded(name, key=flag)
-    places = (path, path / FILE, data.root("profiles") / "fits" / str(name) / FILE)
+    places = (path, path / FILE, bundled.root("profiles") / "fits" / str(name) / FILE)
     for place in places:
         if is_file(place):
             return place
-    bundled = sorted(
-        str(found.parent.relative_to(data.root("profiles") / "fits"))
-        for found in (data.root("profiles") / "fits").glob(f"*/*/{FILE}")
+    known = sorted(
+        str(found.parent.relative_to(bundled.root("profiles") / "fits"))
+        for found in (bundled.root("profiles") / "fits").glob(f"*/*/{FILE}")
     )
-    fix = "give a folder with a profile.yaml" + (f", or one of {', '.join(bundled)}" if bundled else "")
+    fix = "give a folder with a profile.yaml" + (f", or one of {', '.join(known)}" if known else "")
     raise InputError("no profile here", key=flag, value=str(name), fix=fix)
 
 

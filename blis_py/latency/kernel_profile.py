@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.model_shape import ModelShape
 
 Array = NDArray[np.float64]
 Axes = tuple[Array, Array, Array, Array]
@@ -65,21 +63,6 @@ def empty_grid(axes: Sequence[Array], table: Path) -> Array:
         problem = f"{cells:,} combinations of the sizes in it are more than {_MOST_CELLS:,}"
         raise InputError(problem, file=table, fix="measure on a grid of fewer sizes")
     return np.full([len(axis) for axis in axes], np.nan)
-
-
-def load_kernel_profile(folder: str | Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
-    """Reads a folder in one of two layouts: kernels measured in the model's own layers
-    (`layer_profile`), or tables of operators over their shapes (`operator_tables`).
-
-    Raises:
-        InputError: the folder is neither, is damaged, or does not cover the model.
-    """
-    from blis_py.latency.layer_profile import read_layer_profile
-    from blis_py.latency.operator_tables import is_operator_folder, read_operator_tables
-
-    if is_operator_folder(Path(folder)):
-        return read_operator_tables(Path(folder), shape, gpu, tp)
-    return read_layer_profile(Path(folder), shape, gpu, tp)
 
 
 def weighted_sum(parts: list[tuple[float, Curve]]) -> Curve:

@@ -27,6 +27,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.kernel_folder import load_kernel_profile
 from blis_py.latency.kernel_profile import (
     Array,
     KernelProfile,
@@ -34,7 +35,6 @@ from blis_py.latency.kernel_profile import (
     continued,
     continued_curve,
     interpolate,
-    load_kernel_profile,
     value_at,
 )
 from blis_py.latency.model_shape import ModelShape

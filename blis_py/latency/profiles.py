@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from blis_py import data
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
 
 _SUFFIXES = {"gpus": ".yaml", "models": ".json"}
@@ -50,7 +50,7 @@ def _further_names(kind: str) -> dict[str, str]:
 
 
 def _folder(kind: str) -> Path:
-    return data.root("profiles") / kind
+    return bundled.root("profiles") / kind
 
 
 def squeeze(name: str) -> str:

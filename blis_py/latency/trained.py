@@ -30,9 +30,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from blis_py import data
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
 from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
@@ -202,7 +202,7 @@ class Basis:
 @cache
 def bundled_training() -> Training:
     """The coefficients in `profiles/trained`."""
-    return read_training(data.root("profiles") / "trained" / "coefficients.yaml")
+    return read_training(bundled.root("profiles") / "trained" / "coefficients.yaml")
 
 
 def read_training(path: Path) -> Training:

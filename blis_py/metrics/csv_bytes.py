@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.workload.table import Ints, Labels
+from blis_py.requests.table import Ints, Labels
 
 Characters = NDArray[np.uint8]
 

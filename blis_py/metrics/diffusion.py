@@ -9,7 +9,7 @@ import numpy as np
 
 from blis_py.metrics.latencies import Floats, completed_mask
 from blis_py.metrics.record import InstanceRecord, RunRecord
-from blis_py.workload.table import Ints
+from blis_py.requests.table import Ints
 
 
 def time_per_block_ns(record: RunRecord) -> Floats:

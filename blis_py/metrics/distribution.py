@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.workload.table import Ints
+from blis_py.requests.table import Ints
 
 Numbers = NDArray[np.int64] | NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.latencies import PER_REQUEST, latencies
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.workload.table import Ints, Labels
+from blis_py.requests.table import Ints, Labels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.slo import CLUSTER_PRIORITY, DEFAULT_CLASS
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import Labels
+from blis_py.requests.table import Labels
 
 Rows = NDArray[np.intp]
 

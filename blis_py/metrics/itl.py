@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from blis_py.metrics.distribution import Distribution, Tally
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import Ints
+from blis_py.requests.table import Ints
 
 Rows = NDArray[np.intp]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.workload.table import Ints
+from blis_py.requests.table import Ints
 
 Floats = NDArray[np.float64]
 

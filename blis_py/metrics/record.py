@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
-from blis_py.workload.table import Ints, RequestTable
+from blis_py.requests.table import Ints, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.core.diffusion_request import DiffusionCounters

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.workload.table import Content, Ints, RequestTable
+from blis_py.requests.table import Content, Ints, RequestTable
 
 _NEVER = 1 << 62
 

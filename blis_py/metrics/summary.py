@@ -16,7 +16,7 @@ from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")

@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from blis_py import __version__
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
 from blis_py.files.paths import exists
 from blis_py.outputs.unfinished import PREFIX, is_unfinished
+from blis_py.version import __version__
 
 MARKER = "complete.json"
 PICTURES = "plots"

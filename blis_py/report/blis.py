@@ -17,7 +17,7 @@ from blis_py.metrics.itl import Rows, TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.slo import Goodput, GoodputTargets, assess
-from blis_py.workload.table import Ints
+from blis_py.requests.table import Ints
 
 _STATS = ("mean", "p90", "p95", "p99")
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from blis_py.intervals import Intervals
+from blis_py.metrics.intervals import Intervals
 
 _ROWS = {
     "throughput.requests_per_s": "requests/s",

@@ -17,10 +17,10 @@ import numpy as np
 from blis_py.errors import InputError
 from blis_py.files.opening import reading
 from blis_py.outputs.complete import check_complete
+from blis_py.requests.streams import stream
+from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import azure, mooncake, tracev2
 from blis_py.traces.bad_rows import BadRows
-from blis_py.workload.streams import stream
-from blis_py.workload.table import Labels, RequestTable
 
 Recognise = Callable[[str], bool]
 Read = Callable[[Path, Path | None, BadRows | None], RequestTable]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of
+from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.columns import read_columns
 from blis_py.traces.kinds import SECONDS, BadCells, Kind, integers, labels, repeated, texts
-from blis_py.workload.table import Ints, RequestTable
 
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 WALL_CLOCK = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.files.csv_files import check_header, csv_rows, header_of, stripped
 from blis_py.files.opening import reading
+from blis_py.requests.table import Ints, Labels
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.kinds import BadCells, Kind, Mask
-from blis_py.workload.table import Ints, Labels
 
 
 class Columns:

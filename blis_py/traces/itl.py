@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
+from blis_py.requests.table import Ints
 from blis_py.traces.columns import read_columns
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.kinds import integers
-from blis_py.workload.table import Ints
 
 NAME = "itl.csv"
 COLUMNS = ("request_id", "chunk_index", "timestamp_us")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, SECOND_NS
 from blis_py.files.cells import meant
-from blis_py.workload.table import Ints, Labels
+from blis_py.requests.table import Ints, Labels
 
 Mask = NDArray[np.bool_]
 

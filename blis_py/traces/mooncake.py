@@ -18,8 +18,8 @@ from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading
+from blis_py.requests.table import Content, Ints, RequestTable
 from blis_py.traces.bad_rows import BadRows
-from blis_py.workload.table import Content, Ints, RequestTable
 
 BLOCK_TOKENS = 512
 MS_NS = 1_000_000

@@ -18,10 +18,10 @@ import numpy as np
 
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.outputs.staging import write_text
+from blis_py.requests.table import RequestTable
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import write_itl
 from blis_py.traces.tracev2_write import End, Measured, request_numbers, write
-from blis_py.workload.table import RequestTable
 
 RUN_NAME = "run.yaml"
 UNSENT: End = ("error", "not sent", "")

@@ -24,12 +24,12 @@ from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.files import paths
 from blis_py.files.json_files import parse_json
+from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Kind, Mask, integers, labels, repeated
 from blis_py.traces.tracev2_header import DIFFUSION, read_header
 from blis_py.traces.tracev2_write import write
-from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
 __all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "recognises", "write"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
+from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
-from blis_py.workload.table import Content, Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.metrics.record import RunRecord

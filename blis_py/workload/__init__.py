@@ -3,7 +3,7 @@
 Start with `table.py` (what everything produces), then `generate.py`, then `spec.py` (the YAML).
 """
 
+from blis_py.requests.table import Content, Labels, RequestTable
 from blis_py.workload.generate import generate
-from blis_py.workload.table import Content, Labels, RequestTable
 
 __all__ = ["Content", "Labels", "RequestTable", "generate"]

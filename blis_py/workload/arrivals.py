@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_ARRIVALS_PER_S
 from blis_py.errors import InputError
-from blis_py.workload.table import Ints
+from blis_py.requests.table import Ints
 
 Floats = NDArray[np.float64]
 

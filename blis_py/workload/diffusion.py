@@ -11,9 +11,9 @@ import numpy as np
 
 from blis_py.core.request import Request
 from blis_py.errors import InputError
+from blis_py.requests.streams import stream
+from blis_py.requests.table import RequestTable
 from blis_py.workload.diffusion_steps import Drawn, Ints, Recorded, Sequences, Steps, steps_from_mapping
-from blis_py.workload.streams import stream
-from blis_py.workload.table import RequestTable
 
 KEYS = ("kind", "block_size", "steps", "commit_rounds")
 KINDS = ("autoregressive", "diffusion")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,45 +12,18 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
 from blis_py.errors import InputError
-from blis_py.workload.arrivals import Arrivals, arrivals_until
-from blis_py.workload.lengths import Lengths, sample
-from blis_py.workload.prefixes import PrefixLevel, beginnings
-from blis_py.workload.sessions import Sessions, Turns, turns_until
-from blis_py.workload.streams import stream
-from blis_py.workload.table import Content, Ints, Labels, RequestTable, deadlines_ns
+from blis_py.requests.streams import stream
+from blis_py.requests.table import Content, Ints, Labels, RequestTable, deadlines_ns
+from blis_py.workload.arrivals import arrivals_until
+from blis_py.workload.client import Client
+from blis_py.workload.lengths import sample
+from blis_py.workload.prefixes import beginnings
+from blis_py.workload.turns import Turns, turns_until
 
 if TYPE_CHECKING:
-    from blis_py.workload.diffusion import DiffusionClient
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A source of open-loop requests, every default resolved.
-
-    Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions.
-    """
-
-    name: str
-    arrivals: Arrivals
-    input: Lengths
-    output: Lengths
-    tenant: str = ""
-    slo_class: str = ""
-    model: str = ""
-    prefix_group: str = ""
-    prefix_tokens: int = 0
-    """Shared tokens in front of `input`."""
-    prefixes: tuple[PrefixLevel, ...] = ()
-    """Shared texts in front of `input`, from the outermost on; instead of a prefix group."""
-    sessions: Sessions | None = None
-    streaming: bool = False
-    timeout_ns: int | None = None
-    slo_target_ns: int = 0
-    diffusion: DiffusionClient | None = None
-    """How its model fills blocks by denoising; None = it is autoregressive."""
 
 
 def generate(

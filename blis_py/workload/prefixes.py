@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.requests.streams import stream
+from blis_py.requests.table import Content, Ints
 from blis_py.workload.lengths import Lengths, sample
-from blis_py.workload.streams import stream
-from blis_py.workload.table import Content, Ints
 
 
 @dataclass(frozen=True, slots=True)

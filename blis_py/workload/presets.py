@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from blis_py.core.bounds import MOST_REQUESTS, MOST_TOKENS, SECOND_NS, check_count, clock_ns
 from blis_py.errors import InputError
+from blis_py.requests.table import RequestTable
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
-from blis_py.workload.generate import DEFAULT_SEED, Client, merge
+from blis_py.workload.client import Client
+from blis_py.workload.generate import DEFAULT_SEED, merge
 from blis_py.workload.lengths import Lengths
-from blis_py.workload.table import RequestTable
 from blis_py.workload.truncated import clamped_mean, truncated_law
 
 

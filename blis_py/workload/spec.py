@@ -19,7 +19,7 @@ from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
-from blis_py.workload.generate import Client
+from blis_py.workload.client import Client
 from blis_py.workload.spec_base import (
     DistributionSpec,
     Positive,

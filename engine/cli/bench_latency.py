@@ -21,7 +21,7 @@ def latency(flags: Flags) -> None:
     """Latency of one batch, in the shape of `vllm bench latency`."""
     import numpy as np
 
-    from blis_py.workload.table import RequestTable
+    from blis_py.requests.table import RequestTable
     from engine.build import build_engine
     from engine.driver import serve
     from engine.synthetic import synthetic_prompts

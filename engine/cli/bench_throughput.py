@@ -27,7 +27,7 @@ def throughput(flags: Flags) -> None:
     """Offline throughput, in the shape of `vllm bench throughput`."""
     import numpy as np
 
-    from blis_py.workload.table import RequestTable
+    from blis_py.requests.table import RequestTable
     from engine.driver import serve
     from engine.engine import LLMEngine
     from engine.synthetic import synthetic_prompts

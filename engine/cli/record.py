@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 from engine.diffusion.engine import DiffusionEngine
 from engine.engine import LLMEngine
 from engine.sequence import Sequence as Running

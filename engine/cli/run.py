@@ -120,7 +120,7 @@ def _write(
     folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
 ) -> None:
     """Everything that was measured."""
-    from blis_py.sources import DEFAULT_SEED
+    from blis_py.setup.demand import DEFAULT_SEED
     from blis_py.traces.tracev2_header import DIFFUSION
 
     engine, config = ready.engine, ready.engine.scheduler.config

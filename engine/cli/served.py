@@ -14,8 +14,8 @@ from engine.cli.diffusion import DLLM, build_as, configured
 from engine.cli.options import ENGINE, say
 
 if TYPE_CHECKING:
-    from blis_py.config_models import RunConfig
-    from blis_py.workload.table import RequestTable
+    from blis_py.config.models import RunConfig
+    from blis_py.requests.table import RequestTable
     from engine.clock import Clock
     from engine.config import EngineConfig
     from engine.diffusion.engine import DiffusionEngine
@@ -60,7 +60,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     import numpy as np
 
     from blis_py.cli.configure import configure
-    from blis_py.sources import requests
+    from blis_py.setup.demand import requests
     from engine.synthetic import as_prompted, synthetic_prompts
 
     run = configure(

@@ -15,8 +15,8 @@ from blis_py.calibrate.token_times import TokenTimes, read_token_times, token_ti
 from blis_py.cli import main
 from blis_py.errors import InputError
 from blis_py.report.calibration import plot_calibration, print_calibration
+from blis_py.requests.table import Labels
 from blis_py.traces.itl import Ragged, read_gaps, write_itl
-from blis_py.workload.table import Labels
 
 COLUMNS = (
     "request_id,slo_class,output_tokens,arrival_time_us,send_time_us,"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import blis_py as blis
-from blis_py import data
-from blis_py.config import as_dict, dump, load_config
+from blis_py.config.loader import as_dict, dump, load_config
+from blis_py.files import bundled
 
 
 def test_build_run_records_in_three_lines() -> None:
@@ -64,7 +64,7 @@ def test_what_is_assumed_of_a_model_is_among_the_notes(tmp_path: Path) -> None:
     assert any("the 4-bit weights of gpt-oss-120b are priced as expanded" in note for note in blackwell.notes)
     plain = blis.build(model="llama-3.1-8b", gpu="b200", num_requests=1)
     assert plain.notes == ()
-    config = json.loads((data.root("profiles") / "models" / "qwen3-14b.json").read_text())
+    config = json.loads((bundled.root("profiles") / "models" / "qwen3-14b.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen9"}))
     unknown = blis.run(model_config=str(tmp_path), num_requests=1)
     assert any("the model_type 'qwen9'" in note for note in unknown.notes)

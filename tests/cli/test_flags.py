@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from blis_py import api
-from blis_py.cli import spread
 from blis_py.cli.configure import configure
-from blis_py.config_models import RunConfig
+from blis_py.cli.verbs import spread
+from blis_py.config.models import RunConfig
 
 Blis = Callable[..., tuple[int, str, str]]
 

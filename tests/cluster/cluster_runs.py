@@ -18,7 +18,7 @@ from blis_py.latency.hardware import load_gpu
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import InstanceRecord, RunRecord
-from blis_py.workload.table import Labels, RequestTable
+from blis_py.requests.table import Labels, RequestTable
 
 CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
 

@@ -25,9 +25,9 @@ from blis_py.metrics.frames import request_columns
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.report.vllm import vllm_result
+from blis_py.requests.table import RequestTable
 from blis_py.workload.diffusion import MeasuredSteps, table_rounds
 from blis_py.workload.diffusion_steps import MeanAndSpread
-from blis_py.workload.table import RequestTable
 
 MS = 1_000_000
 DETAILED = Linear(

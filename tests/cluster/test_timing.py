@@ -15,7 +15,7 @@ from blis_py.latency.base import FrontendDelays
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 US = 1000
 CONFIG = SchedulerConfig(num_kv_blocks=100, max_model_len=1000, block_size=4)

@@ -20,7 +20,7 @@ from blis_py.core.request import NEVER_NS, Request
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.metrics.record import Outcome
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 US = 1000
 CONFIG = SchedulerConfig(num_kv_blocks=1000, max_model_len=1000)

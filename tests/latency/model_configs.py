@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from blis_py import data
+from blis_py.files import bundled
 
 
 def values_of(base: str = "qwen3-14b", **changes: Any) -> dict[str, Any]:
     """A bundled config with some keys replaced; `...` removes the key."""
-    values = json.loads((data.root("profiles") / "models" / f"{base}.json").read_text()) | changes
+    values = json.loads((bundled.root("profiles") / "models" / f"{base}.json").read_text()) | changes
     return {key: value for key, value in values.items() if value is not ...}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blis_py import data
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
 
 GPUS = [load_gpu(name) for name in known_gpus()]
@@ -77,7 +77,7 @@ def test_newer_and_larger_gpus_are_faster() -> None:
 
 def changed(tmp_path: Path, **changes: object) -> Path:
     """The H100 profile with some keys replaced; a value of None removes the key, dots go inside."""
-    values = yaml.safe_load((data.root("profiles") / "gpus" / "h100.yaml").read_text())
+    values = yaml.safe_load((bundled.root("profiles") / "gpus" / "h100.yaml").read_text())
     for key, value in changes.items():
         *outer, last = key.split("__")
         section = values[outer[0]] if outer else values

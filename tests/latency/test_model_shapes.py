@@ -10,8 +10,8 @@ import pytest
 import yaml
 from model_configs import config
 
-from blis_py import data
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.latency.model_shape import known_models, load_model
 from blis_py.latency.profiles import find_profile, known_names
 
@@ -194,7 +194,7 @@ def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gpus", "models"])
 def test_every_listed_spelling_leads_to_its_profile(kind: str) -> None:
-    names = yaml.safe_load((data.root("profiles") / kind / "names.yaml").read_text())
+    names = yaml.safe_load((bundled.root("profiles") / kind / "names.yaml").read_text())
     assert set(names) == set(known_names(kind))
     for stem, spellings in names.items():
         assert [find_profile(kind, spelling).stem for spelling in spellings] == [stem] * len(spellings)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from model_configs import config, values_of
 
-from blis_py import data
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.latency.model_shape import known_models, load_model
 from blis_py.latency.model_types import MODEL_TYPES, NOT_MODELLED, READ, REFUSED_TYPES, WITHOUT_EFFECT
 
@@ -33,7 +33,7 @@ def test_of_bundled_models_every_key_is_known() -> None:
 
 
 def test_every_key_of_the_engines_own_checkpoints_is_known() -> None:
-    for folder in (data.root("profiles").parent / "engine" / "tiny" / "checkpoints").iterdir():
+    for folder in (bundled.root("profiles").parent / "engine" / "tiny" / "checkpoints").iterdir():
         assert load_model(folder.name, folder).notes == ()
 
 

@@ -12,7 +12,7 @@ from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
-from blis_py.workload.table import Labels, RequestTable
+from blis_py.requests.table import Labels, RequestTable
 
 NUM_STEPS = 40
 TIMES = ("enqueue_ns", "scheduled_ns", "first_token_ns", "last_token_ns", "finish_ns")

@@ -16,7 +16,7 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.workload.table import Labels, RequestTable
+from blis_py.requests.table import Labels, RequestTable
 
 LATENCY = Linear(
     LinearCoefficients(

@@ -15,7 +15,7 @@ from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import RequestTable
+from blis_py.requests.table import RequestTable
 
 Ints = NDArray[np.int64]
 

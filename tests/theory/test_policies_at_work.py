@@ -7,7 +7,7 @@ import pytest
 from queues import Ints, poisson, serve
 
 from blis_py.metrics.record import RunRecord
-from blis_py.workload.table import Labels
+from blis_py.requests.table import Labels
 
 STEP_NS = 10_000_000
 POLICIES = ("fcfs", "priority-fcfs", "sjf", "reverse-priority")

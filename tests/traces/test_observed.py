@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from blis_py.calibrate.token_times import read_token_times
+from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import read_trace
 from blis_py.traces.observed import Observer
-from blis_py.workload.table import Labels, RequestTable
 
 MS = 1_000_000
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from blis_py.core.request import Request
 from blis_py.errors import InputError
+from blis_py.requests.streams import stream
 from blis_py.workload.diffusion import diffusion_client, draw_rounds
 from blis_py.workload.diffusion_steps import (
     DenoiseSteps,
@@ -22,7 +23,6 @@ from blis_py.workload.diffusion_steps import (
     steps_from_mapping,
 )
 from blis_py.workload.spec import WorkloadSpec
-from blis_py.workload.streams import stream
 
 
 def drawn(steps: DenoiseSteps, count: int = 20_000) -> Any:

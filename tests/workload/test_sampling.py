@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_py.core.bounds import MOST_TOKENS
+from blis_py.requests.streams import stream
 from blis_py.workload import arrivals, lengths
 from blis_py.workload.arrivals import Arrivals, arrivals_until, weibull_shape
 from blis_py.workload.lengths import Lengths, sample
-from blis_py.workload.streams import stream
 
 HOUR_NS = 3_600 * 10**9
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_py.requests.streams import stream
 from blis_py.workload.lengths import Lengths, sample
 from blis_py.workload.presets import PRESETS, Sizes, note_of, preset, synthesise
-from blis_py.workload.streams import stream
 from blis_py.workload.truncated import clamped_mean, truncated_law
 
 MANY = 200_000

@@ -26,10 +26,10 @@ from blis_py.cluster.diffusion import DiffusionCosts
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import Observer
 from blis_py.traces.rounds import read_rounds
 from blis_py.traces.steplog import StepLog, read_step_log
-from blis_py.workload.table import RequestTable
 from engine.driver import serve
 from engine.synthetic import synthetic_prompts
 from engine.tiny import checkpoint

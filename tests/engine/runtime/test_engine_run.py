@@ -18,11 +18,11 @@ from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.token_times import read_token_times
 from blis_py.cli import main
 from blis_py.outputs.complete import check_complete
+from blis_py.requests.table import RequestTable
 from blis_py.stopping import Terminated
 from blis_py.traces import read_trace
 from blis_py.traces.observed import Observer
 from blis_py.traces.steplog import read_step_log
-from blis_py.workload.table import RequestTable
 from engine.clock import WallClock
 from engine.driver import serve
 from engine.engine import LLMEngine

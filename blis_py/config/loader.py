@@ -1,7 +1,7 @@
 """The configuration of a run: one strict loader, and the way back to YAML.
 
 Layers, later over earlier: defaults, the config file, a policy bundle, flags and `--set`. `RunConfig`
-(`config_models.py`) is what remains, and `dump` writes it so that loading it again gives the same run.
+(`config/models.py`) is what remains, and `dump` writes it so that loading it again gives the same run.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_py.config_check import check
-from blis_py.config_layers import Layers, flatten
-from blis_py.config_models import RunConfig
-from blis_py.config_paths import from_folder, with_full_paths, workload_source
+from blis_py.config.check import check
+from blis_py.config.layers import Layers, flatten
+from blis_py.config.models import RunConfig
+from blis_py.config.paths import from_folder, with_full_paths, workload_source
 from blis_py.errors import InputError
 from blis_py.files.paths import full_path
 from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
@@ -49,7 +49,7 @@ def load_config(
         leaves = flatten(load_mapping(Path(path)), RunConfig)
         layers.add(from_folder(leaves, full_path(path).parent), file=path)
     if policy_config is not None:
-        from blis_py.config_policy import KEYS, read_bundle
+        from blis_py.config.policy import KEYS, read_bundle
 
         layers.add(read_bundle(policy_config), file=policy_config, labels=KEYS)
     if isinstance(overrides, Mapping):
@@ -76,7 +76,7 @@ def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
     if layers.values.get("latency.profile") and (model is None or left_alone):
         layers.add({key: "fitted"}, file=None)
     if layers.values.get("latency.profile") and layers.values.get(key) == "fitted":
-        from blis_py.measured import implied_settings
+        from blis_py.config.implied import implied_settings
 
         implied = implied_settings(str(layers.values["latency.profile"]))
         layers.add({k: v for k, v in implied.items() if k not in layers.values}, file=None)

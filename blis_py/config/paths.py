@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blis_py import data
-from blis_py.config_layers import did_you_mean
-from blis_py.config_models import RunConfig
+from blis_py.config.layers import did_you_mean
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.files import bundled
 from blis_py.files.paths import exists, expanded, full_path, is_file, is_folder
 
 
@@ -61,12 +61,12 @@ def workload_source(name: str) -> str:
         return "workload.preset"
     if _is_bundled(name) or _looks_like_file(name):
         return "workload.spec"
-    bundled = {path.stem for path in data.root("workloads").glob("*.yaml")}
+    specs = {path.stem for path in bundled.root("workloads").glob("*.yaml")}
     raise InputError(
         "no such workload",
         key="--workload",
         value=name,
-        fix=did_you_mean(name, {*PRESETS, *bundled, "a .yaml file"}),
+        fix=did_you_mean(name, {*PRESETS, *specs, "a .yaml file"}),
     )
 
 
@@ -76,7 +76,7 @@ def spec_path(name: str) -> Path:
 
 
 def _bundled(name: str) -> Path:
-    return data.root("workloads") / f"{name}.yaml"
+    return bundled.root("workloads") / f"{name}.yaml"
 
 
 def _is_bundled(name: str) -> bool:
@@ -84,7 +84,7 @@ def _is_bundled(name: str) -> bool:
 
 
 def _is_bundled_fit(name: str) -> bool:
-    return is_folder(data.root("profiles") / "fits" / name)
+    return is_folder(bundled.root("profiles") / "fits" / name)
 
 
 def _looks_like_file(name: str) -> bool:

@@ -6,11 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config_models import DllmSection
+from blis_py.config.models import DllmSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
-from blis_py.sources import Demand
+from blis_py.setup.demand import Demand
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion

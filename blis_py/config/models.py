@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from blis_py.config_layers import setting
+from blis_py.config.layers import setting
 from blis_py.core.bounds import (
     LAST_NS,
     MOST_ARRIVALS_PER_S,

@@ -6,8 +6,8 @@ import re
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from blis_py.config_layers import Layers, did_you_mean
-from blis_py.config_models import RunConfig, WorkloadSection
+from blis_py.config.layers import Layers, did_you_mean
+from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.core.bounds import clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError

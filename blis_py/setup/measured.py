@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from blis_py.config_models import RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file
-from blis_py.latency.fitted_profile import FittedProfile, read_meta, read_profile
+from blis_py.latency.fitted_profile import FittedProfile, read_profile
 from blis_py.latency.fitted_shape import model_name, require_same, shape_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
@@ -74,13 +74,6 @@ def measured_run(config: RunConfig) -> Measured:
         )
     settings = replace(config, model=config.model or shape.name, gpu=device)
     return Measured(settings, profile, shape, gpu)
-
-
-def implied_settings(profile: str) -> dict[str, int]:
-    """Settings that are those of the measured engine where nobody gives them, by configuration key."""
-    meta = read_meta(profile)[1]
-    keys = {"tp": "tp", "block_size": "scheduler.block_size"}
-    return {key: int(meta[name]) for name, key in keys.items() if meta.get(name)}
 
 
 def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config_check import duration_ns
-from blis_py.config_models import RunConfig, WorkloadSection
-from blis_py.config_paths import spec_path
+from blis_py.config.check import duration_ns
+from blis_py.config.models import RunConfig, WorkloadSection
+from blis_py.config.paths import spec_path
 from blis_py.core.bounds import in_seconds
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
-from blis_py.workload.streams import stream
-from blis_py.workload.table import RequestTable
+from blis_py.requests.streams import stream
+from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient

@@ -1,0 +1,38 @@
+"""Requests that emit a token with every step, and who serves them."""
+
+from __future__ import annotations
+
+from simpy import Environment
+
+from blis_py.cluster.autoregressive import AutoregressiveInstance
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.overlapped import OverlappedInstance
+from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler
+from blis_py.latency.base import LatencyModel
+from blis_py.requests.table import RequestTable
+
+
+class Autoregressive:
+    """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
+
+    def __init__(
+        self, scheduler: SchedulerConfig, latency: LatencyModel, record_steps: bool, single_step: bool
+    ) -> None:
+        self.request: type[Request] = Request
+        self._config, self._latency = scheduler, latency
+        self._record_steps, self._single_step = record_steps, single_step
+
+    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
+        return Recorder(table, self._latency.frontend, on_the_way_ns)
+
+    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
+        longest = self._record_steps or self._latency.uses_max_context
+        core = Scheduler(self._config, track_longest=longest)
+        log = InstanceLog(recorder, core, self._record_steps)
+        latency, single = self._latency, self._single_step
+        if self._config.async_scheduling:
+            return OverlappedInstance(env, core, latency, log, outlook, single)
+        return AutoregressiveInstance(env, core, latency, log, outlook, single)

@@ -1,0 +1,1 @@
+"""Configuration of a run: layers, models, checks, paths of files, policy bundles."""

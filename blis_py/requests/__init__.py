@@ -1,0 +1,1 @@
+"""What is asked for: the table of requests that sources fill and clusters serve."""

@@ -1,0 +1,63 @@
+"""KV blocks and the longest sequence of a run: as given, or as the memory has room for."""
+
+from __future__ import annotations
+
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.latency.capacity import check_tp, default_max_model_len, kv_capacity
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.model_shape import ModelShape
+
+
+def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:
+    """The line that tells the KV capacity, and the blocks of one instance.
+
+    Raises:
+        InputError: the model does not fit, or cannot be split so.
+    """
+    check_tp(shape, config.tp)
+    settings = config.scheduler
+    given = settings.num_kv_blocks
+    try:
+        computed = kv_capacity(
+            shape,
+            gpu,
+            config.tp,
+            block_size=settings.block_size,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+        )
+    except InputError:
+        if given is None:
+            raise
+        fits = "by its memory the model would not fit"
+    else:
+        if given is None:
+            return computed.describe(), computed.blocks
+        fits = f"by its memory {computed.blocks:,}"
+    line = (
+        f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "
+        f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
+    )
+    return line, given
+
+
+def longest_sequence(config: RunConfig, shape: ModelShape, num_kv_blocks: int) -> tuple[int, list[str]]:
+    """The longest sequence in tokens, and what there is to say about it.
+
+    Raises:
+        InputError: it is given, and the KV cache does not hold it.
+    """
+    settings = config.scheduler
+    given = settings.max_model_len
+    if given is None:
+        return default_max_model_len(shape, num_kv_blocks, settings.block_size), []
+    room = num_kv_blocks * settings.block_size
+    if given > room:
+        raise InputError(
+            f"is more than the {room:,} tokens the KV cache holds",
+            key="--max-model-len",
+            value=given,
+            fix=f"use at most {room}, or 0 for automatic",
+        )
+    limit = shape.max_position_embeddings
+    return given, [f"max_model_len {given:,} is beyond the model's own {limit:,}"] if given > limit else []

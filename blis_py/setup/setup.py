@@ -1,0 +1,238 @@
+"""Everything that a simulation needs, resolved from a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from blis_py import latency
+from blis_py.config.layers import did_you_mean
+from blis_py.config.loader import as_dict
+from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count
+from blis_py.core.config import SchedulerConfig
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.notes import domain_notes, forget, model_notes
+from blis_py.metrics.record import RunRecord
+from blis_py.metrics.slo import (
+    DIMENSIONS,
+    GoodputTargets,
+    parse_class_targets,
+    parse_goodput,
+    parse_slos,
+    require_known_classes,
+)
+from blis_py.requests.table import RequestTable
+from blis_py.setup.capacity import capacity, longest_sequence
+from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
+from blis_py.setup.diffusion import block_diffusion
+
+if TYPE_CHECKING:
+    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.latency.fitted_profile import FittedProfile
+
+Progress = Callable[[int, int], None]
+"""Told now and then how many requests of how many have ended."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything resolved, nothing run yet."""
+
+    config: RunConfig
+    table: RequestTable
+    scheduler: SchedulerConfig
+    latency: LatencyModel
+    capacity: str
+    """The KV capacity, in one line."""
+    targets: GoodputTargets
+    """What a good request meets."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before believing the result."""
+    diffusion: BlockDiffusion | None = None
+    """None = the requests are autoregressive."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Resolves a configuration.
+
+        Raises:
+            InputError: something unknown, contradictory, or impossible (a model that does not fit).
+        """
+        if config.seed is None and config.workload.spec is None:
+            config = replace(config, seed=DEFAULT_SEED)
+        targets = _targets(config)
+        served = _served(config)
+        config = served.config
+        max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
+        model = _latency_model(served)
+        asked = demand(config)
+        scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
+        _check_delays(model, asked.table, max_model_len)
+        return cls(
+            config=config,
+            table=asked.table,
+            scheduler=scheduler,
+            latency=model,
+            capacity=served.capacity,
+            targets=_asked_of(config, asked, targets),
+            notes=(
+                *model_notes(served.shape, served.gpu),
+                *notes,
+                *asked.notes,
+                *_other_models(asked.table, config),
+            ),
+            diffusion=block_diffusion(asked, config.dllm, scheduler),
+        )
+
+    @property
+    def models(self) -> str:
+        """What is being modelled, and what its step times rest on, in one line."""
+        batches = f"{self.scheduler.scheduler} scheduler, {self.scheduler.batch_former} batches"
+        if self.scheduler.prefix_cache == "radix":
+            batches += ", radix prefix cache"
+        if self.scheduler.async_scheduling:
+            batches += ", asynchronous scheduling"
+        several = "s" if self.config.num_instances > 1 else ""
+        if self.diffusion is not None:
+            return (
+                f"models {self.config.num_instances} instance{several} of {self.diffusion.config.describe()} "
+                f"({self.scheduler.scheduler} scheduler); step times: {self.latency.provenance}"
+            )
+        return (
+            f"models {self.config.num_instances} instance{several} of vLLM v1 ({batches}); "
+            f"step times: {self.latency.provenance}"
+        )
+
+    def simulate(self, record_steps: bool, progress: Progress | None) -> tuple[RunRecord, tuple[str, ...]]:
+        """What became of every request, and what is to be known about it beside `notes`."""
+        from blis_py.cluster.simulation import simulate
+
+        config = self.config
+        forget(self.latency)
+        record = simulate(
+            self.table,
+            scheduler=self.scheduler,
+            latency=self.latency,
+            num_instances=config.num_instances,
+            routing_policy=config.routing.policy,
+            admission_latency_ns=config.admission.latency_us * 1000,
+            routing_latency_ns=config.routing.latency_us * 1000,
+            snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
+            seed=DEFAULT_SEED if config.seed is None else config.seed,
+            horizon_ns=horizon_ns_of(config),
+            slo_priorities=config.admission.slo_priorities or None,
+            diffusion=self.diffusion,
+            record_steps=record_steps,
+            progress=progress,
+        )
+        record.config = as_dict(config)
+        return record, domain_notes(self.latency)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A model on its GPUs."""
+
+    config: RunConfig
+    """With what a fitted profile settles."""
+    shape: ModelShape
+    gpu: GpuSpec | None
+    """None where a fitted profile was measured on something that has no datasheet."""
+    profile: FittedProfile | None
+    capacity: str
+    num_kv_blocks: int
+    """Of one instance."""
+
+
+def _served(config: RunConfig) -> _Served:
+    profile, gpu, line, blocks = None, None, "", 0
+    if config.latency.model == "fitted":
+        from blis_py.setup.measured import measured_run
+
+        measured = measured_run(config)
+        config, shape, gpu, profile = measured.config, measured.shape, measured.gpu, measured.profile
+        if gpu is None:
+            line, blocks = measured.capacity()
+    else:
+        shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
+    if gpu is not None:
+        line, blocks = capacity(config, shape, gpu)
+    check_count(
+        config.num_instances * blocks,
+        least=1,
+        most=MOST_KV_BLOCKS,
+        key="KV blocks of all instances",
+        fix="use fewer instances, fewer or larger blocks",
+    )
+    return _Served(config, shape, gpu, profile, line, blocks)
+
+
+def _model_name(config: RunConfig) -> str:
+    if config.model is not None:
+        return config.model
+    if config.model_config is None:
+        raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
+    path = Path(config.model_config)
+    return path.parent.name if path.name == "config.json" else path.stem
+
+
+def _latency_model(served: _Served) -> LatencyModel:
+    settings = served.config.latency
+    return latency.build(
+        settings.model,
+        shape=served.shape,
+        gpu=served.gpu,
+        tp=served.config.tp,
+        alpha=settings.alpha_coeffs,
+        beta=settings.beta_coeffs,
+        linear=settings.linear or None,
+        kernel_profile=settings.kernel_profile,
+        profile=served.profile,
+    )
+
+
+def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
+    own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
+    resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
+    return SchedulerConfig(**own | resolved)
+
+
+def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
+    """The delays of a request's tokens add up, and the clock does not go on for ever."""
+    tokens = min(int(table.output_tokens.max(initial=0)), max_model_len)
+    if tokens * model.frontend.per_token_ns > LAST_NS:
+        problem, fix = "the delays of one answer come to more than a century", "lower the delay per token"
+        raise InputError(problem, key="alpha_coeffs", fix=fix)
+
+
+def _targets(config: RunConfig) -> GoodputTargets:
+    targets = parse_goodput(config.goodput)
+    for metric, text in config.goodput_by_class.items():
+        if metric not in DIMENSIONS:
+            fix = did_you_mean(metric, DIMENSIONS)
+            raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
+        targets = targets.merged(parse_class_targets(metric, text))
+    return targets
+
+
+def _asked_of(config: RunConfig, asked: Demand, targets: GoodputTargets) -> GoodputTargets:
+    """With what the requests bring along; of classes that there are."""
+    classes = asked.table.slo_class.names
+    targets = asked.targets.under(targets, classes)
+    wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
+    require_known_classes(wanted, classes)
+    return targets
+
+
+def _other_models(table: RequestTable, config: RunConfig) -> list[str]:
+    others = sorted(set(table.model.names) - {"", config.model})
+    return [f"requests for {', '.join(others)} are served by {config.model} too"] if others else []

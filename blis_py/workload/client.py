@@ -1,0 +1,38 @@
+"""Who sends requests: one client of a workload, resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blis_py.workload.arrivals import Arrivals
+from blis_py.workload.diffusion import DiffusionClient
+from blis_py.workload.lengths import Lengths
+from blis_py.workload.prefixes import PrefixLevel
+from blis_py.workload.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A source of open-loop requests, every default resolved.
+
+    Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions.
+    """
+
+    name: str
+    arrivals: Arrivals
+    input: Lengths
+    output: Lengths
+    tenant: str = ""
+    slo_class: str = ""
+    model: str = ""
+    prefix_group: str = ""
+    prefix_tokens: int = 0
+    """Shared tokens in front of `input`."""
+    prefixes: tuple[PrefixLevel, ...] = ()
+    """Shared texts in front of `input`, from the outermost on; instead of a prefix group."""
+    sessions: Sessions | None = None
+    streaming: bool = False
+    timeout_ns: int | None = None
+    slo_target_ns: int = 0
+    diffusion: DiffusionClient | None = None
+    """How its model fills blocks by denoising; None = it is autoregressive."""

@@ -1,0 +1,93 @@
+"""The turns of sessions, drawn: when each is sent, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.requests.streams import stream
+from blis_py.requests.table import Ints
+from blis_py.workload.arrivals import arrivals_until
+from blis_py.workload.client import Client
+from blis_py.workload.lengths import sample
+from blis_py.workload.sessions import Sessions
+
+LONGEST_PAUSE_NS = 30 * 86_400 * 10**9
+"""A month between two turns; beyond, sums of many of them could overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of many sessions as columns, in order of arrival."""
+
+    arrival_ns: Ints
+    session: Ints
+    history_tokens: Ints
+    """Prompts and answers of the session before this turn, where they accumulate."""
+    new_tokens: Ints
+    """What the client adds to it."""
+    output_tokens: Ints
+
+    def take(self, rows: slice | np.ndarray) -> Turns:
+        return Turns(
+            self.arrival_ns[rows],
+            self.session[rows],
+            self.history_tokens[rows],
+            self.new_tokens[rows],
+            self.output_tokens[rows],
+        )
+
+
+def turns_until(client: Client, seed: int, until_ns: int, *, at_most: int | None = None) -> Turns:
+    """All turns that come before `until_ns`, of at most so many sessions.
+
+    A longer `until_ns` adds sessions and later turns, and leaves those of the shorter one as they are.
+
+    Raises:
+        InputError: a pause of more than a month.
+    """
+    plan = client.sessions
+    assert plan is not None
+
+    def rng(name: str) -> np.random.Generator:
+        return stream(seed, "client", client.name, name)
+
+    starts = arrivals_until(client.arrivals, rng("arrivals"), until_ns, at_most=1 if plan.single else at_most)
+    rounds = plan.draw_rounds(rng("rounds"), len(starts))
+    count = int(rounds.sum())
+    session = np.repeat(np.arange(len(starts)), rounds)
+    first = np.repeat(np.cumsum(rounds) - rounds, rounds)
+    """Row of the session's first turn."""
+    new = sample(client.input, rng("input"), count)
+    output = sample(client.output, rng("output"), count)
+    pause_ns = _pauses(client, plan, rng("think"), output)
+    turns = Turns(
+        arrival_ns=starts[session] + _before(pause_ns, first),
+        session=session,
+        history_tokens=_before(new + output, first) if plan.accumulate else np.zeros(count, dtype=np.int64),
+        new_tokens=new,
+        output_tokens=output,
+    )
+    turns = turns.take(turns.arrival_ns < until_ns)
+    return turns.take(np.argsort(turns.arrival_ns, kind="stable"))
+
+
+def _pauses(client: Client, plan: Sessions, rng: np.random.Generator, output: Ints) -> Ints:
+    """From sending a turn to sending the next one."""
+    think_ns = plan.think_ns if plan.think_ms is None else sample(plan.think_ms, rng, len(output)) * 1_000_000
+    longest = float(np.max(think_ns, initial=0)) + float(output.max(initial=0)) * plan.planned_itl_ns
+    if longest > LONGEST_PAUSE_NS:
+        raise InputError(
+            "more than a month between two turns",
+            key=f"client {client.name!r}: reasoning.multi_turn",
+            fix="think for a shorter time, or plan less for the answer",
+        )
+    return think_ns + output * plan.planned_itl_ns
+
+
+def _before(amounts: Ints, first: Ints) -> Ints:
+    """For every turn the sum over the turns before it in its session."""
+    cumulated = np.cumsum(amounts) - amounts
+    return cumulated - cumulated[first]
