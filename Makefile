@@ -40,6 +40,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
 # checked for spills, shared memory and instructions. No GPU is needed, but many minutes.

@@ -1,0 +1,71 @@
+"""The arrows between the parts of the code are enforced: what `make lint` would say of a forbidden import."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINT = Path(sys.executable).with_name("lint-imports")
+FORBIDDEN = {
+    "the core reads the simulated clock": ("core/scheduler.py", "import simpy", "The core is plain Python"),
+    "the core uses arrays, in a function": (
+        "core/checks.py",
+        "def late() -> None:\n    import numpy as np\n\n    np.array(0)",
+        "The core is plain Python",
+    ),
+    "the simulator needs the engine": (
+        "cluster/router.py",
+        "def late() -> None:\n    from engine.config import EngineConfig\n\n    EngineConfig",
+        "without the engine and without torch",
+    ),
+    "step times know the cluster, for a type": (
+        "latency/base.py",
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from blis_py.cluster import router",
+        "A part knows those below it",
+    ),
+    "two modules know each other": (
+        "core/kv.py",
+        "def late() -> None:\n    from blis_py.core import scheduler\n\n    scheduler",
+        "has no circles",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkout")
+    for package in ("blis_py", "engine"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("*.pyc", "*.so"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    if not LINT.exists():
+        pytest.skip("import-linter is not installed")
+    return subprocess.run([LINT, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_code_keeps_its_contracts(copy: Path) -> None:
+    done = lint(copy)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_a_forbidden_import_fails(copy: Path, what: str) -> None:
+    module, code, contract = FORBIDDEN[what]
+    path = copy / "blis_py" / module
+    before = path.read_text()
+    path.write_text(f"{before}\n\n{code}\n")
+    try:
+        done = lint(copy)
+    finally:
+        path.write_text(before)
+    broken = [line for line in done.stdout.splitlines() if line.endswith("BROKEN")]
+    assert done.returncode == 1
+    assert any(contract in line for line in broken), done.stdout
