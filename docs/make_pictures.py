@@ -42,7 +42,25 @@ def autopsy(folder: Path) -> Path:
     return path
 
 
-PICTURES = (overview, diffusion, autopsy)
+def journey(folder: Path) -> Path:
+    """The parts of a cluster, and the way through them."""
+    from architecture_picture import journey
+
+    path = folder / "journey.png"
+    journey().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+def step(folder: Path) -> Path:
+    """The parts of a step."""
+    from architecture_picture import step
+
+    path = folder / "step.png"
+    step().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+PICTURES = (overview, diffusion, autopsy, journey, step)
 
 
 def main(folder: Path = FOLDER) -> None:
