@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.diffusion.blocks import Blocks, Logits, State, Tensor
-from engine.kernels.reference.denoise import best_tokens, most_confident
+from engine.kernels.denoise import best_tokens, most_confident
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
-from engine.kernels import backend
-from engine.kernels.reference import activation as reference
+from engine.kernels.op import op
 
 
+@op("triton")
 def swiglu(x: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up` for x `[T, 2f]` whose first half is gate and second half up; returns `[T, f]`."""
-    if backend.choose(x) == "reference":
-        return reference.swiglu(x)
-    from engine.kernels.triton import activation
-
-    return activation.swiglu(x)
+    gate, up = x.chunk(2, dim=-1)
+    if x.dtype == torch.float32:
+        return F.silu(gate).mul_(up)
+    return F.silu(gate.float()).mul_(up.float()).to(x.dtype)

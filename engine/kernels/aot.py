@@ -22,21 +22,12 @@ from functools import partial
 from pathlib import Path
 
 from engine.kernels.gpu import Gpu
+from engine.kernels.promise import Promise
 
 OPCODES = ("HGMMA", "HMMA", "LDGSTS", "UTMALDG", "LDL", "STL")
 """SASS opcodes counted: wgmma, mma.sync, cp.async, TMA loads, and the two that touch local memory."""
 
 _MNEMONIC = re.compile(r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\w+ )?([A-Z0-9]+)[. ]", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What must be true of a kernel's machine code, beside no spills and no more memory than there is."""
-
-    opcodes: tuple[str, ...] = ()
-    """Instructions it must contain, on Hopper."""
-    max_registers: int = 255
-    """Per thread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,27 @@
-"""Paged attention: what a batch looks like, and the one function that attends it."""
+"""Paged attention: what a batch looks like, and the function that attends it.
+
+In torch, all decodes of a batch, or all of its diffusion blocks, are attended in one call, padded to the
+longest context; every other prefill has a call of its own. So the time of a step follows from its features: a
+call per prefill, and sequences times longest context. What depends on the batch alone (indices, masks) is
+derived once and reused by every layer.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels import backend
+from engine.kernels.op import op
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+_KEYS_AT_A_TIME = 16
+"""A CPU's attention takes up to twice the time where the number of keys is not a multiple of this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +63,41 @@ class AttentionMetadata:
         return self.seq_lens.shape[0]
 
 
+@dataclass(frozen=True)
+class Group:
+    """Sequences attended in one call: `B` of them, `L` query tokens each, `N` key tokens (whole pages).
+
+    Args:
+        rows: `[B * L]` query rows, or a slice where they lie together.
+        tiles: `[B * Hk * P]` indices into the cache seen as `[pages * Hk, page_size, D]`.
+        hidden: indices into the gathered `[B * Hk * N]` tokens of those that are not the sequence's.
+        causal: every token of each sequence is new and the mask is causal: no mask to hold.
+        bias: `[B, 1, G * L or 1, N]`, 0 where a query may look and -inf elsewhere; none where all see all.
+        blind: `[B, L]` true at queries that see nothing; none where there are none.
+    """
+
+    batch: int
+    query_len: int
+    rows: Tensor | slice
+    tiles: Tensor
+    hidden: Tensor | None
+    causal: bool
+    bias: Tensor | None
+    blind: Tensor | None
+
+
+def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float) -> None:
+    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
+        raise ValueError(f"k_cache and v_cache differ: {k_cache.shape} and {v_cache.shape}, or their strides")
+    if q.shape[2] != k_cache.shape[3] or q.shape[1] % k_cache.shape[1]:
+        raise ValueError(f"queries {tuple(q.shape)} do not fit a cache of {tuple(k_cache.shape)}")
+    if q.stride(2) != 1 or k_cache.stride(3) != 1:
+        raise ValueError("the head dimension of queries and cache must be contiguous")
+    if meta.num_decodes > min(meta.num_seqs, q.shape[0]):
+        raise ValueError(f"{meta.num_decodes} decodes in {meta.num_seqs} sequences of {q.shape[0]} tokens")
+
+
+@op("triton", check=_check)
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float
 ) -> Tensor:
@@ -67,32 +115,119 @@ def paged_attention(
     Raises:
         ValueError: shapes or strides that do not fit together.
     """
-    _check(q, k_cache, v_cache, meta)
     if q.shape[0] == 0 or meta.num_seqs == 0:
         return torch.zeros_like(q)
-    if backend.choose(q) == "reference":
-        from engine.kernels.reference.attention import paged_attention as reference
-
-        return reference(q, k_cache, v_cache, meta, scale)
-    if q.is_cuda and q.dtype == torch.float32:
-        raise ValueError("the attention kernels take bfloat16 or float16 on CUDA, not float32")
-    from engine.kernels.triton.decode_attention import decode_attention
-    from engine.kernels.triton.prefill_attention import prefill_attention
-
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if meta.num_decodes:
-        decode_attention(q, k_cache, v_cache, meta, scale, out)
-    if meta.num_decodes < meta.num_seqs:
-        prefill_attention(q, k_cache, v_cache, meta, scale, out)
+    key = (tuple(k_cache.shape[1:3]), q.shape[1], q.dtype)
+    groups = meta.plans.get(key)
+    if groups is None:
+        groups = meta.plans[key] = plan(meta, k_cache, q)
+    if len(groups) == 1 and groups[0].batch * groups[0].query_len == q.shape[0]:
+        return _attend(q, k_cache, v_cache, groups[0], scale)
+    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    for group in groups:
+        out[group.rows] = _attend(q[group.rows], k_cache, v_cache, group, scale)
     return out
 
 
-def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata) -> None:
-    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
-        raise ValueError(f"k_cache and v_cache differ: {k_cache.shape} and {v_cache.shape}, or their strides")
-    if q.shape[2] != k_cache.shape[3] or q.shape[1] % k_cache.shape[1]:
-        raise ValueError(f"queries {tuple(q.shape)} do not fit a cache of {tuple(k_cache.shape)}")
-    if q.stride(2) != 1 or k_cache.stride(3) != 1:
-        raise ValueError("the head dimension of queries and cache must be contiguous")
-    if meta.num_decodes > min(meta.num_seqs, q.shape[0]):
-        raise ValueError(f"{meta.num_decodes} decodes in {meta.num_seqs} sequences of {q.shape[0]} tokens")
+def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: Group, scale: float) -> Tensor:
+    """Attend `[B * L, H, D]`: the query heads of a KV head become rows beside its query tokens."""
+    tokens, num_heads, head_dim = q.shape
+    num_kv_heads = k_cache.shape[1]
+    keys = _gather(k_cache, group)
+    values = _gather(v_cache, group)
+    if group.causal:
+        queries = q.view(group.batch, group.query_len, num_heads, head_dim).transpose(1, 2)
+        # Up to a round number: the causal mask hides the keys that nobody has.
+        length = -(-group.query_len // _KEYS_AT_A_TIME) * _KEYS_AT_A_TIME
+        keys, values = keys[:, :, :length], values[:, :, :length]
+        out = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).reshape(q.shape)
+    heads_per_kv = num_heads // num_kv_heads
+    by_token = q.reshape(group.batch, group.query_len, num_kv_heads, heads_per_kv, head_dim)
+    queries = by_token.permute(0, 2, 3, 1, 4)
+    packed = queries.reshape(group.batch, num_kv_heads, heads_per_kv * group.query_len, head_dim)
+    out = F.scaled_dot_product_attention(packed, keys, values, group.bias, scale=scale)
+    out = out.view(queries.shape).permute(0, 3, 1, 2, 4).reshape(q.shape)
+    if group.blind is not None:
+        out.masked_fill_(group.blind.reshape(tokens, 1, 1), 0.0)
+    return out
+
+
+def _gather(cache: Tensor, group: Group) -> Tensor:
+    """`[B, Hk, N, D]`: the pages of each sequence in order, zero where they hold nothing of its own."""
+    _, num_kv_heads, page_size, head_dim = cache.shape
+    gathered = cache.reshape(-1, page_size, head_dim).index_select(0, group.tiles)
+    if group.hidden is not None:
+        gathered.view(-1, head_dim).index_fill_(0, group.hidden, 0.0)
+    return gathered.view(group.batch, num_kv_heads, -1, head_dim)
+
+
+def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[Group]:
+    """Sort a batch into groups.
+
+    In numpy: these are many operations on few numbers, where torch spends microseconds on each.
+    """
+    starts, seq_lens, tables = (
+        tensor.cpu().numpy() for tensor in (meta.query_start, meta.seq_lens, meta.block_tables)
+    )
+    together: dict[int, list[int]] = defaultdict(list)
+    groups = []
+    for sequence, query_len in enumerate(np.diff(starts).tolist()):
+        if sequence < meta.num_decodes or meta.mask_block > 1:
+            together[query_len].append(sequence)
+        else:
+            groups.append((query_len, [sequence], query_len == seq_lens[sequence]))
+    groups += [(query_len, members, False) for query_len, members in together.items() if query_len]
+    return [
+        _group(meta.mask_block, k_cache, q, query_len, starts[which], seq_lens[which], tables[which], fresh)
+        for query_len, which, fresh in groups
+        if query_len
+    ]
+
+
+def _group(
+    mask_block: int,
+    k_cache: Tensor,
+    q: Tensor,
+    query_len: int,
+    starts: Ints,
+    seq_lens: Ints,
+    tables: Ints,
+    fresh: bool,
+) -> Group:
+    num_kv_heads, page_size = k_cache.shape[1:3]
+    ends = seq_lens[:, None]
+    pages = max(1, -(-int(seq_lens.max()) // page_size))
+    # Entries past a sequence's end may be anything; page 0 stands in, and what it holds is hidden.
+    table = np.where(np.arange(pages) * page_size < ends, tables[:, :pages], 0).astype(np.int64)
+    tiles = table[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[:, None]
+
+    tokens = np.arange(pages * page_size)
+    outside = np.broadcast_to((tokens >= ends)[:, None], (len(ends), num_kv_heads, len(tokens)))
+    hidden = np.flatnonzero(outside)
+    positions = ends - query_len + np.arange(query_len)
+    limits = np.minimum((positions // mask_block + 1) * mask_block, ends)
+    bias = None
+    if not fresh and limits.min() < len(tokens):
+        unseen = tokens >= limits[:, None, :, None]
+        unseen = np.tile(unseen, (1, 1, q.shape[1] // num_kv_heads if query_len > 1 else 1, 1))
+        bias = torch.zeros(unseen.shape, dtype=q.dtype).masked_fill_(torch.from_numpy(unseen), -torch.inf)
+    blind = limits <= 0
+    rows = starts[:, None].astype(np.int64) + np.arange(query_len)
+    first, last = int(rows[0, 0]), int(rows[-1, -1])
+    return Group(
+        batch=len(ends),
+        query_len=query_len,
+        rows=slice(first, last + 1) if last + 1 - first == rows.size else _on(q, rows.reshape(-1)),
+        tiles=_on(q, tiles.reshape(-1)),
+        hidden=_on(q, hidden) if hidden.size else None,
+        causal=fresh,
+        bias=None if bias is None else bias.to(q.device),
+        blind=_on(q, blind) if blind.any() else None,
+    )
+
+
+def _on(q: Tensor, values: Ints) -> Tensor:
+    return torch.from_numpy(values).to(q.device)

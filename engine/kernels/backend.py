@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -10,6 +10,12 @@ import torch
 
 Backend = Literal["reference", "triton", "cuda"]
 
+_STANDING_IN: dict[Backend, tuple[Backend, ...]] = {
+    "reference": (),
+    "triton": ("triton",),
+    "cuda": ("cuda", "triton"),
+}
+"""What runs under `force`, the first that an op has; none = its reference."""
 _forced: Backend | None = None
 
 
@@ -20,7 +26,7 @@ def force(name: Backend) -> Iterator[None]:
     For tests and parity checks. An op that has no CUDA C++ kernel takes its Triton kernel under `"cuda"`,
     and one that has no Triton kernel takes its reference under `"triton"`.
     """
-    if name not in ("reference", "triton", "cuda"):
+    if name not in _STANDING_IN:
         raise ValueError(f"unknown kernel backend {name!r}: choose reference, triton or cuda")
     global _forced
     before, _forced = _forced, name
@@ -30,22 +36,19 @@ def force(name: Backend) -> Iterator[None]:
         _forced = before
 
 
-def choose(tensor: torch.Tensor) -> Backend:
-    """The implementation for an op with a reference and a Triton kernel."""
-    if _forced is not None:
-        return "reference" if _forced == "reference" else "triton"
-    return "triton" if tensor.is_cuda else "reference"
+def choose(tensor: torch.Tensor, kernels: Sequence[Backend]) -> Backend:
+    """The implementation for an op that has a reference and these kernels, the best first.
 
-
-def choose_cuda(tensor: torch.Tensor) -> Backend:
-    """The implementation for an op with a reference and a CUDA C++ kernel.
-
-    The reference also runs on CUDA tensors; it stands in where the kernels cannot be built.
+    The reference also runs on CUDA tensors; it stands in where there are no kernels, or they cannot be built.
     """
     if _forced is not None:
-        return "cuda" if _forced == "cuda" else "reference"
+        return next((name for name in _STANDING_IN[_forced] if name in kernels), "reference")
     if not tensor.is_cuda:
         return "reference"
+    return next((name for name in kernels if name != "cuda" or _library()), "reference")
+
+
+def _library() -> bool:
     from engine.kernels.cuda import library
 
-    return "cuda" if library.available() else "reference"
+    return library.available()

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.kernels import backend
-from engine.kernels.reference import prepare as reference
+from engine.kernels.op import op
 
 Tensor = torch.Tensor
 
@@ -40,15 +39,21 @@ class DecodeInputs:
     """[B, W] int32. Only the columns that a length reaches are written."""
 
 
-def prepare_decodes(rows: Tensor, state: DecodeState, page_size: int, inputs: DecodeInputs) -> None:
+@op("triton")
+def prepare_decodes(rows: torch.Tensor, state: DecodeState, page_size: int, inputs: DecodeInputs) -> None:
     """Fills `inputs` for the sequences in the slots `rows`, [B] int64, and moves them one position on.
 
     A slot may occur once, the padding's as often as needed. Nothing depends on values the host would have
     to look at, so a CUDA graph can begin with it.
     """
-    if backend.choose(rows) == "reference":
-        reference.prepare_decodes(rows, state, page_size, inputs)
-    else:
-        from engine.kernels.triton import prepare
-
-        prepare.prepare_decodes(rows, state, page_size, inputs)
+    positions = state.positions.index_select(0, rows)
+    padding = positions < 0
+    at = positions.clamp(min=0)
+    tables = state.tables.index_select(0, rows)
+    pages = tables.gather(1, (at // page_size).unsqueeze(1)).squeeze(1).long()
+    inputs.input_ids.copy_(state.tokens.index_select(0, rows).masked_fill(padding, 0))
+    inputs.positions.copy_(at)
+    inputs.slots.copy_((pages * page_size + at % page_size).masked_fill(padding, -1))
+    inputs.seq_lens.copy_(positions + 1)
+    inputs.block_tables.copy_(tables)
+    state.positions.index_copy_(0, rows, torch.where(padding, positions, positions + 1))

@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
-from engine.models.names import places
+from engine.models.places import places
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.models.decoder import Decoder
-from engine.models.names import places
+from engine.models.places import places
 
 CPU_GENERATOR_ELEMENTS = 1 << 28
 """Models up to this size draw on the CPU and are the same (up to rounding) on every device; larger ones

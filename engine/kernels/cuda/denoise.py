@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from engine.kernels.cuda import library
-
-if TYPE_CHECKING:
-    from engine.kernels.denoise import Rule
+from engine.kernels.denoise import MOST_POSITIONS, Rule
+from engine.kernels.triton.denoise import denoise as triton_denoise
 
 Tensor = torch.Tensor
 
@@ -21,10 +18,12 @@ def denoise(
     rows: Tensor,
     mask_id: int,
     rule: Rule,
-    edit_rounds: Tensor | None,
+    edit_rounds: Tensor | None = None,
 ) -> Tensor:
     """See `engine.kernels.denoise.denoise`; the logits are left as they are."""
     blocks, positions = ids.shape
+    if positions > MOST_POSITIONS:
+        return triton_denoise(ids, answer, logits, rows, mask_id, rule, edit_rounds)
     device = ids.device
     tokens = torch.empty(ids.shape, dtype=torch.int64, device=device)
     confidence = torch.empty(ids.shape, dtype=torch.float32, device=device)

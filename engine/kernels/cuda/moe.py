@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from engine.kernels import moe
 from engine.kernels.cuda.library import launch, pointer
-from engine.kernels.reference import moe as reference
 
 Tensor = torch.Tensor
 MAX_ROUTED_EXPERTS = 512
@@ -17,7 +17,7 @@ def route_softmax(logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor
     """See `engine.kernels.moe.route_softmax`."""
     tokens, experts = logits.shape
     if experts > MAX_ROUTED_EXPERTS or top_k > WARP:
-        return reference.route_softmax(logits, top_k, renormalize)
+        return moe.route_softmax.reference(logits, top_k, renormalize)
     logits = _routable(logits)
     weights, ids = _outputs(logits, top_k)
     if tokens:
@@ -48,7 +48,7 @@ def route_grouped_sigmoid(
     """See `engine.kernels.moe.route_grouped_sigmoid`."""
     tokens, experts = logits.shape
     if experts > MAX_ROUTED_EXPERTS or top_k > WARP or num_groups > WARP:
-        return reference.route_grouped_sigmoid(
+        return moe.route_grouped_sigmoid.reference(
             logits, bias, top_k, num_groups, top_k_groups, renormalize, scale
         )
     logits, bias = _routable(logits), bias.float().contiguous()
@@ -76,9 +76,9 @@ def route_grouped_sigmoid(
 def align_experts(ids: Tensor, num_experts: int, block_m: int) -> tuple[Tensor, Tensor, Tensor]:
     """See `engine.kernels.moe.align_experts`."""
     if num_experts > MAX_ALIGNED_EXPERTS:
-        return reference.align_experts(ids, num_experts, block_m)
+        return moe.align_experts.reference(ids, num_experts, block_m)
     ids = ids.contiguous()
-    capacity = reference.padded_capacity(ids.numel(), num_experts, block_m)
+    capacity = moe.padded_capacity(ids.numel(), num_experts, block_m)
     rows = torch.empty(capacity, dtype=torch.int32, device=ids.device)
     tile_experts = torch.empty(capacity // block_m, dtype=torch.int32, device=ids.device)
     padded = torch.empty(1, dtype=torch.int32, device=ids.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.kernels.cuda.library import launch, pointer
-from engine.kernels.reference import pages as reference
+from engine.kernels.pages import copy_pages as op
 
 Tensor = torch.Tensor
 VECTOR_BYTES = 16
@@ -16,7 +16,7 @@ def copy_pages(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tenso
     """See `engine.kernels.pages.copy_pages`."""
     page_bytes = k_cache[0].numel() * k_cache.element_size()
     if page_bytes % VECTOR_BYTES or not (k_cache.is_contiguous() and v_cache.is_contiguous()):
-        reference.copy_pages(k_cache, v_cache, sources, targets)
+        op.reference(k_cache, v_cache, sources, targets)
         return
     for start in range(0, len(sources), MAX_PAGES):
         some_sources, some_targets = sources[start : start + MAX_PAGES], targets[start : start + MAX_PAGES]

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import Promise
+from engine.kernels.promise import Promise
 
 BLOCK = 1024
 

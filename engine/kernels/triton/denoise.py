@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import Promise
+from engine.kernels.promise import Promise
 
 if TYPE_CHECKING:
     from engine.kernels.denoise import Rule
@@ -114,7 +114,7 @@ def denoise(
     rows: Tensor,
     mask_id: int,
     rule: Rule,
-    edit_rounds: Tensor | None,
+    edit_rounds: Tensor | None = None,
 ) -> Tensor:
     """See `engine.kernels.denoise.denoise`; the logits are left as they are."""
     blocks, positions = ids.shape

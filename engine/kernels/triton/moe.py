@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import Promise
 from engine.kernels.gpu import gpu_of
+from engine.kernels.promise import Promise
 from engine.kernels.triton.autotune import INTERPRETED, Fits, autotuned
 
 Tensor = torch.Tensor

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import Promise
 from engine.kernels.prepare import DecodeInputs, DecodeState
+from engine.kernels.promise import Promise
 
 _COLUMNS = 256
 

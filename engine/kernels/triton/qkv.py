@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.aot import Promise
+from engine.kernels.promise import Promise
+from engine.kernels.qkv import check_norms
 
 Tensor = torch.Tensor
 BLOCK_H = 8
@@ -101,6 +102,7 @@ def qk_norm_rope_store(
     eps: float,
 ) -> Tensor:
     """See `engine.kernels.qkv.qk_norm_rope_store`."""
+    check_norms(q_weight, k_weight)
     tokens = qkv.shape[0]
     q = torch.empty(tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if tokens:

@@ -18,7 +18,7 @@ from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import ALGORITHMS, dllm_settings, make_algorithm, mask_token
 from engine.diffusion.top_k_per_step import TopKPerStep
-from engine.kernels.reference.denoise import best_tokens
+from engine.kernels.denoise import best_tokens
 
 VOCAB, MASK = 8, 7
 _ = MASK

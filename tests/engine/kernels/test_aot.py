@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from engine.kernels.aot import Promise, Report, broken_promises
+from engine.kernels.aot import Report, broken_promises
 from engine.kernels.gpu import HOPPER
+from engine.kernels.promise import Promise
 
 TINY, TINY_DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
 EXPERTS = "moe_gate.*BLOCK_M=(16|128)|moe_down.*BLOCK_M=64|moe_combine"

@@ -16,7 +16,7 @@ from blis_py.errors import InputError
 from blis_py.latency.profiles import find_profile
 from engine.models import Decoder, build_model, load_model_config
 from engine.models.checkpoint import INDEX
-from engine.models.names import places
+from engine.models.places import places
 from engine.models.weights import empty_decoder
 
 TINY: dict[str, Any] = {

@@ -1,0 +1,89 @@
+"""Which tensor of a HuggingFace checkpoint goes where in the decoder.
+
+The decoder fuses matrices (q, k, v; gate, up; all experts), so a tensor's place is a view into a weight.
+Loading a checkpoint is then copying each tensor into its view, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from engine.layers.attention import Attention
+from engine.layers.mlp import GatedMlp, SparseMlp
+from engine.models.decoder import Decoder, DecoderLayer
+from engine.models.names import Names
+
+Place = tuple[str, Tensor]
+"""A name in the checkpoint, and the view its tensor belongs in."""
+
+
+def places(decoder: Decoder) -> dict[str, Tensor]:
+    """Every tensor a complete checkpoint holds -> the view into the decoder's weights."""
+    names = decoder.config.names
+    found: dict[str, Tensor] = {
+        f"{names.embedding}.weight": decoder.embedding,
+        "model.norm.weight": decoder.norm,
+    }
+    if decoder.head is not None:
+        found["lm_head.weight"] = decoder.head
+    for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
+        found.update((f"model.layers.{index}.{name}", view) for name, view in _layer(layer, names))
+    return {name: view.detach() for name, view in found.items()}
+
+
+def _layer(layer: DecoderLayer, names: Names) -> Iterator[Place]:
+    yield "input_layernorm.weight", layer.input_norm
+    yield "post_attention_layernorm.weight", layer.post_norm
+    for name, view in _attention(layer.attention, names):
+        yield f"{names.attention}.{name}", view
+    if isinstance(layer.mlp, SparseMlp):
+        for name, view in _sparse(layer.mlp, names):
+            yield f"{names.sparse}.{name}", view
+    else:
+        for name, view in _gated(layer.mlp):
+            yield f"mlp.{name}", view
+
+
+def _attention(attention: Attention, names: Names) -> Iterator[Place]:
+    yield from _rows("weight", attention.qkv_weight, attention, names)
+    yield f"{names.out}.weight", attention.out_weight
+    if attention.qkv_bias is not None:
+        yield from _rows("bias", attention.qkv_bias, attention, names)
+    if attention.out_bias is not None:
+        yield f"{names.out}.bias", attention.out_bias
+    if attention.q_norm is not None and attention.k_norm is not None:
+        yield f"{names.q_norm}.weight", attention.q_norm
+        yield f"{names.k_norm}.weight", attention.k_norm
+
+
+def _rows(kind: str, fused: Tensor, attention: Attention, names: Names) -> Iterator[Place]:
+    """The rows of q, k and v in the fused weight or bias."""
+    if len(names.qkv) == 1:
+        yield f"{names.qkv[0]}.{kind}", fused
+        return
+    q_rows, kv_rows = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
+    for name, view in zip(names.qkv, torch.split(fused, [q_rows, kv_rows, kv_rows]), strict=True):
+        yield f"{name}.{kind}", view
+
+
+def _gated(mlp: GatedMlp) -> Iterator[Place]:
+    gate, up = mlp.gate_up_weight.chunk(2)
+    yield "gate_proj.weight", gate
+    yield "up_proj.weight", up
+    yield "down_proj.weight", mlp.down_weight
+
+
+def _sparse(mlp: SparseMlp, names: Names) -> Iterator[Place]:
+    yield "gate.weight", mlp.router_weight
+    if mlp.expert_bias is not None:
+        yield "gate.expert_bias", mlp.expert_bias
+    for expert, (w13, w2) in enumerate(zip(mlp.w13, mlp.w2, strict=True)):
+        for name, view in zip(names.expert, (*w13.chunk(2), w2), strict=True):
+            yield f"experts.{expert}.{name}.weight", view
+    if mlp.shared is not None:
+        for name, view in _gated(mlp.shared):
+            yield f"shared_experts.{name}", view
