@@ -91,7 +91,9 @@ class Reruns:
         if not isinstance(model, Redrawable):
             return model
         try:
-            return model.redrawn(index)
+            again = model.redrawn(index)
+            again.frontend = model.frontend
+            return again
         except IndexError:
             raise InputError(
                 "more reruns than the profile has bootstrapped sets of coefficients",

@@ -280,12 +280,13 @@ def _stages(
 
 def _as_seen(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> TokenTimes:
     """With the time that the front end and the network add to what an engine does."""
-    before_s, token_s = frontend.before_enqueue_ns / 1e9, frontend.per_token_ns / 1e9
+    around_s = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
+    token_s = frontend.per_token_ns / 1e9
     gaps = times.gaps
     return replace(
         times,
-        ttft_s=times.ttft_s + (before_s + token_s + rtt_s),
-        e2e_s=times.e2e_s + (before_s + token_s * times.output_tokens + rtt_s),
+        ttft_s=times.ttft_s + (around_s + token_s + rtt_s),
+        e2e_s=times.e2e_s + (around_s + token_s * times.output_tokens + rtt_s),
         gaps=Ragged(gaps.values + token_s, gaps.counts) if gaps is not None else None,
     )
 

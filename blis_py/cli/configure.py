@@ -94,6 +94,7 @@ def _negative_is_endless(name: str, value: float) -> float | None:
 _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--alpha-coeffs": _numbers,
     "--beta-coeffs": _numbers,
+    "--frontend-ms": _numbers,
     "--slo-shares": _shares,
     "--no-enable-prefix-caching": _off,
     "--no-async-scheduling": _off,

@@ -34,6 +34,7 @@ MODEL = (
         ("--model-config-folder",),
         "FILE",
     ),
+    Flag("--engine", str, "engine", "Whose engine: a preset, or a YAML file. Default blis.", metavar="NAME"),
     Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file. Default h100.", ("--hardware",)),
     Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1."),
     Flag("--num-instances", int, "num_instances", "Instances behind the router. Default 1."),
@@ -166,6 +167,9 @@ LATENCY = (
         "--kernel-profile", str, "latency.kernel_profile", "Measured kernels of kernel-tables.", metavar="DIR"
     ),
     Flag("--profile", str, "latency.profile", "Measured step times; implies fitted.", metavar="DIR"),
+    Flag(
+        "--frontend-ms", str, "frontend_ms", "Delay in front of the engine, and behind it.", metavar="MS,MS"
+    ),
 )
 DLLM = (
     Flag("--dllm-workload", str, "dllm.workload", "Make all requests diffusion requests.", metavar="FILE"),

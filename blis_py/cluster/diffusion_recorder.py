@@ -83,11 +83,11 @@ class DiffusionInstanceLog(InstanceLog):
         if request.first_tick < 0:
             return
         first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
-        block, per_token_ns = self._recorder.block_tokens, self._recorder.frontend.per_token_ns
+        block, front_end = self._recorder.block_tokens, self._recorder.frontend
         ends, emitting, tokens = self._ends, list(_emitting(request)), 0
         for index, step in enumerate(emitting):
             tokens = first + index * block
-            if ends.one(step) + tokens * per_token_ns > finish_ns:
+            if ends.one(step) + front_end.token_ns(tokens) > finish_ns:
                 self._keep(request, emitting[:index], tokens - (block if index else first))
                 return
 

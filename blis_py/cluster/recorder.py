@@ -129,7 +129,7 @@ class Recorder:
         for row in gave_up.tolist():
             emitted, last = int(self.emitted_tokens[row]), int(self.last_step[row])
             ends, finish_ns = instances[self.instance[row]].step_ends, self.finish_ns[row]
-            while emitted and ends.one(last) + emitted * self.frontend.per_token_ns > finish_ns:
+            while emitted and ends.one(last) + self.frontend.token_ns(emitted) > finish_ns:
                 emitted -= 1
                 last = before.pop((row, last), last - 1)
             self.emitted_tokens[row] = emitted
@@ -148,9 +148,9 @@ class Recorder:
         for index, record in enumerate(instances):
             rows = np.flatnonzero((self.instance == index) & (self.emitted_tokens > 0))
             ends_ns = record.step_ends.at(np.concatenate((self.first_step[rows], self.last_step[rows])))
-            first_token_ns[rows] = ends_ns[: len(rows)] + self.frontend.per_token_ns
+            first_token_ns[rows] = ends_ns[: len(rows)] + self.frontend.token_ns(1)
             tokens_ns = self.emitted_tokens[rows] * self.frontend.per_token_ns
-            last_token_ns[rows] = ends_ns[len(rows) :] + tokens_ns
+            last_token_ns[rows] = ends_ns[len(rows) :] + (tokens_ns + self.frontend.behind_ns)
         return first_token_ns, last_token_ns
 
 
@@ -225,7 +225,7 @@ class InstanceLog:
         if self._to.on_end is not None:
             front_end = self._to.frontend
             for request in requests:
-                delay_ns = request.generated * front_end.per_token_ns + front_end.at_end_ns
+                delay_ns = front_end.token_ns(request.generated) + front_end.at_end_ns
                 self._to.on_end(request, end_ns + delay_ns)
 
     def _note_finished(self) -> None:

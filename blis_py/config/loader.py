@@ -13,7 +13,7 @@ from typing import Any
 
 from blis_py.config.check import check
 from blis_py.config.layers import Layers, flatten
-from blis_py.config.models import RunConfig
+from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
 from blis_py.config.paths import from_folder, with_full_paths, workload_source
 from blis_py.errors import InputError
 from blis_py.files.paths import full_path
@@ -44,7 +44,7 @@ def load_config(
     """
     layers = Layers()
     if base is not None:
-        layers.add(flatten(as_dict(base), RunConfig), file=None)
+        layers.add(_inherited(base, overrides), file=None)
     if path is not None:
         leaves = flatten(load_mapping(Path(path)), RunConfig)
         layers.add(from_folder(leaves, full_path(path).parent), file=path)
@@ -63,9 +63,24 @@ def load_config(
             raise InputError("must look like a.b.c=value", key="--set", value=text)
         _lay_flag(layers, f"--set {key.strip()}", key.strip(), _yaml_value(key, value))
     _imply_fitted(layers, inherited=base)
+    _imply_engine(layers)
     config = layers.build(RunConfig)
     check(config, layers)
     return with_full_paths(config)
+
+
+def _inherited(
+    base: RunConfig, overrides: Mapping[str, Any] | Sequence[tuple[str, str, Any]]
+) -> dict[str, Any]:
+    """What a configuration says; of its engine only as long as nobody wants another one."""
+    leaves = flatten(as_dict(base), RunConfig)
+    keys = overrides if isinstance(overrides, Mapping) else [key for _, key, _ in overrides]
+    if "engine" not in keys:
+        return leaves
+    from blis_py.config.engine import load_engine
+
+    own = load_engine(base.engine).on(base.gpu)
+    return {key: value for key, value in leaves.items() if key not in own or value != own[key]}
 
 
 def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
@@ -80,6 +95,18 @@ def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
 
         implied = implied_settings(str(layers.values["latency.profile"]))
         layers.add({k: v for k, v in implied.items() if k not in layers.values}, file=None)
+
+
+def _imply_engine(layers: Layers) -> None:
+    """The preset of the engine, under everything else. A profile of measured steps is of its own engine."""
+    measured = layers.values.get("latency.profile") or layers.values.get("latency.model") == "fitted"
+    name = layers.values.get("engine", PLAIN_ENGINE if measured else DEFAULT_ENGINE)
+    if not isinstance(name, str):
+        return  # told with the other settings of a wrong kind
+    from blis_py.config.engine import load_engine
+
+    preset = load_engine(name).on(str(layers.values.get("gpu", RunConfig.gpu)))
+    layers.add({"engine": name, **{k: v for k, v in preset.items() if k not in layers.values}}, file=None)
 
 
 def dump(config: RunConfig) -> str:

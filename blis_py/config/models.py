@@ -20,7 +20,8 @@ from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
 
 _LAST_S, _LAST_MS, _LAST_US = LAST_NS / SECOND_NS, LAST_NS / 10**6, LAST_NS // 1000
-_HOUR_US = 3.6e9
+_HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
+DEFAULT_ENGINE = PLAIN_ENGINE = "blis"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +171,9 @@ class DllmSection:
 class RunConfig:
     """Everything that decides the outcome of a run."""
 
+    engine: str = DEFAULT_ENGINE
+    """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. What it says of
+    settings holds where nobody else gives them."""
     model: str | None = None
     model_config: str | None = None
     """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
@@ -180,6 +184,9 @@ class RunConfig:
     """null = the spec's own, else 42."""
     horizon: str | int | None = setting(None, least=1)
     """Simulated time at which to stop: "60s", "10m", or a plain number of µs; null = when all is done."""
+    frontend_ms: tuple[float, ...] | None = setting(None, least=0, most=_HOUR_MS)
+    """Delays of the API server in front of the engine and, if there are two, behind it; null = those of the
+    latency model."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     latency: LatencySection = field(default_factory=LatencySection)
     workload: WorkloadSection = field(default_factory=WorkloadSection)

@@ -34,6 +34,7 @@ def with_full_paths(config: RunConfig) -> RunConfig:
         config,
         model_config=full("model_config", config.model_config),
         gpu=full("gpu", config.gpu) or config.gpu,
+        engine=full("engine", config.engine) or config.engine,
         latency=replace(
             config.latency,
             kernel_profile=full("latency.kernel_profile", config.latency.kernel_profile),
@@ -102,5 +103,6 @@ _IS_FILE = {
     "dllm.workload": lambda name: True,
     "dllm.config": lambda name: True,
     "gpu": _looks_like_file,
+    "engine": _looks_like_file,
 }
 """Keys that can name a file, and when their value does."""

@@ -20,6 +20,12 @@ class FrontendDelays:
     """Per output token; accumulates, so token j (from 1) is seen j times this late."""
     at_end_ns: int = 0
     """Once, between the last token and the completion the client sees."""
+    behind_ns: int = 0
+    """From the engine to the client, for every token alike: it does not accumulate."""
+
+    def token_ns(self, number: int) -> int:
+        """From the end of its step until the client sees token `number`, from 1."""
+        return self.behind_ns + number * self.per_token_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from blis_py import latency
+from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig, SchedulerSection
-from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count
+from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
-from blis_py.latency.base import LatencyModel
+from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.notes import domain_notes, forget, model_notes
@@ -52,6 +53,8 @@ class Setup:
     """The KV capacity, in one line."""
     targets: GoodputTargets
     """What a good request meets."""
+    engine: str = "vLLM v1"
+    """Whose engine this is."""
     notes: tuple[str, ...] = ()
     """What the user should know before believing the result."""
     diffusion: BlockDiffusion | None = None
@@ -84,6 +87,7 @@ class Setup:
             latency=model,
             capacity=served.capacity,
             targets=_asked_of(config, asked, targets),
+            engine=load_engine(config.engine).title,
             notes=(
                 *model_notes(served.shape, served.gpu),
                 *notes,
@@ -108,7 +112,7 @@ class Setup:
                 f"({self.scheduler.scheduler} scheduler); step times: {self.latency.provenance}"
             )
         return (
-            f"models {self.config.num_instances} instance{several} of vLLM v1 ({batches}); "
+            f"models {self.config.num_instances} instance{several} of {self.engine} ({batches}); "
             f"step times: {self.latency.provenance}"
         )
 
@@ -187,7 +191,7 @@ def _model_name(config: RunConfig) -> str:
 
 def _latency_model(served: _Served) -> LatencyModel:
     settings = served.config.latency
-    return latency.build(
+    model = latency.build(
         settings.model,
         shape=served.shape,
         gpu=served.gpu,
@@ -198,6 +202,17 @@ def _latency_model(served: _Served) -> LatencyModel:
         kernel_profile=settings.kernel_profile,
         profile=served.profile,
     )
+    if served.config.frontend_ms is not None:
+        model.frontend = _frontend(served.config.frontend_ms)
+    return model
+
+
+def _frontend(ms: Sequence[float]) -> FrontendDelays:
+    if not 1 <= len(ms) <= 2:
+        fix = "give the delay before the engine, and if you like the one behind it"
+        raise InputError("must be one or two numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
+    before_ns, behind_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in (*ms, 0.0)[:2])
+    return FrontendDelays(before_enqueue_ns=before_ns, behind_ns=behind_ns)
 
 
 def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:

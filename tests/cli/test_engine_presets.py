@@ -1,0 +1,95 @@
+"""Whose engine is simulated: presets under everything that a user gives, and where their values are from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import blis_py as blis
+from blis_py.config.engine import load_engine, names
+from blis_py.config.loader import as_dict, load_config
+from blis_py.errors import InputError
+
+SMALL = {"model": "llama-3.1-8b", "rate": 2, "num_requests": 20, "seed": 1}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_preset_makes_a_configuration_and_every_value_says_where_it_is_from(name: str) -> None:
+    preset = load_engine(name)
+    assert preset.sources.keys() == preset.settings.keys()
+    assert all(len(source) > 10 for source in preset.sources.values())
+    config = load_config(overrides={"engine": name})
+    said = {key: value for key, value in preset.on("h100").items() if "." in key}
+    sections = as_dict(config)
+    assert said == {key: sections[key.split(".")[0]][key.split(".")[1]] for key in said}
+
+
+def test_flags_go_before_the_preset_and_the_gpu_decides_what_it_leaves_open() -> None:
+    large = load_config(overrides={"engine": "vllm"})
+    assert (large.scheduler.max_num_seqs, large.scheduler.max_num_batched_tokens) == (1024, 8192)
+    assert large.scheduler.async_scheduling
+    small = load_config(overrides={"engine": "vllm", "gpu": "rtx-4090"})
+    assert (small.scheduler.max_num_seqs, small.scheduler.max_num_batched_tokens) == (256, 2048)
+    given = load_config(
+        overrides={"engine": "vllm", "scheduler.max_num_seqs": 7, "latency.model": "roofline"}
+    )
+    assert (given.scheduler.max_num_seqs, given.latency.model) == (7, "roofline")
+
+
+def test_another_engine_replaces_what_the_first_one_said_and_nothing_else() -> None:
+    config = blis.build(engine="vllm", max_num_seqs=7, **SMALL).config
+    again = blis.build(config, engine="blis").config
+    assert (again.scheduler.max_num_seqs, again.frontend_ms, again.latency.model) == (
+        7,
+        None,
+        "trained-physics",
+    )
+    assert not again.scheduler.async_scheduling
+
+
+def test_an_engine_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text("title: Ours\nsettings:\n  scheduler.block_size: {value: 64, source: our servers}\n")
+    simulation = blis.build(engine=str(file), **SMALL)
+    assert simulation.scheduler.block_size == 64
+    assert "1 instance of Ours (" in simulation.models
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("title: Ours\nsettings: {scheduler.block_sise: {value: 64, source: us}}", "block_sise"),
+        ("title: Ours\nsettings: {scheduler.block_size: {value: 64}}", "where it is from"),
+        ("title: Ours\nsettings: {scheduler.block_size: 64}", "where it is from"),
+        ("title: Ours\nsetings: {}", "must have the keys title and settings"),
+        ("settings: {}", "must have the keys title and settings"),
+    ],
+)
+def test_an_engine_that_is_not_understood_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        load_config(overrides={"engine": str(file)})
+
+
+def test_an_unknown_engine_is_refused_with_a_near_one() -> None:
+    with pytest.raises(InputError, match=r"--engine: no such engine .*did you mean 'vllm'"):
+        load_config(overrides={"engine": "vlm"})
+
+
+@pytest.mark.parametrize("model", ["trained", "roofline", "trained-physics"])
+def test_a_front_end_delays_what_clients_see_under_every_latency_model(model: str) -> None:
+    """With one request after the other the delays are all there is: they shift it, and nothing else."""
+    far_apart = {**SMALL, "rate": 0.05, "arrival": "constant", "latency_model": model, "timeout": None}
+    plain = blis.run(**far_apart, frontend_ms=[0]).requests
+    delayed = blis.run(**far_apart, frontend_ms=[5, 2.5]).requests
+    for column in ("ttft_ms", "e2e_ms"):
+        assert (delayed[column] - plain[column]).to_numpy() == pytest.approx([7.5] * 20, abs=2e-3)
+    assert delayed.tpot_ms.to_numpy() == pytest.approx(plain.tpot_ms.to_numpy(), abs=2e-3)
+
+
+@pytest.mark.parametrize("given", [[], [1, 2, 3], [-1], ["soon"]])
+def test_a_front_end_that_cannot_be_is_refused(given: list[object]) -> None:
+    with pytest.raises(InputError, match="frontend_ms"):
+        blis.build(frontend_ms=given, **SMALL)
