@@ -11,7 +11,6 @@ from blis_py.errors import InputError
 
 _DEFAULTS: dict[str, str | None] = {
     "--admission-policy": "always-admit",
-    "--concurrency": "0",
     "--counterfactual-k": "0",
     "--decode-hardware": None,
     "--decode-instances": "0",
@@ -65,7 +64,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--saturation-final-window": None,
     "--saturation-report": None,
     "--slo-targets": None,
-    "--think-time-ms": "0",
     "--token-bucket-capacity": "10000",
     "--token-bucket-refill-rate": "1000",
     "--trace-level": "none",

@@ -231,6 +231,13 @@ WORKLOAD = (
         "workload.num_requests",
         "Requests to generate (default 100) or to take from a trace.",
     ),
+    Flag(
+        "--concurrency",
+        int,
+        "workload.concurrency",
+        "Closed loop: requests under way at once, at most; as fast as that allows where no rate is given.",
+    ),
+    Flag("--think-time-ms", float, "workload.think_time_ms", "Closed loop: pause before the next request."),
     Flag("--arrival", str, "workload.arrival", "poisson, gamma, weibull, constant. Default poisson."),
     Flag("--cv", float, "workload.cv", "Burstiness of gamma and weibull arrivals. Default 1."),
     *(

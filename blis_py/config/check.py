@@ -47,6 +47,9 @@ def check(config: RunConfig, layers: Layers) -> None:
         if name not in known:
             raise layers.error("unknown value", path, value=name, fix=did_you_mean(name, known))
     _check_source(config.workload, layers)
+    if config.workload.think_time_ms and config.workload.concurrency is None:
+        fix = "say how many requests may be under way with --concurrency, or drop it"
+        raise layers.error("means a closed loop", "workload.think_time_ms", fix=fix)
     if config.horizon is not None:
         duration_ns(config.horizon, layers.label("horizon"))
     latency = config.latency

@@ -119,6 +119,12 @@ class WorkloadSection:
     eos_share: float = setting(0.0, least=0, most=1)
     """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
     others end at their length, which it knows. It matters with `async_scheduling`."""
+    concurrency: int | None = setting(None, least=1, most=MOST_REQUESTS)
+    """Closed loop: requests under way at once, at most; the next is sent when one has ended. Without a rate,
+    requests that are generated are sent as fast as that allows. null = an open loop: requests come when they
+    come."""
+    think_time_ms: float = setting(0.0, least=0, most=_LAST_MS)
+    """In a closed loop, a client's pause between an answer and its next request."""
     prefix_tokens: int = setting(0, least=0, most=MOST_TOKENS)
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)

@@ -62,8 +62,15 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
         **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
+        **_closed_loop_columns(record),
         **_diffusion_columns(record),
     }
+
+
+def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:
+    """How long each request waited at its client for others to end."""
+    due_ns = record.table.due_ns
+    return {} if due_ns is None else {"client_wait_ms": Times(record.table.arrival_ns - due_ns, 6)}
 
 
 def _diffusion_columns(record: RunRecord) -> dict[str, Column]:

@@ -154,7 +154,7 @@ class RunRecord:
     def __repr__(self) -> str:
         counts = np.bincount(self.outcome, minlength=len(Outcome))
         ends = [f"{counts[end]:,} {end.name.lower().replace('_', ' ')}" for end in Outcome if counts[end]]
-        steps = sum(len(instance.step_end_ns) for instance in self.instances)
+        steps = sum(instance.steps for instance in self.instances)
         return (
             f"RunRecord({', '.join(ends) or 'no requests'}; {steps:,} steps in {self.end_ns / 1e9:,.1f} s, "
             f"instances: {len(self.instances):,})"

@@ -89,6 +89,9 @@ class RequestTable:
     """Names; `request_<row>` where `None`."""
     ends_by_eos: NDArray[np.bool_] | None = None
     """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
+    due_ns: Ints | None = None
+    """In a closed loop, when each request would have been sent but for the limit on requests under way;
+    `None` = there is none."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -177,6 +180,7 @@ class RequestTable:
             slo_target_ns=self.slo_target_ns[rows],
             request_id=names,
             ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
+            due_ns=None if self.due_ns is None else self.due_ns[rows],
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:
@@ -187,6 +191,11 @@ class RequestTable:
         ends = rng.random(len(self)) < share
         known = ends & (self.max_tokens == self.output_tokens)
         return replace(self, max_tokens=np.where(known, 0, self.max_tokens), ends_by_eos=ends)
+
+    def at_once(self) -> RequestTable:
+        """The same requests, all of them due at the beginning; patience lasts as long."""
+        waits_ns = np.where(self.deadline_ns >= 0, self.deadline_ns - self.arrival_ns, -1)
+        return replace(self, arrival_ns=np.zeros_like(self.arrival_ns), deadline_ns=waits_ns)
 
     def sorted_by_arrival(self) -> RequestTable:
         """In order of arrival; ties keep their order."""

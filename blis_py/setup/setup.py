@@ -34,6 +34,7 @@ from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
 
 if TYPE_CHECKING:
+    from blis_py.cluster.closed_loop import ClosedLoop
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.latency.fitted_profile import FittedProfile
 
@@ -123,7 +124,7 @@ class Setup:
         config = self.config
         forget(self.latency)
         record = simulate(
-            self.table,
+            self._source(),
             scheduler=self.scheduler,
             latency=self.latency,
             num_instances=config.num_instances,
@@ -140,6 +141,15 @@ class Setup:
         )
         record.config = as_dict(config)
         return record, domain_notes(self.latency)
+
+    def _source(self) -> RequestTable | ClosedLoop:
+        """The requests as they come, or as permits allow."""
+        load = self.config.workload
+        if load.concurrency is None:
+            return self.table
+        from blis_py.cluster.closed_loop import ClosedLoop
+
+        return ClosedLoop(self.table, load.concurrency, round(load.think_time_ms * 1e6))
 
 
 @dataclass(frozen=True)

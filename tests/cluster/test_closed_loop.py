@@ -1,0 +1,98 @@
+"""A closed loop: no more requests under way than permits, and the next one when one has ended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cluster_runs import Row, linear, table_of
+
+import blis_py as blis
+from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.simulation import simulate
+from blis_py.core.config import SchedulerConfig
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.record import Outcome, RunRecord
+
+US = 1000
+CONFIG = SchedulerConfig(num_kv_blocks=400, max_model_len=4096, max_num_seqs=64)
+MODEL = {"model": "llama-3.1-8b", "seed": 3}
+
+
+def closed(rows: list[Row], permits: int, think_us: int = 0, **options: object) -> RunRecord:
+    source = ClosedLoop(table_of(rows), permits, think_us * US)
+    return simulate(source, scheduler=CONFIG, latency=linear(10 * US), **options)  # type: ignore[arg-type]
+
+
+def under_way(record: RunRecord) -> int:
+    """The most requests at a time, between sending and the end that the client sees."""
+    sent, ended = np.sort(record.table.arrival_ns), np.sort(record.finish_ns)
+    return int((np.arange(1, len(sent) + 1) - np.searchsorted(ended, sent, side="right")).max())
+
+
+@pytest.mark.parametrize("permits", [1, 3, 8])
+def test_there_are_never_more_requests_under_way_than_permits(permits: int) -> None:
+    record = closed([Row(0, 20, n % 7 + 1, n % 7 + 1) for n in range(60)], permits)
+    assert set(record.outcome.tolist()) == {Outcome.COMPLETED}
+    assert under_way(record) == permits
+    assert (record.table.arrival_ns == 0).sum() == permits
+
+
+def test_each_request_is_sent_when_one_has_ended_and_the_client_has_thought() -> None:
+    """One permit, steps of 10 us: an answer of n tokens ends after n steps, and a pause of 5 us follows."""
+    record = closed([Row(0, 8, n, n) for n in (1, 4, 2)], 1, think_us=5)
+    assert record.table.arrival_ns.tolist() == [0, 15 * US, 60 * US]
+    assert record.finish_ns.tolist() == [10 * US, 55 * US, 80 * US]
+    assert record.table.due_ns is not None
+    assert record.table.due_ns.tolist() == [0, 0, 0]
+
+
+def test_a_client_sees_the_end_behind_the_front_end() -> None:
+    latency = linear(10 * US, FrontendDelays(before_enqueue_ns=3 * US, behind_ns=2 * US))
+    record = simulate(ClosedLoop(table_of([Row(0, 8, 1, 1)] * 2), 1), scheduler=CONFIG, latency=latency)
+    assert record.table.arrival_ns.tolist() == [0, 15 * US]
+
+
+def test_with_a_rate_whoever_is_due_waits_for_a_permit_and_not_longer() -> None:
+    record = closed([Row(0, 8, 3, 3), Row(10, 8, 3, 3), Row(500, 8, 3, 3)], 1)
+    assert record.table.arrival_ns.tolist() == [0, 30 * US, 500 * US]
+
+
+def test_patience_counts_from_sending() -> None:
+    """The second would have given up at 25 us, had its time begun when it was due."""
+    record = closed([Row(0, 8, 3, 3), Row(0, 8, 2, 2, patience_us=25)], 1)
+    assert record.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
+
+
+def test_whoever_gives_up_or_cannot_be_served_frees_the_permit() -> None:
+    rows = [Row(0, 8, 900, 900, patience_us=50), Row(0, 5000, 1, 1), Row(0, 8, 2, 2)]
+    record = closed(rows, 1)
+    assert record.outcome.tolist() == [Outcome.TIMED_OUT, Outcome.UNSERVABLE, Outcome.COMPLETED]
+
+
+def test_without_a_rate_as_many_requests_as_permits_are_sent_at_once() -> None:
+    result = blis.run(**MODEL, concurrency=16, num_requests=80)
+    assert under_way(result.record) == 16
+    requests = result.requests
+    assert (requests.arrival_s == 0).sum() == 16
+    assert (requests.client_wait_ms[:16] == 0).all()
+    assert (requests.client_wait_ms[16:] > 0).all()
+    assert "client_wait_ms" not in blis.run(**MODEL, num_requests=5).requests
+
+
+def test_a_simulation_of_a_closed_loop_can_run_twice() -> None:
+    simulation = blis.build(**MODEL, concurrency=4, num_requests=30)
+    assert simulation.run().summary == simulation.run().summary
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"think_time_ms": 5.0}, "means a closed loop"),
+        ({"concurrency": 4, "horizon": "60s"}, "how many requests"),
+        ({"concurrency": -1}, "at least 1"),
+    ],
+)
+def test_a_closed_loop_that_is_none_is_refused(settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        blis.build(**MODEL, **settings)
