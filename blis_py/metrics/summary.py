@@ -14,6 +14,7 @@ from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_cla
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
+from blis_py.metrics.load import load
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 from blis_py.requests.table import RequestTable
@@ -76,6 +77,7 @@ class _Summary:
                 "duration_s": self.duration_s,
                 "simulated_s": self.record.end_ns / 1e9,
             },
+            "load": load(self.record),
             "cluster": {
                 "num_instances": len(self.record.instances),
                 **cluster,

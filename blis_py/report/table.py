@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, TextIO
 
+from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -45,6 +47,7 @@ def print_summary(summary: Summary, file: TextIO | None = None, width: int | Non
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     """What is shown, from top to bottom."""
     cluster = summary["cluster"]
+    yield _load(summary["load"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
@@ -74,6 +77,25 @@ def _flow(facts: Iterable[str], width: int) -> str:
         else:
             lines.append(fact)
     return "\n".join(lines)
+
+
+def _load(load: Summary) -> str:
+    """Whether the cluster keeps up, which comes before any latency."""
+    verdict, growth = load["verdict"], load["backlog_growth_per_s"]
+    served = f"{_short(load['served_per_s'])} requests/s served"
+    rates = f"{_short(load['offered_per_s'])} offered, {served}"
+    if verdict == SATURATED:
+        grows = "requests give up" if growth is None else f"the backlog grows by {_short(growth)} per second"
+        return (
+            f"[bold red]saturated[/]: {rates}, {grows}; latencies say how long the run was, not how it serves"
+        )
+    if verdict == OVERLOADED:
+        return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
+    if verdict == STABLE:
+        return f"[bold green]stable[/]: {rates}"
+    if verdict == CLOSED:
+        return f"[bold]closed loop[/]: {served}"
+    return "[bold yellow]too short to tell[/] whether it keeps up"
 
 
 def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:

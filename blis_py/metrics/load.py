@@ -1,0 +1,119 @@
+"""Whether a cluster keeps up with what it is offered: the verdict on every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.requests.table import Ints
+
+SATURATED, OVERLOADED, STABLE = "saturated", "overloaded at times", "stable"
+TOO_SHORT, CLOSED = "too short to tell", "closed loop"
+LATE_NS = 10**9
+"""A request that waits longer than this for its first step says that the cluster is overloaded."""
+FEWEST = 50
+"""Requests in the second half of the arrivals, below which nothing is said."""
+SERVICES = 5
+"""So many times as long as a request is in service must the second half last: until the first ones end, the
+backlog grows in any case."""
+GAVE_UP = 0.01
+"""Share of the requests that give up, at which a cluster does not keep up, however long the others wait."""
+_BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
+
+
+def load(record: RunRecord) -> dict[str, Any]:
+    """Offered and served requests per second in the second half of the arrivals, and what follows from them.
+
+    *Saturated*: the backlog, which is the requests that have arrived and not ended, grows through the second
+    half of the arrivals. The drain after the last arrival does not count. It grows if the mean growth per block
+    of time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at least 1 %
+    of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some wait for more
+    than a second, but it drains. `overloaded_s` is how long there is somebody who has waited so long.
+    """
+    table = record.table
+    if table.due_ns is not None:
+        return _told(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
+    rows = len(table)
+    first_ns, last_ns = (int(table.arrival_ns[0]), int(table.arrival_ns[-1])) if rows else (0, 0)
+    middle_ns = (first_ns + last_ns) // 2
+    late_s = _overloaded_s(record)
+    rates = _rates(record, middle_ns, last_ns)
+    served = record.outcome <= Outcome.LENGTH_CAPPED
+    second = table.arrival_ns >= middle_ns
+    if not served.any() or second.sum() < FEWEST:
+        return _told(TOO_SHORT, rates, None, late_s)
+    gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED)).mean()
+    if gave_up > GAVE_UP:
+        return _told(SATURATED, rates, None, late_s)
+    in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
+    if last_ns - middle_ns < SERVICES * in_service_ns:
+        return _told(TOO_SHORT, rates, None, late_s)
+    edges = np.linspace(middle_ns, last_ns, _BLOCKS + 1)
+    growth = np.diff(_backlog(record, edges)) / ((last_ns - middle_ns) / _BLOCKS / 1e9)
+    mean = float(growth.mean())
+    if mean >= _GROWTH * rates[0] and _low(growth) > 0:
+        return _told(SATURATED, rates, mean, late_s)
+    return _told(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+
+
+def _told(
+    verdict: str, rates: tuple[float, float], growth: float | None, overloaded_s: float
+) -> dict[str, Any]:
+    return {
+        "verdict": verdict,
+        "offered_per_s": rates[0],
+        "served_per_s": rates[1],
+        "backlog_growth_per_s": growth,
+        "overloaded_s": overloaded_s,
+    }
+
+
+def _end_ns(record: RunRecord) -> int:
+    return int(record.finish_ns.max(initial=0))
+
+
+def _rates(record: RunRecord, begin_ns: int, end_ns: int) -> tuple[float, float]:
+    """Requests that arrived, and that were completed, per second between these times."""
+    span_s = (end_ns - begin_ns) / 1e9
+    if span_s <= 0:
+        return 0.0, 0.0
+    arrived = record.table.arrival_ns
+    done_ns = record.finish_ns[record.outcome <= Outcome.LENGTH_CAPPED]
+    return (
+        float(((arrived > begin_ns) & (arrived <= end_ns)).sum() / span_s),
+        float(((done_ns > begin_ns) & (done_ns <= end_ns)).sum() / span_s),
+    )
+
+
+def _backlog(record: RunRecord, times_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Requests that have arrived and not ended, at each of these times."""
+    ended_ns = np.sort(record.finish_ns[record.finish_ns >= 0])
+    arrived = np.searchsorted(record.table.arrival_ns, times_ns, side="right")
+    return (arrived - np.searchsorted(ended_ns, times_ns, side="right")).astype(float)
+
+
+def _low(growth: NDArray[np.float64]) -> float:
+    """What the mean exceeds with 95 % probability. Neighbours depend on each other: they are drawn together."""
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, len(growth) - _TOGETHER + 1, (_DRAWS, len(growth) // _TOGETHER))
+    drawn = growth[starts[:, :, None] + np.arange(_TOGETHER)]
+    return float(np.percentile(drawn.mean(axis=(1, 2)), 5))
+
+
+def _overloaded_s(record: RunRecord) -> float:
+    """Length of the time during which somebody has waited too long for the first step."""
+    come = record.enqueue_ns >= 0
+    since_ns = record.enqueue_ns[come] + LATE_NS
+    until_ns: Ints = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)[come]
+    until_ns = np.where(until_ns < 0, record.end_ns, until_ns)
+    late = until_ns > since_ns
+    order = np.argsort(since_ns[late], kind="stable")
+    since_ns, until_ns = since_ns[late][order], until_ns[late][order]
+    if not len(since_ns):
+        return 0.0
+    reached_ns = np.maximum.accumulate(until_ns)
+    before_ns = np.concatenate(([since_ns[0]], reached_ns[:-1]))
+    return float(np.maximum(reached_ns - np.maximum(since_ns, before_ns), 0).sum() / 1e9)
