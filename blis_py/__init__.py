@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_py.version import __version__
-
 if TYPE_CHECKING:
     from blis_py.api import Simulation, build, replay, run
     from blis_py.config.loader import load_config
     from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
     from blis_py.result import Result
+    from blis_py.version import __version__
 
 __all__ = [
     "InputError",
@@ -44,6 +43,7 @@ _HOMES = {
     "RunConfig": "blis_py.config.models",
     "load_config": "blis_py.config.loader",
     "InputError": "blis_py.errors",
+    "__version__": "blis_py.version",
 }
 
 

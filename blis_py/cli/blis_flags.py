@@ -40,7 +40,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--lora-load-bandwidth-bytes-us": "0",
     "--lora-load-base-latency-us": "0",
     "--lora-scorer-weight": "0",
-    "--max-concurrency": "100",
     "--max-gateway-queue-depth": "0",
     "--model-autoscaler-interval-us": "0",
     "--moe-comm-backend": None,

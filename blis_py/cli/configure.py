@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from blis_py.cli import vllm_flags
 from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
@@ -22,6 +23,7 @@ def configure(flags: Flags) -> RunConfig:
         for name, value in flags.items()
         if name in _KEYS
     ]
+    overrides += vllm_flags.settings(flags)
     bundle = flags.get("--policy-config")
     config = load_config(flags.get("--config"), overrides, sets=flags.get("--set", ()), policy_config=bundle)
     if bundle is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from blis_py.cli import blis_flags
+from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.options import Flags
 from blis_py.cli.progress import Progress
@@ -24,6 +24,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     no failure: the exit code stays 0.
     """
     blis_flags.refuse(flags)
+    vllm_flags.refuse(flags)
     style = check_format(flags.get("--format"))
     check_writable(flags)
     config = configure(flags)

@@ -34,9 +34,15 @@ MODEL = (
         ("--model-config-folder",),
         "FILE",
     ),
-    Flag("--engine", str, "engine", "Whose engine: a preset, or a YAML file. Default blis.", metavar="NAME"),
+    Flag(
+        "--engine",
+        str,
+        "engine",
+        "Whose engine: vllm (default), vllm-0.10, vllm-0.15, blis, or a YAML file.",
+        metavar="NAME",
+    ),
     Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file. Default h100.", ("--hardware",)),
-    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1."),
+    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1.", ("--tensor-parallel-size",)),
     Flag("--num-instances", int, "num_instances", "Instances behind the router. Default 1."),
 )
 SCHEDULER = (
@@ -59,14 +65,14 @@ SCHEDULER = (
         "--max-num-seqs",
         int,
         "scheduler.max_num_seqs",
-        "Most running requests per instance. Default 256.",
+        "Most running requests per instance. Default: the engine's.",
         ("--max-num-running-reqs",),
     ),
     Flag(
         "--max-num-batched-tokens",
         int,
         "scheduler.max_num_batched_tokens",
-        "Tokens per step. Default 2048.",
+        "Tokens per step. Default: the engine's.",
         ("--max-num-scheduled-tokens",),
     ),
     Flag(
@@ -87,7 +93,7 @@ SCHEDULER = (
         int,
         "scheduler.num_kv_blocks",
         "KV blocks, instead of what fits.",
-        ("--total-kv-blocks",),
+        ("--total-kv-blocks", "--num-gpu-blocks-override"),
     ),
     Flag(
         "--gpu-memory-utilization",
@@ -159,7 +165,7 @@ LATENCY = (
         "--latency-model",
         str,
         "latency.model",
-        "trained-physics, trained, roofline, kernel-tables, fitted, linear. Default trained-physics.",
+        "trained, trained-physics, roofline, kernel-tables, fitted, linear. Default: the engine's.",
     ),
     Flag("--alpha-coeffs", str, "latency.alpha_coeffs", "Three front-end delays, µs.", metavar="A,A,A"),
     Flag("--beta-coeffs", str, "latency.beta_coeffs", "Coefficients of trained-physics.", metavar="B,B,…"),
@@ -230,6 +236,7 @@ WORKLOAD = (
         int,
         "workload.num_requests",
         "Requests to generate (default 100) or to take from a trace.",
+        ("--num-prompts",),
     ),
     Flag(
         "--concurrency",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blis_py.cli import blis_flags
+from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.execute import execute
 from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags
 from blis_py.errors import InputError
@@ -12,7 +12,13 @@ from blis_py.errors import InputError
 _SCALES = tuple(flag for flag in WORKLOAD if flag.name in ("--rate", "--num-requests"))
 _GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD if flag not in _SCALES)
 
-GROUPS = (*COMMON, ("Output", OUTPUT), ("Workload", (*_SCALES, *_GENERATES)), blis_flags.FLAGS)
+GROUPS = (
+    *COMMON,
+    ("Output", OUTPUT),
+    ("Workload", (*_SCALES, *_GENERATES)),
+    vllm_flags.FLAGS,
+    blis_flags.FLAGS,
+)
 
 
 def replay(flags: Flags) -> None:

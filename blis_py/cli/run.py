@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from blis_py.cli import blis_flags
+from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.execute import execute
 from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags
 
-GROUPS = (*COMMON, ("Workload", WORKLOAD), ("Output", OUTPUT), blis_flags.FLAGS)
+GROUPS = (*COMMON, ("Workload", WORKLOAD), ("Output", OUTPUT), vllm_flags.FLAGS, blis_flags.FLAGS)
 
 
 def run(flags: Flags) -> None:

@@ -19,6 +19,8 @@ from blis_py.errors import InputError
 from blis_py.files.paths import full_path
 from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
 
+_OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
+
 
 def load_config(
     path: str | Path | None = None,
@@ -98,9 +100,16 @@ def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
 
 
 def _imply_engine(layers: Layers) -> None:
-    """The preset of the engine, under everything else. A profile of measured steps is of its own engine."""
-    measured = layers.values.get("latency.profile") or layers.values.get("latency.model") == "fitted"
-    name = layers.values.get("engine", PLAIN_ENGINE if measured else DEFAULT_ENGINE)
+    """The preset of the engine, under everything else.
+
+    Step times measured on an engine of one's own, or told by coefficients, are those of no other one.
+    """
+    values = layers.values
+    told = any(values.get(key) for key in _OF_AN_ENGINE) or values.get("latency.model") in (
+        "fitted",
+        "linear",
+    )
+    name = values.get("engine", PLAIN_ENGINE if told else DEFAULT_ENGINE)
     if not isinstance(name, str):
         return  # told with the other settings of a wrong kind
     from blis_py.config.engine import load_engine

@@ -21,7 +21,7 @@ from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
 
 _LAST_S, _LAST_MS, _LAST_US = LAST_NS / SECOND_NS, LAST_NS / 10**6, LAST_NS // 1000
 _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
-DEFAULT_ENGINE = PLAIN_ENGINE = "blis"
+DEFAULT_ENGINE, PLAIN_ENGINE = "vllm", "blis"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,10 @@ def load(record: RunRecord) -> dict[str, Any]:
     """Offered and served requests per second in the second half of the arrivals, and what follows from them.
 
     *Saturated*: the backlog, which is the requests that have arrived and not ended, grows through the second
-    half of the arrivals. The drain after the last arrival does not count. It grows if the mean growth per block
-    of time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at least 1 %
-    of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some wait for more
-    than a second, but it drains. `overloaded_s` is how long there is somebody who has waited so long.
+    half of the arrivals; the drain after the last arrival does not count. It grows if the mean growth per
+    block of time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at
+    least 1 % of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some wait
+    for more than a second, but it drains. `overloaded_s` is how long there is somebody who has waited so long.
     """
     table = record.table
     if table.due_ns is not None:
@@ -96,7 +96,7 @@ def _backlog(record: RunRecord, times_ns: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _low(growth: NDArray[np.float64]) -> float:
-    """What the mean exceeds with 95 % probability. Neighbours depend on each other: they are drawn together."""
+    """What the mean exceeds with 95 % probability; neighbours, which are alike, are drawn together."""
     rng = np.random.default_rng(0)
     starts = rng.integers(0, len(growth) - _TOGETHER + 1, (_DRAWS, len(growth) // _TOGETHER))
     drawn = growth[starts[:, :, None] + np.arange(_TOGETHER)]

@@ -58,7 +58,7 @@ def demand(config: RunConfig) -> Demand:
     else:
         asked = _synthesised(load, seed, horizon_ns_of(config))
         if load.concurrency is not None and load.rate is None:
-            asked = _as_permits_allow(asked, load)
+            asked = _as_permits_allow(asked, config)
     asked = _with_unforeseen_ends(_with_diffusion(asked, config), load.eos_share)
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
 
@@ -181,8 +181,8 @@ def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> De
     return Demand(table, seed, notes=tuple(note for note in notes if note is not None))
 
 
-def _as_permits_allow(asked: Demand, load: WorkloadSection) -> Demand:
-    if load.num_requests is None:
+def _as_permits_allow(asked: Demand, config: RunConfig) -> Demand:
+    if config.workload.num_requests is None and config.horizon is not None:
         fix = "give --num-requests, or a --rate"
         raise InputError("nothing says how many requests there are", key="workload.concurrency", fix=fix)
     return replace(asked, table=asked.table.at_once())

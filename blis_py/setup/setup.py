@@ -80,6 +80,8 @@ class Setup:
         model = _latency_model(served)
         asked = demand(config)
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
+        if asked.diffusion:
+            scheduler = _of_diffusion(config, scheduler)
         _check_delays(model, asked.table, max_model_len)
         return cls(
             config=config,
@@ -229,6 +231,15 @@ def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: in
     own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
     return SchedulerConfig(**own | resolved)
+
+
+def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
+    """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
+    wanted = scheduler.async_scheduling
+    if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
+        fix = "drop it: FDFO with re-looping saves the time between rounds instead"
+        raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
+    return replace(scheduler, async_scheduling=False)
 
 
 def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:

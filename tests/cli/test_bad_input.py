@@ -159,7 +159,6 @@ NOT_YET = [
     ("--admission-policy", "token-bucket"),
     ("--token-bucket-capacity", "5"),
     ("--lora-config", "lora.yaml"),
-    ("--concurrency", "8"),
     ("--dp", "2"),
     ("--defaults-filepath", "defaults.yaml"),
     ("--trace-level", "decisions"),

@@ -19,7 +19,7 @@ def test_stdout_is_json_for_a_pipe_and_stderr_is_talk(blis: Blis, small: tuple[s
     assert summary["cluster"]["requests"]["completed"] == 12
     assert err.splitlines() == [summary["capacity"], summary["models"]]
     assert err.startswith("KV capacity: 15,909 blocks of 16")
-    assert "trained-physics formula" in summary["models"]
+    assert "roofline trained on kernels and steps" in summary["models"]
 
 
 def test_the_table_begins_with_the_kv_capacity(blis: Blis, small: tuple[str, ...]) -> None:

@@ -8,12 +8,14 @@ and preemptions all take part.
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import blis_py as blis
 
 HERE = Path(__file__).parent
+ENGINES = ("blis", "vllm")
 WORKLOADS = sorted((HERE.parents[1] / "workloads").glob("*.yaml"))
 
 DIFFUSION: dict[str, Any] = {
@@ -27,9 +29,10 @@ DIFFUSION: dict[str, Any] = {
 """Instead, for block diffusion."""
 
 
-def golden_run(workload: Path) -> dict[str, Any]:
+def golden_run(workload: Path, engine: str) -> dict[str, Any]:
     """What a pinned run consists of: its counts, its latencies, the fate of single requests."""
     settings: dict[str, Any] = {
+        "engine": engine,
         "model": "llama-3.1-8b",
         "gpu": "h100",
         "num_instances": 2,
@@ -61,11 +64,11 @@ def golden_run(workload: Path) -> dict[str, Any]:
     }
 
 
-def pinned(workload: Path) -> Path:
-    return HERE / f"{workload.stem}.json"
+def pinned(workload: Path, engine: str) -> Path:
+    return HERE / engine / f"{workload.stem}.json"
 
 
 if __name__ == "__main__":
-    for path in WORKLOADS:
-        pinned(path).write_text(json.dumps(golden_run(path), indent=1, sort_keys=True) + "\n")
-        print(pinned(path))
+    for path, engine in product(WORKLOADS, ENGINES):
+        pinned(path, engine).write_text(json.dumps(golden_run(path, engine), indent=1, sort_keys=True) + "\n")
+        print(pinned(path, engine))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_runs import WORKLOADS, golden_run, pinned
+from golden_runs import ENGINES, WORKLOADS, golden_run, pinned
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -17,15 +17,16 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda path: path.stem)
-def test_a_bundled_workload_runs_as_it_always_has(workload: Path) -> None:
-    found, expected = golden_run(workload), json.loads(pinned(workload).read_text())
+def test_a_bundled_workload_runs_as_it_always_has(workload: Path, engine: str) -> None:
+    found, expected = golden_run(workload, engine), json.loads(pinned(workload, engine).read_text())
     differing = [key for key in expected if not same(json.loads(json.dumps(found[key])), expected[key])]
     assert not differing, f"{differing} changed; if on purpose, run python tests/golden/golden_runs.py"
 
 
 def test_the_golden_runs_take_every_path() -> None:
-    totals = [json.loads(pinned(workload).read_text())["cluster"] for workload in WORKLOADS]
+    totals = [json.loads(pinned(path, name).read_text())["cluster"] for path in WORKLOADS for name in ENGINES]
     assert sum(total["preemptions"] for total in totals) > 0
     assert sum(total["prefix_hit_tokens"] for total in totals) > 0
     assert sum(total["head_of_line_events"] for total in totals) > 0

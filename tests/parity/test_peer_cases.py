@@ -147,6 +147,7 @@ def ours(case: Case, folder: Path, changes: Cells = MappingProxyType({})) -> dic
     write_trace(folder, case.rows, changes)
     config, metrics, results = case.config, folder / "metrics.json", folder / "results.json"
     flags: dict[str, object] = {
+        "--engine": "blis",
         "--trace-header": folder / "trace.yaml",
         "--trace-data": folder / "trace.csv",
         "--model": case.model,

@@ -1,0 +1,56 @@
+"""A line that somebody serves or benchmarks with vLLM can be pasted: a flag means the same, or is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Blis = Callable[..., tuple[int, str, str]]
+MODEL = ("run", "--model", "llama-3.1-70b", "--seed", "1")
+
+
+def test_the_flags_of_a_server_and_of_its_benchmark(blis: Blis) -> None:
+    serve = (
+        "--tensor-parallel-size 4 --max-num-seqs 64 --num-gpu-blocks-override 9000 --dtype bfloat16 --port 80"
+    )
+    bench = "--request-rate inf --max-concurrency 8 --num-prompts 40 --scheduling-policy priority"
+    ours = "--tp 4 --max-num-seqs 64 --num-kv-blocks 9000 --concurrency 8 --num-requests 40"
+    ours += " --scheduler priority-fcfs"
+    pasted = blis(*MODEL, *serve.split(), "--trust-remote-code", *bench.split())
+    assert pasted[0] == 0, pasted[2]
+    assert pasted == blis(*MODEL, *ours.split())
+    assert json.loads(pasted[1])["load"]["verdict"] == "closed loop"
+
+
+def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
+    tp = ("--tp", "4", "--num-requests", "5")
+    assert blis(*MODEL, *tp, "--request-rate", "3") == blis(*MODEL, *tp, "--rate", "3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--enforce-eager",), "--enforce-eager: is a flag of vLLM that cannot be honoured"),
+        (("--kv-cache-dtype", "fp8"), "--kv-cache-dtype: is a flag of vLLM"),
+        (("--data-parallel-size", "2"), "simulate so many instances with --num-instances"),
+        (("--max-num-partial-prefills", "4"), "--max-num-partial-prefills: is a flag of vLLM"),
+        (("--speculative-config", "{}"), "--speculative-config: is a flag of vLLM"),
+        (("--request-rate", "inf"), "--request-rate: would send everything at once"),
+        (("--scheduling-policy", "sjf"), "--scheduling-policy: unknown value"),
+        (("--engine", "blis", "--max-concurrency", "8"), "BLIS's saturation detector"),
+        (("--rate", "2", "--request-rate", "3"), "--request-rate: disagrees with --rate"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    blis: Blis, flags: tuple[str, ...], complaint: str
+) -> None:
+    code, out, err = blis(*MODEL, "--tp", "4", *flags)
+    assert (code, out) == (2, "")
+    assert complaint in err
+
+
+def test_of_the_peer_the_flag_is_another_limit_and_its_default_changes_nothing(blis: Blis) -> None:
+    words = (*MODEL, "--tp", "4", "--num-requests", "5", "--engine", "blis")
+    assert blis(*words, "--max-concurrency", "100") == blis(*words)
