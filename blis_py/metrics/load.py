@@ -30,8 +30,8 @@ def load(record: RunRecord) -> dict[str, Any]:
     *Saturated*: the backlog, which is the requests that have arrived and not ended, grows through the second
     half of the arrivals; the drain after the last arrival does not count. It grows if the mean growth per
     block of time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at
-    least 1 % of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some wait
-    for more than a second, but it drains. `overloaded_s` is how long there is somebody who has waited so long.
+    least 1 % of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some
+    wait for more than a second, but it drains. `overloaded_s` is how long somebody has waited so long.
     """
     table = record.table
     if table.due_ns is not None:
