@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from blis_py.config_models import RunConfig
     from blis_py.errors import InputError
     from blis_py.result import Result
-
-__version__ = "0.1.0"
+    from blis_py.version import __version__
 
 __all__ = [
     "InputError",
@@ -44,6 +43,7 @@ _HOMES = {
     "RunConfig": "blis_py.config_models",
     "load_config": "blis_py.config",
     "InputError": "blis_py.errors",
+    "__version__": "blis_py.version",
 }
 
 

@@ -129,7 +129,7 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
     return build(config, **settings).run()
 
 
-def replay(trace: str | Path, /, **settings: Any) -> Result:
+def replay(trace: str | Path, **settings: Any) -> Result:
     """Simulates the requests of a trace: `run(trace=...)`."""
     return run(trace=str(trace), **settings)
 
@@ -226,8 +226,9 @@ def _model_name(config: RunConfig) -> str:
         return config.model
     if config.model_config is None:
         raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
-    path = Path(config.model_config)
-    return path.parent.name if path.name == "config.json" else path.stem
+    from blis_py.latency.model_shape import name_of
+
+    return name_of(config.model_config)
 
 
 def _capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:

@@ -159,6 +159,14 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     return _shape(name, ConfigFile.read(path / "config.json" if is_folder(path) else path))
 
 
+def name_of(config_path: str | Path) -> str:
+    """What to call the model of a `config.json`, or of the folder that holds one."""
+    path = Path(config_path)
+    if is_folder(path):
+        return path.resolve().name
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
 def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:
     """The shape from the content of a HuggingFace config.
 

@@ -96,7 +96,7 @@ def current() -> dict[str, str]:
         files, made = dict(manifest["files"]), dict(manifest["digests"])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
         raise Damaged(f"the native code is damaged ({home / MANIFEST})") from None
     for file in files.values():
         if digest(home / file) != made.get(file):

@@ -131,7 +131,7 @@ def test_a_library_that_is_not_as_it_was_made_is_not_used(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}', "[" * 100_000], ids=len)
 def test_a_damaged_manifest_is_told(text: str, made: dict[str, Any], tmp_path: Path) -> None:
     if text == '{"sources": 1}':
         text = json.dumps({"sources": made["sources"], "files": 1, "digests": {}})
