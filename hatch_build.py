@@ -27,13 +27,13 @@ class NativeHook(BuildHookInterface):
         sys.path.insert(0, self.root)
         from blis_py import native
 
-        home = Path(self.root, "blis_py", "native", native.folder().name)
+        home = native.folder()
         if not _up_to_date():
             self._scratch = tempfile.TemporaryDirectory()
-            home = Path(self._scratch.name) / home.name
+            home = Path(self._scratch.name)
             if not self._compiled(home):
                 return
-        place = f"blis_py/native/{home.name}"
+        place = f"blis_py/native/{sys.implementation.cache_tag}"
         build_data["pure_python"], build_data["infer_tag"] = False, True
         build_data["force_include"].update(
             {str(file): f"{place}/{file.relative_to(home).as_posix()}" for file in _files(home)}
@@ -48,14 +48,12 @@ class NativeHook(BuildHookInterface):
         from blis_py.errors import InputError
         from blis_py.native.build import build
 
-        os.environ["BLIS_NATIVE"] = str(home)
+        os.environ["BLIS_NATIVE"] = str(home)  # this process makes a wheel and nothing else
         try:
             build()
         except (InputError, OSError) as error:
             self.app.display_warning(f"a wheel without native code: {error}")
             return False
-        finally:
-            del os.environ["BLIS_NATIVE"]
         return True
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,6 +179,66 @@ def test_a_compiler_that_fails_is_told_in_one_line_also_of_an_installed_package(
     assert "shadows library module" not in log
     assert "returned non-zero exit status" in log
     assert not (home / "manifest.json").exists()
+
+
+# -- in a wheel ------------------------------------------------------------------------------------------
+
+
+class Hook:
+    """What hatchling gives its hooks."""
+
+    root = str(ROOT)
+
+    def __init__(self) -> None:
+        self.app = self
+        self.warnings: list[str] = []
+
+    def display_warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def with_the_hook(monkeypatch: pytest.MonkeyPatch, version: str = "standard") -> tuple[Hook, dict[str, Any]]:
+    """The hook after it was asked what belongs into a wheel, and what it said."""
+    place = "hatchling.builders.hooks.plugin.interface"
+    monkeypatch.setitem(sys.modules, place, SimpleNamespace(BuildHookInterface=Hook))  # type: ignore[arg-type]
+    for parent in (
+        "hatchling",
+        "hatchling.builders",
+        "hatchling.builders.hooks",
+        "hatchling.builders.hooks.plugin",
+    ):
+        monkeypatch.setitem(sys.modules, parent, SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["NativeHook"]()
+    said: dict[str, Any] = {"pure_python": True, "infer_tag": False, "force_include": {}}
+    hook.initialize(version, said)
+    hook.finalize(version, said, "")
+    return hook, said
+
+
+@pytest.mark.usefixtures("made")
+def test_a_wheel_contains_the_native_code_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, said = with_the_hook(monkeypatch)
+    home = f"blis_py/native/{sys.implementation.cache_tag}"
+    assert said["force_include"] == {
+        str(tmp_path / name): f"{home}/{name}" for name in ("kv.so", "manifest.json")
+    }
+    assert (said["pure_python"], said["infer_tag"]) == (False, True)
+
+
+def test_without_a_compiler_a_wheel_is_pure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BLIS_NATIVE", str(tmp_path / "nothing"))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    hook, said = with_the_hook(monkeypatch)
+    assert said == {"pure_python": True, "infer_tag": False, "force_include": {}}
+    assert hook.warnings[0].startswith("a wheel without native code: CC: there is no C compiler")
+
+
+@pytest.mark.usefixtures("made")
+def test_an_installation_in_place_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_the_hook(monkeypatch, "editable")[1]["force_include"] == {}
 
 
 def test_every_module_is_there() -> None:
