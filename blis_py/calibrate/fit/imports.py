@@ -37,7 +37,6 @@ _PASTS = (0, 512, 2048, 8192)
 _MIXED = 200
 _KV_TOKENS = 500_000
 """A batch of decodes is composed up to this much context in all."""
-_LARGEST = 2.0**53
 
 
 def import_steps(
@@ -141,8 +140,8 @@ def _steps_of_run(path: Path, run: str | None) -> tuple[str, dict[str, Column]]:
     known &= column["prefill_reqs"] + column["decode_reqs"] > 0
     column = {name: values[known] for name, values in column.items()}
     for name, values in column.items():
-        if not ((values >= 0) & (values < _LARGEST)).all():
-            raise InputError("must be numbers, not negative", file=path, key=name)
+        if not ((values >= 0) & (values <= MOST_TOKENS)).all():
+            raise InputError(f"must be numbers from 0 to {MOST_TOKENS:,}", file=path, key=name)
     return fitting[0], column
 
 
