@@ -11,7 +11,7 @@ from blis_py.files.paths import is_folder
 from blis_py.latency.hf_config import ConfigFile
 from blis_py.latency.model_types import ModelType, understood
 from blis_py.latency.profiles import find_profile, known_names
-from blis_py.latency.quantisation import Layers, Weights, read_quantisation
+from blis_py.latency.weights import Layers, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
@@ -179,6 +179,15 @@ def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> Model
     return _shape(name, ConfigFile.of(file, values))
 
 
+def _stored(config: ConfigFile, layers: Layers) -> Quantisation:
+    section = config.section(config.key("quantization_config", "compression_config"))
+    if section is None:
+        return unquantised(layers)
+    from blis_py.latency.quantisation import read_quantisation  # few need it
+
+    return read_quantisation(section, layers)
+
+
 def known_models() -> list[str]:
     """Bundled models, by the name of their profile."""
     return known_names("models")
@@ -196,7 +205,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
     sparse = _sparse_layers(config, layers)
-    stored = read_quantisation(config, Layers(layers, sparse, heads, kv_heads, dtype_bytes))
+    stored = _stored(config, Layers(layers, sparse, heads, kv_heads, dtype_bytes))
     limit = _max_positions(config, model_type)
     window, windowed = _windows(config, model_type, layers, limit)
     if windowed:
