@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
 import json
 import os
+import pkgutil
 import runpy
 import shutil
 import subprocess
@@ -30,6 +33,8 @@ COMMANDS = {
     "hashed prefixes": f"run --workload multi-turn-chat --num-requests 200 {QWEN} --num-kv-blocks 4000",
     "measured": "run --profile profiles/fits/cpu/tiny-ar --rate 30 --num-requests 200 --prompt-tokens 60 "
     "--output-tokens 40 --num-kv-blocks 200 --format json --routing-policy least-loaded --num-instances 3",
+    "asynchronous scheduling": f"run --workload chat --num-requests 300 {QWEN} --rate 30 --async-scheduling "
+    "--num-instances 2 --num-kv-blocks 4000 --timeout 40 --eos-share 0.3",
     "block diffusion": "run --workload diffusion-tiny --num-requests 60 --format json "
     "--profile profiles/fits/cpu/tiny-diffusion --max-num-seqs 8 --max-num-batched-tokens 512",
 }
@@ -239,6 +244,29 @@ def test_without_a_compiler_a_wheel_is_pure(monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.mark.usefixtures("made")
 def test_an_installation_in_place_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_the_hook(monkeypatch, "editable")[1]["force_include"] == {}
+
+
+def classes_of(name: str) -> list[type]:
+    module = importlib.import_module(name)
+    return [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == name]
+
+
+def test_no_interpreted_class_derives_from_a_translated_one() -> None:
+    """Which mypyc does not permit: such a class fails where it is defined."""
+    translated = {f"blis_py.{name}" for name in native.MODULES}
+    packages = [f"blis_py.{name}" for name in ("core", "latency", "cluster", "metrics", "workload", "traces")]
+    modules = [
+        f"{package}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]
+    derived = {
+        f"{cls.__module__}.{cls.__name__}"
+        for name in set(modules) - translated
+        for cls in classes_of(name)
+        if any(base.__module__ in translated for base in cls.__mro__[1:])
+    }
+    assert derived == set()
 
 
 def test_every_module_is_there() -> None:
