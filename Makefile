@@ -10,6 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
+# Installed in place, its sources are going to change: native code is made where it is wanted, and not for a wheel.
+export HATCH_BUILD_NO_HOOKS := true
+
 # What compiling takes stands apart: the environment holds the simulator and nothing else.
 COMPILER := $(CURDIR)/$(VENV)/compiler
 native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) && \

@@ -51,7 +51,7 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
     return build(config, **settings).run()
 
 
-def replay(trace: str | Path, /, **settings: Any) -> Result:
+def replay(trace: str | Path, **settings: Any) -> Result:
     """Simulates the requests of a trace: `run(trace=...)`."""
     return run(trace=str(trace), **settings)
 

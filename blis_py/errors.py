@@ -8,7 +8,7 @@ from typing import Any
 
 LONGEST_VALUE = 100
 """Characters of a value in a message; the rest is left out."""
-_LONGEST_PART, _LONGEST_FIX = 300, 2000
+_LONGEST_PART, LONGEST_LINE = 300, 2000
 
 
 class _Short(reprlib.Repr):
@@ -50,13 +50,13 @@ class InputError(ValueError):
         fix: str | None = None,
     ) -> None:
         self.problem, self.file, self.key, self.value, self.fix = problem, file, key, value, fix
-        where = ": ".join(_plain(str(part)) for part in (file, key) if part is not None)
-        found = "" if value is None else f" (found {_plain(_short(value))})"
-        then = "" if fix is None else f"; {_plain(fix, _LONGEST_FIX)}"
-        super().__init__((f"{where}: " if where else "") + _plain(problem) + found + then)
+        where = ": ".join(plain(str(part)) for part in (file, key) if part is not None)
+        found = "" if value is None else f" (found {plain(_short(value))})"
+        then = "" if fix is None else f"; {plain(fix, LONGEST_LINE)}"
+        super().__init__((f"{where}: " if where else "") + plain(problem) + found + then)
 
 
-def _plain(text: str, longest: int = _LONGEST_PART) -> str:
+def plain(text: str, longest: int = _LONGEST_PART) -> str:
     """On one line and not too long, with nothing in it that a terminal would act on."""
     if len(text) > longest:
         text = f"{text[: longest // 2]}…{text[-longest // 2 :]}"

@@ -10,7 +10,7 @@ from blis_py.cli.configure import configure
 from blis_py.cli.options import Flags
 from blis_py.cli.progress import Progress
 from blis_py.cli.show import check_format, check_writable, show_and_write
-from blis_py.errors import InputError
+from blis_py.errors import LONGEST_LINE, InputError, plain
 
 if TYPE_CHECKING:
     from blis_py.api import Simulation
@@ -57,5 +57,5 @@ def _reruns(simulation: Simulation, flags: Flags) -> Reruns | None:
 
 
 def say(line: str) -> None:
-    """A line of talk."""
-    print(line, file=sys.stderr, flush=True)
+    """A line of talk, in which names that others gave do nothing to the terminal."""
+    print(plain(line, LONGEST_LINE), file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -33,6 +34,22 @@ def check_text(text: str, *, key: str | None = None, file: str | Path | None = N
         text.encode()
     except UnicodeEncodeError:
         raise InputError("is not valid UTF-8 text", file=file, key=key, value=text) from None
+    return text
+
+
+def check_name(text: str, *, key: str | None = None) -> str:
+    """The text, if something of that name can be written.
+
+    Raises:
+        InputError: it is empty or longer than the file system permits, or see `check_text`.
+    """
+    if not check_text(text, key=key):
+        raise InputError("must not be empty", key=key, fix="write . for the folder you are in")
+    try:
+        os.lstat(text)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError("is too long a name", key=key, value=text, fix="shorten it") from None
     return text
 
 

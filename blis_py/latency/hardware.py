@@ -76,6 +76,8 @@ _OVERHEADS = (
     "host_seq_us",
 )
 _ROOFLINE = (*_SHARES, *_OVERHEADS, "basis")
+_LEAST, _MOST = 1e-6, 1e9
+"""Of any figure but 0. Beyond, quotients of two of them would leave the range of floating point."""
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -140,7 +142,7 @@ def _section(values: Any, keys: tuple[str, ...], path: Path, prefix: str) -> Map
 
 
 def _number(
-    values: Mapping[str, Any], key: str, path: Path, prefix: str, *, zero: bool = False, most: float = 1e9
+    values: Mapping[str, Any], key: str, path: Path, prefix: str, *, zero: bool = False, most: float = _MOST
 ) -> float:
     value = values[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -148,6 +150,8 @@ def _number(
     if not (0 <= value <= most) or (value == 0 and not zero):
         wanted = f"must be {'at least' if zero else 'above'} 0" + (" and at most 1" if most == 1 else "")
         raise InputError(wanted, file=path, key=prefix + key, value=value)
+    if 0 < value < _LEAST:
+        raise InputError("is far too small", file=path, key=prefix + key, value=value, fix="check the unit")
     return float(value)
 
 

@@ -38,6 +38,13 @@ class ConfigFile:
     elsewhere: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
     """Keys that were found in another place, with the file and what they are called there."""
 
+    def __post_init__(self) -> None:
+        for key in self.values:
+            if not isinstance(key, str):  # which YAML permits, where a profile repeats the config
+                raise InputError(
+                    "a key must be text", file=self.file, key=f"{self.prefix}{key}", fix="quote it"
+                )
+
     @classmethod
     def read(cls, file: Path) -> ConfigFile:
         """The config, with its `text_config` where a multimodal model keeps the language part there, and with

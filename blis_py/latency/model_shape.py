@@ -11,7 +11,7 @@ from blis_py.files.paths import is_folder
 from blis_py.latency.hf_config import ConfigFile
 from blis_py.latency.model_types import ModelType, understood
 from blis_py.latency.profiles import find_profile, known_names
-from blis_py.latency.quantisation import Layers, Weights, read_quantisation
+from blis_py.latency.weights import Layers, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
@@ -159,6 +159,14 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     return _shape(name, ConfigFile.read(path / "config.json" if is_folder(path) else path))
 
 
+def name_of(config_path: str | Path) -> str:
+    """What to call the model of a `config.json`, or of the folder that holds one."""
+    path = Path(config_path)
+    if is_folder(path):
+        return path.resolve().name
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
 def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:
     """The shape from the content of a HuggingFace config.
 
@@ -169,6 +177,15 @@ def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> Model
         InputError: missing or nonsensical key, with file and key.
     """
     return _shape(name, ConfigFile.of(file, values))
+
+
+def _stored(config: ConfigFile, layers: Layers) -> Quantisation:
+    section = config.section(config.key("quantization_config", "compression_config"))
+    if section is None:
+        return unquantised(layers)
+    from blis_py.latency.quantisation import read_quantisation  # few need it
+
+    return read_quantisation(section, layers)
 
 
 def known_models() -> list[str]:
@@ -188,7 +205,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
     sparse = _sparse_layers(config, layers)
-    stored = read_quantisation(config, Layers(layers, sparse, heads, kv_heads, dtype_bytes))
+    stored = _stored(config, Layers(layers, sparse, heads, kv_heads, dtype_bytes))
     limit = _max_positions(config, model_type)
     window, windowed = _windows(config, model_type, layers, limit)
     if windowed:

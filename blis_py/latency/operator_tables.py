@@ -43,7 +43,7 @@ from blis_py.latency.kernel_profile import (
     weighted_sum,
 )
 from blis_py.latency.model_shape import ModelShape
-from blis_py.latency.quantisation import Weights
+from blis_py.latency.weights import Weights
 
 _DTYPE = "bfloat16"
 _SMALL_KERNELS = 4

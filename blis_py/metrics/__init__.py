@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from blis_py.metrics.frames import requests_frame, steps_frame, write_requests_csv, write_steps_csv
+from typing import TYPE_CHECKING, Any
+
 from blis_py.metrics.summary import summarise
 
+if TYPE_CHECKING:
+    from blis_py.metrics.frames import requests_frame, steps_frame, write_requests_csv, write_steps_csv
+
 __all__ = ["requests_frame", "steps_frame", "summarise", "write_requests_csv", "write_steps_csv"]
+
+
+def __getattr__(name: str) -> Any:
+    """Tables are imported when they are asked for: most runs print their summary and nothing else."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from blis_py.metrics import frames
+
+    return getattr(frames, name)

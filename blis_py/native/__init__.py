@@ -1,11 +1,12 @@
 """The simulator's inner loop as native code: the very same modules, translated by mypyc.
 
 The commands that simulate (`blis run`, `blis replay`) use it, and print the same bytes in half to three
-quarters of the time. It is made by `make run` or, where a C compiler, mypy and setuptools are, by `python -m
-blis_py.native`. It is used only while it is a translation of the present sources: after a change, and without
-it, the modules are interpreted as ever. So they are, with a word, where a file of it is missing or not as it
-was made: a damaged library would take the process down. So they are where `BLIS_INTERPRETED` is set in the
-environment; `BLIS_NATIVE` names another folder for the translation.
+quarters of the time. It is made by `make run`, for a wheel (`hatch_build.py`), or where a C compiler, mypy
+and setuptools are, by `python -m blis_py.native`. It is used only while it is a translation of the present
+sources: after a change, and without it, the modules are interpreted as ever. So they are, with a word,
+where a file of it is missing or not as it was made: a damaged library would take the process down. So they
+are where `BLIS_INTERPRETED` is set in the environment; `BLIS_NATIVE` names another folder for the
+translation.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ MODULES = (
     "cluster.dispatcher",
     "cluster.instance",
     "cluster.autoregressive",
+    "cluster.overlapped",
     "cluster.diffusion",
     "latency.step_run",
     "latency.decode_line",
@@ -96,7 +98,7 @@ def current() -> dict[str, str]:
         files, made = dict(manifest["files"]), dict(manifest["digests"])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
         raise Damaged(f"the native code is damaged ({home / MANIFEST})") from None
     for file in files.values():
         if digest(home / file) != made.get(file):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
-from blis_py.files.paths import exists
+from blis_py.files.paths import exists, is_folder
 from blis_py.outputs.unfinished import PREFIX, is_unfinished
 from blis_py.version import __version__
 
@@ -51,7 +51,7 @@ def check_complete(path: str | Path) -> None:
         InputError: it is what a killed run left; files are missing, or have another size than was written.
     """
     path = Path(path)
-    folder = path if path.is_dir() else path.parent
+    folder = path if is_folder(path) else path.parent
     if is_unfinished(folder):
         fix = "give the folder it was meant for, or run it again"
         raise InputError("is what an interrupted run left behind", file=folder, fix=fix)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from blis_py.errors import InputError
-from blis_py.files.paths import check_text
+from blis_py.files.paths import check_name
 from blis_py.outputs.complete import foreign
 from blis_py.outputs.unfinished import PREFIX, sweep
 
@@ -23,7 +23,7 @@ def writable(folder: str | Path, *, force: bool, key: str = "--out") -> Path:
         InputError: it is a file; it is not empty, or with `force`, holds something that no run of ours wrote;
             nothing can be written there.
     """
-    target = Path(os.path.realpath(check_text(str(folder), key=key)))
+    target = Path(os.path.realpath(check_name(str(folder), key=key)))
     if target.exists() and not target.is_dir():
         raise InputError("is a file", key=key, value=str(folder), fix="name a folder")
     _check_permission(target if must_stay(target) else target.parent, key, folder)
@@ -46,7 +46,7 @@ def check_file(path: str | Path, key: str) -> None:
     Raises:
         InputError: a file cannot be written there: no folder for it, or it is a folder itself.
     """
-    if Path(check_text(str(path), key=key)).is_dir():
+    if Path(check_name(str(path), key=key)).is_dir():
         raise InputError("is a folder", key=key, value=str(path), fix="name a file")
     if is_stream(path):
         return
@@ -61,7 +61,7 @@ def check_folder(path: str | Path, key: str) -> None:
     Raises:
         InputError: files cannot be written there, whether the folder is there or has to be made.
     """
-    _check_permission(Path(os.path.realpath(check_text(str(path), key=key))), key, path)
+    _check_permission(Path(os.path.realpath(check_name(str(path), key=key))), key, path)
 
 
 def is_stream(path: str | Path) -> bool:

@@ -19,7 +19,7 @@ def print_calibration(calibration: Calibration, file: TextIO | None = None) -> N
     from rich.table import Table
 
     out = sys.stdout if file is None else file
-    console = Console(file=out, width=None if out.isatty() else 110, highlight=False)
+    console = Console(file=out, width=None if out.isatty() else 110, highlight=False, markup=False)
     console.print(_heading(calibration))
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("latency, ms")

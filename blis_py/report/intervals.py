@@ -32,7 +32,7 @@ def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: T
     from rich.table import Table
 
     out = sys.stdout if file is None else file
-    console = Console(file=out, width=None if out.isatty() else 100, highlight=False)
+    console = Console(file=out, width=None if out.isatty() else 100, highlight=False, markup=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(f"{intervals.reruns} reruns")
     for name in ("this run", f"{intervals.level:.0%} from", "to"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, TextIO
 
+from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 
 if TYPE_CHECKING:
@@ -154,14 +155,12 @@ def _latency_table(cluster: Summary, width: int) -> Table:
 
 def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table:
     """One row per group: how many got through, how many within their targets, how fast."""
-    from rich.markup import escape
-
     has_goodput = any(group["goodput"] for group in groups.values())
     columns = ("TTFT p50", "TTFT p99", "TPOT p50", "ITL p99", "E2E p50", "E2E p99")
     rows = []
     for name, group in list(groups.items())[:_MOST_GROUPS]:
         counts, goodput = group["requests"], group["goodput"] or {}
-        row = [escape(name), f"{counts['injected']:,}", f"{counts['completed']:,}"]
+        row = [_name(name), f"{counts['injected']:,}", f"{counts['completed']:,}"]
         if has_goodput:
             row.append(_tenths(_times(100, goodput.get("attainment"))))
         for metric, stat in map(str.split, columns):
@@ -212,15 +211,20 @@ def _over(
 
 
 def _slo_table(verdicts: Sequence[Summary], width: int) -> Table:
-    from rich.markup import escape
-
     words = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "no requests"}
     rows = []
     for verdict in verdicts:
-        what = f"{escape(verdict['slo_class'])} " if verdict["slo_class"] else ""
+        what = f"{_name(verdict['slo_class'])} " if verdict["slo_class"] else ""
         name = f"{what}{verdict['metric']} {verdict['stat']}"
         rows.append([name, _ms(verdict["limit_ms"]), _ms(verdict["measured_ms"]), words[verdict["met"]]])
     return _table("SLO", ("limit, ms", "measured, ms", "met"), rows, width)
+
+
+def _name(given: str) -> str:
+    """What somebody called something, with nothing in it that rich or the terminal would act on."""
+    from rich.markup import escape
+
+    return escape(plain(given))
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:

@@ -11,7 +11,7 @@ from blis_py.files.paths import is_file
 from blis_py.latency.fitted_profile import FittedProfile, read_profile
 from blis_py.latency.fitted_shape import model_name, require_same, shape_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.model_shape import ModelShape, load_model, name_of
 from blis_py.latency.profiles import squeeze
 
 _DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")
@@ -96,7 +96,7 @@ def _wanted(config: RunConfig) -> ModelShape:
     file = config.model_config
     if file is None and is_file(Path(str(config.model)) / "config.json"):
         file = config.model
-    return load_model(config.model or Path(str(file)).stem, file)
+    return load_model(config.model or name_of(str(file)), file)
 
 
 def _datasheet(profile: FittedProfile, device: str) -> GpuSpec | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from blis_py import latency
@@ -17,7 +16,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.model_shape import ModelShape, load_model, name_of
 from blis_py.latency.notes import domain_notes, forget, model_notes
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import (
@@ -197,8 +196,7 @@ def _model_name(config: RunConfig) -> str:
         return config.model
     if config.model_config is None:
         raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
-    path = Path(config.model_config)
-    return path.parent.name if path.name == "config.json" else path.stem
+    return name_of(config.model_config)
 
 
 def _latency_model(served: _Served) -> LatencyModel:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.bounds import MOST_TOKENS, check_count
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
@@ -162,6 +163,7 @@ def read_step_log(path: str | Path) -> StepLog:
     for file, table in ((path, steps), (_requests_path(path), requests)):
         _check_lists(file, table)
     _check_ids(_requests_path(path), requests)
+    _check_lengths(_requests_path(path), requests)
     return StepLog(meta, steps, requests)
 
 
@@ -216,6 +218,12 @@ def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
                     "two requests have it", file=path, key=name, value=value, fix="record it again"
                 )
             seen.add(value)
+
+
+def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:
+    for name, least in (("prompt_tokens", 1), ("output_tokens", 0), ("max_tokens", 0)):
+        for value in requests[name]:
+            check_count(value, least=least, most=MOST_TOKENS, key=name, file=path, fix="record it again")
 
 
 # -- CSV -------------------------------------------------------------------------------------------

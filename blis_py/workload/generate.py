@@ -63,6 +63,7 @@ def merge(
     seed: int,
     num_requests: int | None = None,
     horizon_ns: int | None = None,
+    rate_key: str = "aggregate_rate",
     file: Path | None = None,
 ) -> RequestTable:
     """The requests of all clients, merged by arrival (ties: order of the clients).
@@ -70,13 +71,16 @@ def merge(
     Every client draws from its own streams, so adding one changes nothing but the interleaving, and
     asking for more requests continues the same sequence.
 
+    Args:
+        rate_key, file: what gives the rate, for messages.
+
     Raises:
         InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
     """
     _check_extent(clients, num_requests, horizon_ns, file)
     sent = _sent(clients, seed, num_requests, horizon_ns)
     endless = not any(client.sessions and client.sessions.single for client in clients)
-    _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, file)
+    _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
     which = np.repeat(np.arange(len(clients), dtype=np.int32), list(map(_count, sent)))
     arrival_ns = np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent])
     order = np.argsort(arrival_ns, kind="stable")[:num_requests]
@@ -159,14 +163,16 @@ def _check_extent(
         raise InputError(problem, file=file, key=key, fix=fix)
 
 
-def _check_found(found: int, num_requests: int | None, horizon_ns: int | None, file: Path | None) -> None:
-    if found == 0:
-        problem = f"no request comes before the horizon of {in_seconds(horizon_ns or 0)}"
+def _check_found(
+    found: int, num_requests: int | None, horizon_ns: int | None, rate_key: str, file: Path | None
+) -> None:
+    if horizon_ns is not None and found == 0:
+        problem = f"no request comes before the horizon of {in_seconds(horizon_ns)}"
         fix = "lengthen it (a plain number is in µs; write 60s for seconds) or raise the rate"
         raise InputError(problem, file=file, key="horizon", fix=fix)
     if horizon_ns is None and num_requests is not None and found < num_requests:
         problem, fix = "so slow that the requests take more than a century", "raise it"
-        raise InputError(problem, file=file, key="aggregate_rate", fix=fix)
+        raise InputError(problem, file=file, key=rate_key, fix=fix)
 
 
 def _total_rate(clients: Sequence[Client]) -> float:

@@ -149,7 +149,7 @@ def synthesise(
         prefix_tokens=prefix_tokens,
         timeout_ns=timeout_ns,
     )
-    return merge([source], seed=seed, num_requests=num_requests, horizon_ns=horizon_ns)
+    return merge([source], seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, rate_key="--rate")
 
 
 def _lengths(sizes: Sizes, flag: str, keep_mean: bool) -> Lengths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -238,6 +239,13 @@ def test_wrong_flags_are_bad_input(
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert any(part in error for part in message.split("|"))
+
+
+def test_names_of_files_are_not_taken_for_markup() -> None:
+    measured, predicted = (times([0.1, 0.2], [1.1, 2.2]) for _ in range(2))
+    text = io.StringIO()
+    print_calibration(calibrate(replace(measured, source="runs[/b]/[red]"), predicted), text)
+    assert "measured in runs[/b]/[red] and" in " ".join(text.getvalue().split())
 
 
 def test_the_table_and_the_picture_show_every_latency(tmp_path: Path) -> None:

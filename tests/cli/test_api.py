@@ -33,9 +33,11 @@ def test_run_and_the_command_line_give_the_same_summary(capsys: pytest.CaptureFi
 def test_replay_takes_a_trace_and_its_options(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,200,20\n")
-    result = blis.replay(trace, model="qwen3-14b", limit=1, latency={"model": "roofline"})
+    options = {"model": "qwen3-14b", "limit": 1, "latency": {"model": "roofline"}}
+    result = blis.replay(trace, **options)
     assert len(result.requests) == 1
     assert result.config.latency.model == "roofline"
+    assert blis.replay(trace=trace, **options).summary == result.summary
 
 
 def test_settings_go_over_a_config_object_or_file(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
 import json
 import os
+import pkgutil
+import runpy
 import shutil
 import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +33,8 @@ COMMANDS = {
     "hashed prefixes": f"run --workload multi-turn-chat --num-requests 200 {QWEN} --num-kv-blocks 4000",
     "measured": "run --profile profiles/fits/cpu/tiny-ar --rate 30 --num-requests 200 --prompt-tokens 60 "
     "--output-tokens 40 --num-kv-blocks 200 --format json --routing-policy least-loaded --num-instances 3",
+    "asynchronous scheduling": f"run --workload chat --num-requests 300 {QWEN} --rate 30 --async-scheduling "
+    "--num-instances 2 --num-kv-blocks 4000 --timeout 40 --eos-share 0.3",
     "block diffusion": "run --workload diffusion-tiny --num-requests 60 --format json "
     "--profile profiles/fits/cpu/tiny-diffusion --max-num-seqs 8 --max-num-batched-tokens 512",
 }
@@ -131,7 +138,7 @@ def test_a_library_that_is_not_as_it_was_made_is_not_used(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}', "[" * 100_000], ids=len)
 def test_a_damaged_manifest_is_told(text: str, made: dict[str, Any], tmp_path: Path) -> None:
     if text == '{"sources": 1}':
         text = json.dumps({"sources": made["sources"], "files": 1, "digests": {}})
@@ -177,6 +184,89 @@ def test_a_compiler_that_fails_is_told_in_one_line_also_of_an_installed_package(
     assert "shadows library module" not in log
     assert "returned non-zero exit status" in log
     assert not (home / "manifest.json").exists()
+
+
+# -- in a wheel ------------------------------------------------------------------------------------------
+
+
+class Hook:
+    """What hatchling gives its hooks."""
+
+    root = str(ROOT)
+
+    def __init__(self) -> None:
+        self.app = self
+        self.warnings: list[str] = []
+
+    def display_warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def with_the_hook(monkeypatch: pytest.MonkeyPatch, version: str = "standard") -> tuple[Hook, dict[str, Any]]:
+    """The hook after it was asked what belongs into a wheel, and what it said."""
+    place = "hatchling.builders.hooks.plugin.interface"
+    monkeypatch.setitem(sys.modules, place, SimpleNamespace(BuildHookInterface=Hook))  # type: ignore[arg-type]
+    for parent in (
+        "hatchling",
+        "hatchling.builders",
+        "hatchling.builders.hooks",
+        "hatchling.builders.hooks.plugin",
+    ):
+        monkeypatch.setitem(sys.modules, parent, SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["NativeHook"]()
+    said: dict[str, Any] = {"pure_python": True, "infer_tag": False, "force_include": {}}
+    hook.initialize(version, said)
+    hook.finalize(version, said, "")
+    return hook, said
+
+
+@pytest.mark.usefixtures("made")
+def test_a_wheel_contains_the_native_code_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, said = with_the_hook(monkeypatch)
+    home = f"blis_py/native/{sys.implementation.cache_tag}"
+    assert said["force_include"] == {
+        str(tmp_path / name): f"{home}/{name}" for name in ("kv.so", "manifest.json")
+    }
+    assert (said["pure_python"], said["infer_tag"]) == (False, True)
+
+
+def test_without_a_compiler_a_wheel_is_pure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BLIS_NATIVE", str(tmp_path / "nothing"))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    hook, said = with_the_hook(monkeypatch)
+    assert said == {"pure_python": True, "infer_tag": False, "force_include": {}}
+    assert hook.warnings[0].startswith("a wheel without native code: CC: there is no C compiler")
+
+
+@pytest.mark.usefixtures("made")
+def test_an_installation_in_place_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_the_hook(monkeypatch, "editable")[1]["force_include"] == {}
+
+
+def classes_of(name: str) -> list[type]:
+    module = importlib.import_module(name)
+    return [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == name]
+
+
+def test_no_interpreted_class_derives_from_a_translated_one() -> None:
+    """Which mypyc does not permit: such a class fails where it is defined."""
+    translated = {f"blis_py.{name}" for name in native.MODULES}
+    packages = [f"blis_py.{name}" for name in ("core", "latency", "cluster", "metrics", "workload", "traces")]
+    modules = [
+        f"{package}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]
+    derived = {
+        f"{cls.__module__}.{cls.__name__}"
+        for name in set(modules) - translated
+        for cls in classes_of(name)
+        if any(base.__module__ in translated for base in cls.__mro__[1:])
+    }
+    assert derived == set()
 
 
 def test_every_module_is_there() -> None:

@@ -193,6 +193,21 @@ def test_wrong_arguments_are_bad_input(
     assert complaint in error
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("prompt_tokens", 0), ("prompt_tokens", 2**31), ("output_tokens", -1), ("max_tokens", -1)],
+)
+def test_a_request_whose_length_can_be_none_is_refused(
+    tmp_path: Path, blis: Blis, column: str, value: int
+) -> None:
+    log = recorded()
+    log.requests[column] = [value, *log.requests[column][1:]]
+    write_step_log(log, tmp_path / "steps.csv")
+    code, _, err = blis("parity", tmp_path)
+    assert code == 2
+    assert f"steps.requests.csv: {column}: must be at " in err
+
+
 def test_parity_needs_no_torch(log_file: Path, blis: Blis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert blis("parity", log_file)[0] == 0

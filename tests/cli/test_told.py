@@ -88,6 +88,15 @@ def test_a_horizon_before_the_first_arrival_of_a_workload_is_refused_in_seconds(
     assert "no request comes before the horizon of 0.00006 s; lengthen it (a plain number is in µs" in err
 
 
+@pytest.mark.parametrize("rate", ["1e-9", "1e-12"])
+def test_requests_that_take_more_than_a_century_are_refused_by_the_flag_that_asks_for_them(
+    blis: Blis, rate: str
+) -> None:
+    code, _, err = blis(*RUN, "--rate", rate)
+    assert code == 2
+    assert err.startswith("error: --rate: so slow that the requests take more than a century")
+
+
 # -- targets ---------------------------------------------------------------------------------------------
 
 

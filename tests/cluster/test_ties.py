@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,23 +35,25 @@ LATE = linear(STEP_US * US, frontend=FrontendDelays(before_enqueue_ns=5 * US))
 LATENCIES = {"constant": CONSTANT, "physics": PHYSICS, "late": LATE}
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(
+    asynchronous=st.booleans(),
     latency=st.sampled_from(sorted(LATENCIES)),
     steps=st.lists(st.integers(0, 60), min_size=1, max_size=6),
     outputs=st.lists(st.integers(1, 80), min_size=7, max_size=7),
     instances=st.integers(1, 2),
 )
 def test_arrivals_at_the_end_of_a_step_are_seen_by_the_next_one_under_a_router_that_looks_at_load(
-    latency: str, steps: list[int], outputs: list[int], instances: int
+    asynchronous: bool, latency: str, steps: list[int], outputs: list[int], instances: int
 ) -> None:
     """The run of alike steps in which they arrive is cut exactly there, and not a step later."""
+    config = replace(CONFIG, async_scheduling=asynchronous)
     rows = [Row(0, 1, 90, 90), *(Row(STEP_US * at, 1, n, n) for at, n in zip(steps, outputs, strict=False))]
 
     def record(single_step: bool) -> Any:
         return simulate(
             table_of(rows),
-            scheduler=CONFIG,
+            scheduler=config,
             latency=LATENCIES[latency],
             num_instances=instances,
             routing_policy="least-loaded",

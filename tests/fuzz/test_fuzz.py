@@ -77,6 +77,26 @@ def test_files_that_have_broken_programs_are_data_or_one_error(folder: Path, nam
         assert found.good, f"{file.name}: {found.end} {found.detail}"
 
 
+FOUND = {
+    "gpu-efficiency-of-nothing.yaml": "run --gpu, roofline",
+    "profile-key-null.yaml": "run --profile",
+    "requests-without-prompt.csv": "parity, requests",
+    "steps-of-terabytes.csv": "vllm steps",
+}
+"""Files in `found`, which `make fuzz` made, and what each of them broke."""
+
+
+def test_every_file_that_was_found_is_tried() -> None:
+    assert FOUND.keys() == {path.name for path in (Path(__file__).parent / "found").iterdir()}
+
+
+@pytest.mark.parametrize("file", FOUND)
+def test_what_fuzzing_found_is_refused(folder: Path, file: str) -> None:
+    data = (Path(__file__).parent / "found" / file).read_bytes()
+    found = verdict(TARGETS[FOUND[file]], folder, data)
+    assert found.end == "refused", found.detail
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_any_bytes_are_data_or_one_error(folder: Path, name: str) -> None:
     @settings(max_examples=25, derandomize=True)

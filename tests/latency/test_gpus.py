@@ -106,6 +106,8 @@ def test_a_path_to_a_profile_of_ones_own_works(tmp_path: Path) -> None:
         ({"dense_tflops__fp16": 0}, "dense_tflops.fp16: must be above 0"),
         ({"dense_tflops__bf16": 1}, "dense_tflops.bf16: unknown key"),
         ({"roofline__hbm_efficiency": 1.2}, "roofline.hbm_efficiency: must be above 0 and at most 1"),
+        ({"roofline__hbm_efficiency": 1e-320}, "roofline.hbm_efficiency: is far too small"),
+        ({"hbm_gb_per_s": 1e-9}, "hbm_gb_per_s: is far too small"),
         ({"roofline__basis": ""}, "roofline.basis: must be a string"),
     ],
 )

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from model_configs import config
+from model_configs import config, values_of
 
 from blis_py.errors import InputError
 from blis_py.files import bundled
-from blis_py.latency.model_shape import known_models, load_model
+from blis_py.latency.model_shape import known_models, load_model, name_of, shape_from_config
 from blis_py.latency.profiles import find_profile, known_names
 
 PUBLISHED_BILLIONS = {
@@ -179,6 +179,27 @@ def test_a_bad_config_is_refused_by_file_and_key(
     with pytest.raises(InputError) as error:
         load_model("mine", config(tmp_path, **changes))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("where", [(), ("rope_scaling",), ("quantization_config",)])
+@pytest.mark.parametrize("key", [None, 3, 1.5, True])
+def test_a_key_that_is_no_text_is_refused(where: tuple[str, ...], key: object) -> None:
+    values: dict[Any, Any] = {key: "x"}
+    for name in where:
+        values = {name: {"rope_type": "linear", "factor": 2, "quant_method": "fp8", **values}}
+    with pytest.raises(
+        InputError, match=rf"profile.yaml: {'.'.join((*where, str(key)))}: a key must be text"
+    ):
+        shape_from_config("mine", {**values_of(), **values}, Path("profile.yaml"))
+
+
+def test_a_model_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "Qwen2.5-7B"
+    folder.mkdir()
+    assert name_of(folder) == name_of(config(folder)) == "Qwen2.5-7B"
+    monkeypatch.chdir(folder)
+    assert name_of(".") == name_of("config.json") == "Qwen2.5-7B"
+    assert name_of(folder / "mine.json") == "mine"
 
 
 def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from blis_py.latency import build, work
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
-from blis_py.latency.quantisation import Weights
+from blis_py.latency.weights import Weights
 from blis_py.latency.work import distinct_experts
 
 H100 = load_gpu("H100")

@@ -108,6 +108,10 @@ def test_folders_that_no_run_of_ours_wrote_are_not_judged(folder: Path, tmp_path
     assert read_token_times(tmp_path).gaps is not None
 
 
+def test_a_name_that_is_too_long_belongs_to_no_result() -> None:
+    check_complete("a" * 300)
+
+
 def test_a_measured_run_without_marker_is_taken_for_its_last_file_is_there(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs" / "recorded" / "tiny-run", tmp_path / "run")
     (tmp_path / "run" / MARKER).unlink()

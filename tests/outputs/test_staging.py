@@ -14,7 +14,7 @@ import pytest
 from blis_py.errors import InputError
 from blis_py.outputs import exchange
 from blis_py.outputs.complete import MARKER, check_complete
-from blis_py.outputs.places import writable
+from blis_py.outputs.places import check_file, check_folder, writable
 from blis_py.outputs.staging import Outputs, replacing, write_text
 from blis_py.outputs.unfinished import PREFIX
 
@@ -296,6 +296,16 @@ def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None
     for folder in (tmp_path / "file", tmp_path / "file" / "out"):
         with pytest.raises(InputError, match="is a file"):
             writable(folder, force=True)
+
+
+@pytest.mark.parametrize(("name", "problem"), [("", "must not be empty"), ("a" * 300, "is too long a name")])
+def test_a_name_that_can_be_none_is_refused(name: str, problem: str) -> None:
+    with pytest.raises(InputError, match=f"--out: {problem}"):
+        writable(name, force=True)
+    with pytest.raises(InputError, match=f"--out: {problem}"):
+        check_folder(name, "--out")
+    with pytest.raises(InputError, match=f"--report: {problem}"):
+        check_file(name, "--report")
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")

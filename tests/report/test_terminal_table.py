@@ -52,6 +52,13 @@ def test_names_are_not_taken_for_markup() -> None:
     assert all(text.count(name) == 2 for name in names)
 
 
+def test_names_do_nothing_to_the_terminal() -> None:
+    names = ["\x1b[31mred", "two\nlines"]
+    text = text_of(summarise(record(table([0, 1], tenant=names), [instance([5])], [None, None])))
+    assert r"\x1b[31mred" in text
+    assert "two lines" in text
+
+
 def test_a_run_without_requests_can_be_shown() -> None:
     assert text_of(summarise(record(table([]), [instance([])], []))).startswith("0 requests")
 

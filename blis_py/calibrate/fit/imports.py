@@ -19,7 +19,7 @@ from blis_py.files.paths import is_folder
 from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
-from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.model_shape import ModelShape, load_model, name_of
 
 _VLLM_COLUMNS = (
     "experiment",
@@ -37,7 +37,6 @@ _PASTS = (0, 512, 2048, 8192)
 _MIXED = 200
 _KV_TOKENS = 500_000
 """A batch of decodes is composed up to this much context in all."""
-_LARGEST = 2.0**53
 
 
 def import_steps(
@@ -66,7 +65,7 @@ def import_steps(
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
     check_count(block_size, least=1, most=MOST_TOKENS, key="--block-size")
-    shape = load_model(model or Path(str(model_config)).stem, model_config)
+    shape = load_model(model or name_of(str(model_config)), model_config)
     spec = load_gpu(gpu)
     path = Path(source)
     if is_folder(path):
@@ -141,8 +140,8 @@ def _steps_of_run(path: Path, run: str | None) -> tuple[str, dict[str, Column]]:
     known &= column["prefill_reqs"] + column["decode_reqs"] > 0
     column = {name: values[known] for name, values in column.items()}
     for name, values in column.items():
-        if not ((values >= 0) & (values < _LARGEST)).all():
-            raise InputError("must be numbers, not negative", file=path, key=name)
+        if not ((values >= 0) & (values <= MOST_TOKENS)).all():
+            raise InputError(f"must be numbers from 0 to {MOST_TOKENS:,}", file=path, key=name)
     return fitting[0], column
 
 

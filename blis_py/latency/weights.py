@@ -1,0 +1,69 @@
+"""In how many bytes the weights of a model are stored, and its KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes per weight of each kind of matrix: 2 unquantised, 1 FP8 or INT8. Where layers differ, their mean.
+
+    Embeddings, norms and routers are never quantised.
+    """
+
+    attention: float = 2.0
+    dense: float = 2.0
+    """Feed-forward of the dense layers."""
+    shared: float = 2.0
+    """Shared experts."""
+    experts: float = 2.0
+    """Routed experts."""
+    head: float = 2.0
+    """LM head."""
+    arithmetic: str = "fp16"
+    """Format in which quantised weights are multiplied: fp8, int8, fp4; fp16 if they are expanded first."""
+
+    @classmethod
+    def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
+        """All linear layers alike."""
+        return cls(size, size, size, size, head, arithmetic)
+
+    def at_most(self, size: float) -> Weights:
+        """The linear layers quantised to `size`, where they are larger; the LM head as it is."""
+        attention, dense = min(self.attention, size), min(self.dense, size)
+        shared, experts = min(self.shared, size), min(self.experts, size)
+        return Weights(attention, dense, shared, experts, self.head, self.arithmetic)
+
+    def format_of(self, size: float) -> str:
+        """In which format weights of so many bytes are multiplied."""
+        return self.arithmetic if size < 2 else "fp16"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What a model consists of, as far as its weights may be stored differently."""
+
+    count: int
+    sparse: Collection[int]
+    """Those with routed experts."""
+    heads: int
+    kv_heads: int
+    dtype_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """How weights and KV cache are stored."""
+
+    weights: Weights
+    kv_dtype_bytes: int
+    notes: tuple[str, ...] = ()
+    """What is assumed."""
+
+
+def unquantised(layers: Layers) -> Quantisation:
+    """Everything in the format of the activations."""
+    plain = float(layers.dtype_bytes)
+    return Quantisation(Weights.of(plain, head=plain), layers.dtype_bytes)
