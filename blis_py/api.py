@@ -151,7 +151,7 @@ def resolve(config: RunConfig) -> Simulation:
     from blis_py.dllm import block_diffusion
     from blis_py.latency.hardware import load_gpu
     from blis_py.latency.model_shape import load_model
-    from blis_py.latency.notes import model_notes
+    from blis_py.latency.notes import link_notes, model_notes
 
     if config.seed is None and config.workload.spec is None:
         config = replace(config, seed=DEFAULT_SEED)
@@ -160,6 +160,8 @@ def resolve(config: RunConfig) -> Simulation:
     gpu: GpuSpec | None
     if measured is None:
         shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
+        if config.link_gbps is not None:
+            gpu = gpu.linked_at(config.link_gbps)
     else:
         config, shape, gpu = measured.config, measured.shape, measured.gpu
     if measured is None or gpu is not None:
@@ -199,7 +201,13 @@ def resolve(config: RunConfig) -> Simulation:
         latency=model,
         capacity=capacity,
         targets=targets,
-        notes=(*model_notes(shape, gpu), *notes, *asked.notes, *_other_models(table, config)),
+        notes=(
+            *model_notes(shape, gpu),
+            *link_notes(gpu, config.tp),
+            *notes,
+            *asked.notes,
+            *_other_models(table, config),
+        ),
         diffusion=block_diffusion(asked, config.dllm, scheduler),
     )
 
@@ -244,6 +252,8 @@ def _capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, 
             config.tp,
             block_size=settings.block_size,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
         )
     except InputError:
         if given is None:

@@ -175,6 +175,8 @@ class RunConfig:
     """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
     gpu: str = "h100"
     tp: int = setting(1, least=1, most=4096)
+    link_gbps: float | None = setting(None, above=0, most=1e6)
+    """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
     num_instances: int = setting(1, least=1, most=MOST_INSTANCES)
     seed: int | None = setting(None, least=0, most=MOST_SEED)
     """null = the spec's own, else 42."""

@@ -83,6 +83,9 @@ LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
 }
 """Name -> constructor(shape, gpu, tp, options of its own)."""
 
+PRICES_LINKS = ("trained", "roofline")
+"""Models whose all-reduces depend on the GPU's link alone."""
+
 _OPTIONS = {
     "trained-physics": ("alpha", "beta"),
     "linear": ("linear",),

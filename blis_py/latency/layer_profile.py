@@ -239,5 +239,6 @@ def _all_reduce(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
     """A ring over the datasheet's link."""
     tokens = np.array([0.0, 65536.0])
     volume = tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
+    gpu.require_links(tp)
     ns = gpu.all_reduce_overhead_ns + volume / (gpu.link_bytes_per_s * gpu.link_efficiency / 1e9)
     return Curve(tokens, ns, math.inf)
