@@ -230,12 +230,13 @@ def _measured(config: RunConfig) -> Measured | None:
 
 
 def _model_name(config: RunConfig) -> str:
+    from blis_py.latency.model_shape import config_name
+
     if config.model is not None:
         return config.model
     if config.model_config is None:
         raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
-    path = Path(config.model_config)
-    return path.parent.name if path.name == "config.json" else path.stem
+    return config_name(config.model_config)
 
 
 def _capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:

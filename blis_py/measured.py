@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 from blis_py.config_models import RunConfig
 from blis_py.errors import InputError
-from blis_py.files.paths import is_file
 from blis_py.latency.fitted_profile import FittedProfile, read_meta, read_profile
 from blis_py.latency.fitted_shape import model_name, require_same, shape_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.profiles import squeeze
 
 _DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")
@@ -100,10 +98,7 @@ def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:
 
 def _wanted(config: RunConfig) -> ModelShape:
     """The model that the run names: bundled, a configuration, or a checkpoint's folder."""
-    file = config.model_config
-    if file is None and is_file(Path(str(config.model)) / "config.json"):
-        file = config.model
-    return load_model(config.model or Path(str(file)).stem, file)
+    return load_model(config.model or config_name(str(config.model_config)), config.model_config)
 
 
 def _datasheet(profile: FittedProfile, device: str) -> GpuSpec | None:

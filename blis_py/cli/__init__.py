@@ -20,7 +20,7 @@ from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-VERBS = ("run", "replay", "calibrate", "parity")
+VERBS = ("run", "replay", "calibrate", "parity", "models", "gpus")
 FURTHER = ("profile", "engine")
 """Verbs that have verbs of their own."""
 _NOT_YET = ("observe", "convert", "compose", "sweep", "plan", "explain", "report")

@@ -19,7 +19,7 @@ from blis_py.files.paths import is_folder
 from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
-from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.model_shape import ModelShape, config_name, load_model
 
 _VLLM_COLUMNS = (
     "experiment",
@@ -66,7 +66,7 @@ def import_steps(
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
     check_count(block_size, least=1, most=MOST_TOKENS, key="--block-size")
-    shape = load_model(model or Path(str(model_config)).stem, model_config)
+    shape = load_model(model or config_name(str(model_config)), model_config)
     spec = load_gpu(gpu)
     path = Path(source)
     if is_folder(path):
