@@ -197,7 +197,7 @@ def test_a_table_of_experts_need_not_have_what_cannot_be(
     tmp_path: Path, possible: Callable[[int, int], bool]
 ) -> None:
     whole = sparse_steps_ns(tmp_path / "whole", lambda n, e: True)
-    assert sparse_steps_ns(tmp_path / "part", possible) == pytest.approx(whole, rel=0.12)
+    assert sparse_steps_ns(tmp_path / "part", possible) == pytest.approx(whole, rel=0.15)
 
 
 def test_a_triangle_of_experts_costs_what_the_whole_table_does_where_it_was_measured(tmp_path: Path) -> None:
