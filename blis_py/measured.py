@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from blis_py.config_models import RunConfig
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import FittedProfile, read_meta, read_profile
-from blis_py.latency.fitted_shape import model_name, require_same, shape_of
+from blis_py.latency.fitted_shape import datasheet_of, model_name, require_same, shape_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.profiles import squeeze
@@ -63,7 +63,7 @@ def measured_run(config: RunConfig) -> Measured:
     profile.require_tp(config.tp)
     shape = _shape(config, profile)
     device = str(profile.meta.get("device") or "an unnamed device")
-    gpu = _datasheet(profile, device)
+    gpu = datasheet_of(profile.meta)
     same = config.gpu in (_DEFAULT_GPU, device) or (gpu is not None and _named(config.gpu) == gpu.name)
     if not same:
         fix = "drop --gpu, or give a profile measured there"
@@ -99,15 +99,6 @@ def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:
 def _wanted(config: RunConfig) -> ModelShape:
     """The model that the run names: bundled, a configuration, or a checkpoint's folder."""
     return load_model(config.model or config_name(str(config.model_config)), config.model_config)
-
-
-def _datasheet(profile: FittedProfile, device: str) -> GpuSpec | None:
-    if profile.meta.get("device_kind") == "cpu" or device == "cpu":
-        return None
-    try:
-        return load_gpu(device)
-    except InputError:
-        return None
 
 
 def _named(gpu: str) -> str | None:

@@ -70,7 +70,7 @@ def _fitted(
     if measured is not None:
         require_same(measured, shape, fitted.file)
     fitted.require_tp(tp)
-    return Fitted(fitted, shape)
+    return Fitted(fitted, shape, guide=None if gpu is None else _trained(shape, gpu, tp))
 
 
 LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {

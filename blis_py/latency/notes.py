@@ -47,6 +47,8 @@ def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
 class Outside:
     """Steps priced so far, and those of them that lie outside what was measured."""
 
+    how: str = ""
+    """How prices go on there, for the end of the note."""
     priced: int = 0
     steps: int = 0
     farthest: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Outside:
         told = ", ".join(f"{name} up to {seen:,}, measured up to {most:,}" for name, (seen, most) in worst)
         share = 100 * self.steps / self.priced
         rounded = f"{share:.1f}" if share >= 0.1 else "less than 0.1"
-        return [f"{rounded} % of the steps lie outside the measured domain: {told}"]
+        return [f"{rounded} % of the steps lie outside the measured domain: {told}{self.how}"]
 
 
 def domain_notes(latency: LatencyModel) -> tuple[str, ...]:
