@@ -101,3 +101,11 @@ def test_an_overlapped_model_goes_on_alike() -> None:
     assert isinstance(model, Fitted)
     far = StepFeatures(decode_seqs=200, decode_kv_tokens=64_000, emitted_rows=200)
     assert model.overlapped().step(far).gpu_ns == model.step(far).gpu_ns
+
+
+def test_steps_that_an_overlapped_model_priced_are_counted_with_the_others() -> None:
+    model = fitted()
+    assert isinstance(model, Fitted)
+    for step in (decode(4, 400), prefill(500), decode(200, 800), decode(9, 900)):
+        model.overlapped().step_ns(step)
+    assert (model.outside.priced, model.outside.steps) == (4, 2)
