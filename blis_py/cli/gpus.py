@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.listing import GROUPS, show
 from blis_py.cli.options import Flags
+
+if TYPE_CHECKING:
+    from blis_py.latency.hardware import GpuSpec
 
 __all__ = ["GROUPS", "gpus"]
 
@@ -35,10 +38,8 @@ def gpus(flags: Flags) -> None:
 
 def _row(name: str) -> dict[str, Any]:
     from blis_py.latency.hardware import GIB, load_gpu
-    from blis_py.latency.trained import bundled_training
 
     gpu = load_gpu(name)
-    learned = gpu.name in bundled_training().gpus
     return {
         "name": name,
         "memory_gib": round(gpu.memory_bytes / GIB, 1),
@@ -51,10 +52,16 @@ def _row(name: str) -> dict[str, Any]:
         "link_gb_per_s": round(gpu.link_bytes_per_s / 1e9, 1),
         "link_gpus": gpu.link_gpus,
         "link_source": gpu.link_source,
-        "known_by": "measurements"
-        if learned
-        else "assumed efficiencies"
-        if gpu.has_roofline
-        else "datasheet",
+        "link_latency_us": gpu.all_reduce_overhead_ns / 1e3,
+        "known_by": _known_by(gpu),
         "source": gpu.source,
     }
+
+
+def _known_by(gpu: GpuSpec) -> str:
+    """What its prices rest on."""
+    from blis_py.latency.trained import bundled_training
+
+    if gpu.name in bundled_training().gpus:
+        return "measurements"
+    return "assumed efficiencies" if gpu.has_roofline else "datasheet"

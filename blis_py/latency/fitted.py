@@ -133,8 +133,8 @@ class Fitted:
     def overlapped(self) -> Fitted:
         """The model where the host works while the GPU does: a step takes as long as the slower of the two.
 
-        What the profile calls host was measured apart from the GPU, on the engine that can hide it. Both count
-        the steps outside together.
+        What the profile calls host was measured apart from the GPU, on the engine that can hide it. Both
+        count the steps outside together.
         """
         model = Fitted(self.profile, self.shape, self.index, hides_host=True, guide=self._guide)
         model.outside = self.outside

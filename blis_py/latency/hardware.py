@@ -97,7 +97,8 @@ class GpuSpec:
 
 MOST_LINKED = 4096
 _REQUIRED = ("name", "source", "memory_gib", "hbm_gb_per_s", "dense_tflops")
-_OPTIONAL = ("memory_visible_gib", "link_gb_per_s", "link_source", "link_gpus", "roofline")
+_LINK = ("link_gb_per_s", "link_latency_us", "link_gpus", "link_source")
+_OPTIONAL = ("memory_visible_gib", *_LINK, "roofline")
 _TFLOPS = ("fp16", "fp8", "int8", "fp4")
 _SHARES = (
     "gemm_efficiency",
@@ -162,7 +163,12 @@ def _read(path: Path) -> GpuSpec:
     visible = {"memory_visible_gib": memory_gib * _VISIBLE_SHARE, **top}
     link = {"link_gb_per_s": _PCIE_GB_PER_S, "link_gpus": _NODE_GPUS, "link_source": _PCIE, **top}
     link_gb_per_s = _number(link, "link_gb_per_s", path, "")
-    roofline: Mapping[str, Any] = _assumed(link_gb_per_s)
+    if "roofline" in top and "link_latency_us" in top:
+        fix = "keep roofline.all_reduce_overhead_us"
+        raise InputError(
+            "said twice", file=path, key="link_latency_us", value=top["link_latency_us"], fix=fix
+        )
+    roofline: Mapping[str, Any] = _assumed(top, link_gb_per_s, path)
     if "roofline" in top:
         roofline = _section(top["roofline"], _ROOFLINE, path, "roofline.")
     shares = {key: _number(roofline, key, path, "roofline.", most=1.0) for key in _SHARES}
@@ -199,13 +205,14 @@ def _read(path: Path) -> GpuSpec:
 _PCIE = "assumed: PCIe 4 x16, no NVLink"
 
 
-def _assumed(link_gb_per_s: float) -> Mapping[str, Any]:
+def _assumed(top: Mapping[str, Any], link_gb_per_s: float, path: Path) -> Mapping[str, Any]:
     """A `roofline` section where there is none: fast links as on the H100, others as PCIe."""
     fast = link_gb_per_s >= _FAST_LINK_GB_PER_S
+    latency = {"link_latency_us": 5.0 if fast else 30.0, **top}
     return {
         **_ASSUMED,
         "link_efficiency": 0.35 if fast else 0.5,
-        "all_reduce_overhead_us": 5.0 if fast else 30.0,
+        "all_reduce_overhead_us": _number(latency, "link_latency_us", path, ""),
     }
 
 

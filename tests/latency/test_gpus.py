@@ -127,6 +127,7 @@ def test_a_datasheet_without_a_link_has_a_pcie_slot_and_says_so(tmp_path: Path) 
     assert gpu.all_reduce_overhead_ns == load_gpu("l40s").all_reduce_overhead_ns
     linked = load_gpu(datasheet(tmp_path, link_gb_per_s=450))
     assert linked.all_reduce_overhead_ns == load_gpu("h100").all_reduce_overhead_ns
+    assert load_gpu(datasheet(tmp_path, link_latency_us=12)).all_reduce_overhead_ns == 12_000
 
 
 def test_roofline_says_what_a_datasheet_lacks() -> None:
@@ -168,6 +169,10 @@ def test_a_path_to_a_profile_of_ones_own_works(tmp_path: Path) -> None:
         ({"bandwidth": 3}, "mine.yaml: bandwidth: unknown key"),
         ({"memory_gib": -80}, "memory_gib: must be above 0"),
         ({"memory_visible_gib": 81}, "memory_visible_gib: must be above 0 and at most 80"),
+        (
+            {"link_latency_us": 5},
+            "link_latency_us: said twice (found 5); keep roofline.all_reduce_overhead_us",
+        ),
         ({"link_gpus": 2.5}, "link_gpus: must be a whole number"),
         ({"link_gpus": 0}, "link_gpus: must be above 0 and at most 4096"),
         ({"link_source": 5}, "link_source: must be a string"),
