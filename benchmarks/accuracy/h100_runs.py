@@ -1,10 +1,12 @@
 """How well real vLLM runs on H100 are predicted, with synchronous and with asynchronous scheduling.
 
     python benchmarks/accuracy/h100_runs.py ../shared/data/vllm_h100_runs [--model trained] [--out FILE]
+    python benchmarks/accuracy/h100_runs.py ../shared/data/vllm_h100_runs --profile DIR
 
 Five runs of vLLM 0.15.1, which schedules asynchronously: Llama-2-7B TP1 three times, CodeLlama-34B TP2 and
 Llama-2-70B TP4, each with 7,200 to 16,800 requests as their clients saw them. Nothing is fitted to a run, and
-no front end is simulated: what the server adds before and after the engine is part of the error.
+no front end is simulated: what the server adds before and after the engine is part of the error. A fitted
+profile is used on the runs of its model and TP degree.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
+from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import RunRecord
@@ -79,7 +82,9 @@ def read(folder: Path, name: str) -> Run:
     return Run(name, facts, table.take(order), *seen)
 
 
-def predict(run: Run, model: str = "trained", async_scheduling: bool = True) -> RunRecord:
+def predict(
+    run: Run, model: str = "trained", async_scheduling: bool = True, profile: Path | None = None
+) -> RunRecord:
     """The run as simulated, with the limits and the KV blocks that its server reported."""
     facts = run.facts
     shape, gpu = load_model(facts["model"]), load_gpu("h100")
@@ -91,7 +96,8 @@ def predict(run: Run, model: str = "trained", async_scheduling: bool = True) -> 
         max_num_batched_tokens=facts["max_num_batched_tokens"],
         async_scheduling=async_scheduling,
     )
-    return simulate(run.table, scheduler=config, latency=build(model, shape=shape, gpu=gpu, tp=facts["tp"]))
+    latency = build(model, shape=shape, gpu=gpu, tp=facts["tp"], profile=profile)
+    return simulate(run.table, scheduler=config, latency=latency)
 
 
 def errors(run: Run, record: RunRecord) -> dict[str, float]:
@@ -111,14 +117,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", nargs="+", default=["trained", "trained-physics", "roofline"])
+    parser.add_argument("--profile", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     runs = [read(options.folder, name) for name in names(options.folder)]
+    if options.profile is not None:
+        options.model, runs = ["fitted"], [run for run in runs if _measured(run, options.profile)]
     table: dict[str, dict[str, dict[str, float]]] = {}
     for model in options.model:
         for mode in ("synchronous", "asynchronous"):
             key = f"{model}, {mode}"
-            table[key] = {run.name: errors(run, predict(run, model, mode == "asynchronous")) for run in runs}
+            table[key] = {
+                run.name: errors(run, predict(run, model, mode == "asynchronous", options.profile))
+                for run in runs
+            }
             show(key, table[key])
     if options.out is not None:
         rounded = {
@@ -126,6 +138,11 @@ def main() -> None:
             for key, rows in table.items()
         }
         options.out.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+
+
+def _measured(run: Run, profile: Path) -> bool:
+    found = read_profile(profile)
+    return (found.meta["model"], found.tp) == (run.facts["model"], run.facts["tp"])
 
 
 def show(key: str, rows: dict[str, dict[str, float]]) -> None:

@@ -43,6 +43,12 @@ MODEL = (
     ),
     Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file. Default h100.", ("--hardware",)),
     Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1.", ("--tensor-parallel-size",)),
+    Flag(
+        "--link-gbps",
+        float,
+        "link_gbps",
+        "GB/s between the GPUs of an instance, each way. Default the GPU's.",
+    ),
     Flag("--num-instances", int, "num_instances", "Instances behind the router. Default 1."),
 )
 SCHEDULER = (

@@ -137,7 +137,8 @@ def validate(flags: Flags) -> None:
     from blis_py.calibrate.fit.sources import difference, read_all, with_model_config
     from blis_py.latency.fitted import Fitted
     from blis_py.latency.fitted_profile import read_profile
-    from blis_py.latency.fitted_shape import shape_of
+    from blis_py.latency.fitted_shape import datasheet_of, shape_of
+    from blis_py.latency.trained import Trained
     from blis_py.report.fitted import validation_data, validation_lines
 
     style = _style(flags)
@@ -156,7 +157,9 @@ def validate(flags: Flags) -> None:
     overlap = sorted(set(samples["source"].tolist()) & set(found.sources))
     for name in overlap:
         say(f"note: the profile was fitted to a run of this name: {name}")
-    model = Fitted(found, shape_of(found.meta, found.file))
+    shape, gpu = shape_of(found.meta, found.file), datasheet_of(found.meta)
+    guide = None if shape is None or gpu is None else Trained(shape, gpu, found.tp)
+    model = Fitted(found, shape, guide=guide)
     rows = errors_of(model, samples)
     notes = model.outside.notes()
     _print(style, lambda: validation_data(model, rows, notes), lambda: validation_lines(model, rows, notes))

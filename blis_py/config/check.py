@@ -38,7 +38,7 @@ def duration_ns(value: str | int, key: str = "horizon") -> int:
 def check(config: RunConfig, layers: Layers) -> None:
     """Names that lead nowhere, and settings that contradict each other."""
     from blis_py.cluster.router import ROUTING_POLICIES
-    from blis_py.latency import LATENCY_MODELS
+    from blis_py.latency import LATENCY_MODELS, PRICES_LINKS
 
     for path, name, known in (
         ("latency.model", config.latency.model, LATENCY_MODELS),
@@ -79,6 +79,9 @@ def check(config: RunConfig, layers: Layers) -> None:
             "latency.profile",
             fix="give --profile DIR, and no other --latency-model than fitted",
         )
+    if config.link_gbps is not None and latency.model not in PRICES_LINKS:
+        fix = f"drop it or use --latency-model {' or '.join(PRICES_LINKS)}"
+        raise layers.error(f"has no effect on {latency.model}", "link_gbps", fix=fix)
     scheduler = config.scheduler
     for name, problem, fix in contradictions(scheduler.policy, scheduler):
         raise layers.error(problem, f"scheduler.{'policy' if name == 'scheduler' else name}", fix=fix)

@@ -185,6 +185,8 @@ class RunConfig:
     """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
     gpu: str = "h100"
     tp: int = setting(1, least=1, most=4096)
+    link_gbps: float | None = setting(None, above=0, most=1e6)
+    """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
     num_instances: int = setting(1, least=1, most=MOST_INSTANCES)
     seed: int | None = setting(None, least=0, most=MOST_SEED)
     """null = the spec's own, else 42."""
@@ -193,6 +195,8 @@ class RunConfig:
     frontend_ms: tuple[float, ...] | None = setting(None, least=0, most=_HOUR_MS)
     """Delays of the API server in front of the engine and, if there are two, behind it; null = those of the
     latency model."""
+    memory: str = setting("blis", choices=("blis", "vllm"))
+    """Whose accounting of GPU memory decides how many KV blocks there are; see `latency.memory_overheads`."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     latency: LatencySection = field(default_factory=LatencySection)
     workload: WorkloadSection = field(default_factory=WorkloadSection)

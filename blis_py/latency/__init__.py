@@ -70,7 +70,7 @@ def _fitted(
     if measured is not None:
         require_same(measured, shape, fitted.file)
     fitted.require_tp(tp)
-    return Fitted(fitted, shape)
+    return Fitted(fitted, shape, guide=None if gpu is None else _trained(shape, gpu, tp))
 
 
 LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
@@ -82,6 +82,9 @@ LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
     "fitted": _fitted,
 }
 """Name -> constructor(shape, gpu, tp, options of its own)."""
+
+PRICES_LINKS = ("trained", "roofline")
+"""Models whose all-reduces depend on the GPU's link alone."""
 
 _OPTIONS = {
     "trained-physics": ("alpha", "beta"),

@@ -1,31 +1,24 @@
 """How many KV blocks fit beside the model: the one formula, per tensor-parallel rank.
 
-    blocks = floor((memory*utilisation - weights/tp - activations/tp - overhead) / KV bytes of a block)
+    blocks = floor((memory*utilisation - weights/tp - activations - overhead) / KV bytes of a block)
 
-The constants are those BLIS publishes: 5.5 GiB of activations for a dense model and 8 GiB for a sparse
-one, shared by the ranks; 0.15 GiB outside the allocator on one GPU, 0.6 GiB per rank with communication
-buffers. Weights are counted as the checkpoint stores them, within 1 % of what vLLM reports to have loaded;
-an encoder of images would come on top. Against the pools two vLLM 0.15 servers on H100 reported: Llama-2-70B
-TP4 31,356 blocks (this formula 1 % fewer), CodeLlama-34B TP2 26,602 (4 % fewer). On cards of 24 GB the
-activation constant is far too cautious (vLLM 0.19, Llama-3.1-8B on an RTX 4090: 2,588 blocks, five times
-ours); `--num-kv-blocks` takes a measured figure.
+Activations and overhead are an engine's own (`memory_overheads`). Weights are counted as the checkpoint
+stores them, within 1 % of what vLLM reports to have loaded; an encoder of images would come on top.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import NamedTuple
 
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GIB, GpuSpec
+from blis_py.latency.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
 from blis_py.latency.model_shape import ModelShape
 
-DENSE_ACTIVATION_BYTES = 5.5 * GIB
-SPARSE_ACTIVATION_BYTES = 8.0 * GIB
-SINGLE_GPU_OVERHEAD_BYTES = 0.15 * GIB
-RANK_OVERHEAD_BYTES = 0.6 * GIB
-
 _TP_DEGREES = (1, 2, 4, 8, 16, 32)
+_FEWER_SEQS = (512, 256, 128, 64, 32)
 _USEFUL_TOKENS = 2048
 """A suggestion is worth making if it leaves room for this many tokens."""
 
@@ -39,10 +32,16 @@ class KvCapacity:
     tp: int
     gpu_memory_utilization: float
     block_size: int
+    memory_bytes: int
+    """That of which the utilisation is a share."""
+    memory_basis: str
+    """Whose figure that is; empty for the datasheet's."""
     usable_bytes: int
     """Memory times utilisation."""
     weight_bytes: int
     activation_bytes: int
+    activation_basis: str
+    """What needs them; empty for a constant."""
     overhead_bytes: int
     block_bytes: int
     """Keys and values of one block on one rank."""
@@ -60,13 +59,33 @@ class KvCapacity:
 
     def describe(self) -> str:
         """One line for the head of a report."""
+        memory = activations = ""
+        if self.memory_basis:
+            share = f"{self.gpu_memory_utilization:g} of the {self.memory_bytes / GIB:.2f}"
+            memory = f" ({share} {self.memory_basis})"
+        if self.activation_basis:
+            activations = f" ({self.activation_basis})"
         gib = [f"{part / GIB:.1f}" for part in (self.usable_bytes, self.weight_bytes, self.activation_bytes)]
         return (
             f"KV capacity: {self.blocks:,} blocks of {self.block_size} = {self.tokens:,} tokens "
-            f"({self.model} on {self.gpu} TP{self.tp}, per GPU {gib[0]} GiB usable - {gib[1]} weights "
-            f"- {gib[2]} activations - {self.overhead_bytes / GIB:.2f} overhead "
+            f"({self.model} on {self.gpu} TP{self.tp}, per GPU {gib[0]} GiB usable{memory} "
+            f"- {gib[1]} weights - {gib[2]} activations{activations} "
+            f"- {self.overhead_bytes / GIB:.2f} overhead "
             f"= {self.kv_bytes / GIB:.1f} GiB)"
         )
+
+
+class _Plan(NamedTuple):
+    """What the capacity depends on."""
+
+    shape: ModelShape
+    gpu: GpuSpec
+    tp: int
+    block_size: int
+    utilization: float
+    tokens: int
+    seqs: int
+    overheads: MemoryOverheads
 
 
 def kv_capacity(
@@ -76,8 +95,15 @@ def kv_capacity(
     *,
     block_size: int = 16,
     gpu_memory_utilization: float = 0.9,
+    max_num_batched_tokens: int = 2048,
+    max_num_seqs: int = 256,
+    overheads: MemoryOverheads = BLIS_OVERHEADS,
 ) -> KvCapacity:
     """KV blocks of one instance of `tp` GPUs.
+
+    Args:
+        max_num_batched_tokens, max_num_seqs: limits of a step, which the engine keeps memory free for.
+        overheads: what the engine needs beside weights and KV.
 
     Raises:
         InputError: `tp` does not divide the model, a setting is out of range, or the model does not
@@ -91,9 +117,11 @@ def kv_capacity(
         raise InputError(
             "not a fraction", key="--gpu-memory-utilization", value=gpu_memory_utilization, fix=fix
         )
-    capacity = _budget(shape, gpu, tp, block_size, gpu_memory_utilization)
+    tokens, seqs = max_num_batched_tokens, max_num_seqs
+    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads)
+    capacity = _budget(plan)
     if capacity.blocks < 1:
-        raise _does_not_fit(shape, gpu, capacity)
+        raise _does_not_fit(plan, capacity)
     return capacity
 
 
@@ -136,11 +164,16 @@ def _divides(shape: ModelShape, tp: int) -> bool:
     return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
 
 
-def _budget(shape: ModelShape, gpu: GpuSpec, tp: int, block_size: int, utilization: float) -> KvCapacity:
-    usable = gpu.memory_bytes * utilization
-    weights = model_weight_bytes(shape) / tp
-    activations = (SPARSE_ACTIVATION_BYTES if shape.is_moe else DENSE_ACTIVATION_BYTES) / tp
-    overhead = SINGLE_GPU_OVERHEAD_BYTES if tp == 1 else RANK_OVERHEAD_BYTES
+def _budget(plan: _Plan) -> KvCapacity:
+    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads = plan
+    memory, basis = gpu.memory_bytes, ""
+    if overheads.visible_memory:
+        memory = gpu.visible_memory_bytes
+        basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
+    usable = memory * utilization
+    weights = model_weight_bytes(shape) / tp + overheads.rope_bytes(shape)
+    activations = overheads.activations(shape, tp, tokens, seqs)
+    overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
     per_head = shape.layers * 2 * shape.head_dim * shape.kv_dtype_bytes
     block_bytes = kv_heads_per_rank(shape, tp) * per_head * block_size
     return KvCapacity(
@@ -149,46 +182,51 @@ def _budget(shape: ModelShape, gpu: GpuSpec, tp: int, block_size: int, utilizati
         tp=tp,
         gpu_memory_utilization=utilization,
         block_size=block_size,
+        memory_bytes=memory,
+        memory_basis=basis,
         usable_bytes=int(usable),
         weight_bytes=int(weights),
-        activation_bytes=int(activations),
+        activation_bytes=int(activations.bytes),
+        activation_basis=activations.basis,
         overhead_bytes=int(overhead),
         block_bytes=block_bytes,
-        blocks=int((usable - weights - activations - overhead) // block_bytes),
+        blocks=int((usable - weights - activations.bytes - overhead) // block_bytes),
     )
 
 
-def _does_not_fit(shape: ModelShape, gpu: GpuSpec, found: KvCapacity) -> InputError:
+def _does_not_fit(plan: _Plan, found: KvCapacity) -> InputError:
     needed = found.weight_bytes + found.activation_bytes + found.overhead_bytes
     problem = (
-        f"{shape.name} does not fit on {gpu.name} at TP{found.tp}: each GPU needs {needed / GIB:.1f} GiB "
+        f"{found.model} does not fit on {found.gpu} at TP{found.tp}: each GPU needs {needed / GIB:.1f} GiB "
         f"before any KV, {found.usable_bytes / GIB:.1f} GiB are usable"
     )
-    ways = _ways_to_fit(shape, gpu, found)
+    ways = _ways_to_fit(plan)
     return InputError(
         problem, fix="try " + " or ".join(ways) if ways else "use a larger GPU or a smaller model"
     )
 
 
-def _ways_to_fit(shape: ModelShape, gpu: GpuSpec, found: KvCapacity) -> list[str]:
+def _ways_to_fit(plan: _Plan) -> list[str]:
     """Single changes after which there is useful room."""
 
-    def fits(model: ModelShape, tp: int, utilization: float) -> bool:
-        return _budget(model, gpu, tp, found.block_size, utilization).tokens >= _USEFUL_TOKENS
+    def fits(changed: _Plan) -> bool:
+        return _budget(changed).tokens >= _USEFUL_TOKENS
 
-    ways = []
-    used = found.gpu_memory_utilization
-    degrees = [tp for tp in _TP_DEGREES if tp > found.tp and _divides(shape, tp)]
-    tp = next((tp for tp in degrees if fits(shape, tp, used)), None)
+    ways, shape = [], plan.shape
+    degrees = [tp for tp in _TP_DEGREES if tp > plan.tp and _divides(shape, tp)]
+    tp = next((tp for tp in degrees if fits(plan._replace(tp=tp))), None)
     if tp is not None:
         ways.append(f"--tp {tp}")
-    fractions = [percent / 100 for percent in range(50, 96) if percent / 100 > used]
-    fraction = next((fraction for fraction in fractions if fits(shape, found.tp, fraction)), None)
+    fractions = [percent / 100 for percent in range(50, 96) if percent / 100 > plan.utilization]
+    fraction = next((fraction for fraction in fractions if fits(plan._replace(utilization=fraction))), None)
     if fraction is not None:
         ways.append(f"--gpu-memory-utilization {fraction:.2f}")
+    seqs = next((n for n in _FEWER_SEQS if n < plan.seqs and fits(plan._replace(seqs=n))), None)
+    if seqs is not None:
+        ways.append(f"--max-num-seqs {seqs}")
     for dtype, size in (("FP8", 1.0), ("4-bit", 0.5)):
         smaller = replace(shape, weights=shape.weights.at_most(size))
-        if smaller != shape and fits(smaller, found.tp, used):
+        if smaller != shape and fits(plan._replace(shape=smaller)):
             ways.append(f"a checkpoint with {dtype} weights")
             break
     return ways

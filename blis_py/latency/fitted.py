@@ -5,7 +5,8 @@
 
 One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
 with its batch padded to the graph's size; everything else by those of `eager`. Nothing is refused beyond what
-was measured, but every such step is counted (`Fitted.outside`), and the notes of a run tell.
+was measured, but every such step is counted (`Fitted.outside`), and the notes of a run tell. Where the GPU
+has a datasheet, prices go on there as those of `trained` (`fitted_beyond`), elsewhere along their own lines.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
-from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
+from blis_py.latency.fitted_beyond import continued_decodes, further_ns, inside
 from blis_py.latency.fitted_profile import FittedProfile, Prices, RegimeFit
 from blis_py.latency.fitted_surface import Curve, Surface
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
@@ -94,6 +96,7 @@ class Fitted:
         shape: the model it was measured on; tells how many experts a batch reads.
         draw: the bootstrap set of prices to use; None = the fit itself.
         hides_host: price steps that follow each other without a break, see `overlapped`.
+        guide: how prices go on beyond what was measured; None = along their own lines.
     """
 
     name = "fitted"
@@ -104,11 +107,13 @@ class Fitted:
         shape: ModelShape | None = None,
         draw: int | None = None,
         hides_host: bool = False,
+        guide: LatencyModel | None = None,
     ) -> None:
+        self._guide = guide
         self.profile, self.shape, self.index, self._hides_host = profile, shape, draw, hides_host
         self.provenance = profile.describe() + ("" if draw is None else f", bootstrap set {draw}")
         self.frontend = FrontendDelays()
-        self.outside = Outside()
+        self.outside = Outside("" if guide is None else f", where prices go on as those of `{guide.name}`")
         prices = {
             name: (fit.gpu, fit.host) if draw is None else fit.draw(draw)
             for name, fit in profile.regimes.items()
@@ -123,14 +128,17 @@ class Fitted:
 
     def redrawn(self, index: int) -> Fitted:
         """The model with the prices of one bootstrap draw, `index` from 0 to `profile.draws` - 1."""
-        return Fitted(self.profile, self.shape, index)
+        return Fitted(self.profile, self.shape, index, guide=self._guide)
 
     def overlapped(self) -> Fitted:
         """The model where the host works while the GPU does: a step takes as long as the slower of the two.
 
-        What the profile calls host was measured apart from the GPU, on the engine that can hide it.
+        What the profile calls host was measured apart from the GPU, on the engine that can hide it. Both
+        count the steps outside together.
         """
-        return Fitted(self.profile, self.shape, self.index, hides_host=True)
+        model = Fitted(self.profile, self.shape, self.index, hides_host=True, guide=self._guide)
+        model.outside = self.outside
+        return model
 
     # --- parts ---------------------------------------------------------------------------------------
 
@@ -188,6 +196,21 @@ class Fitted:
             return _decode_ns(decode, f.decode_kv_tokens, f.max_context), decode.host_ns
         bucket = self._bucket(f) if self._buckets else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
+        self.outside.priced += 1
+        for name, high in regime.limits:
+            if getattr(f, name) > high:
+                self.outside.steps += 1
+                self._far(f, regime.limits)
+                if self._guide is not None and type(f) is StepFeatures:
+                    return self._beyond_ns(f, regime, self._guide)
+                break
+        return self._mixed_ns(f, bucket, regime)
+
+    def _beyond_ns(self, f: StepFeatures, regime: _Regime, guide: LatencyModel) -> tuple[int, int]:
+        gpu, host = self._mixed_ns(inside(f, regime.limits), 0, regime)
+        return gpu + further_ns(guide, f, regime.limits), host
+
+    def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int]:
         blocks = 0 if type(f) is StepFeatures else getattr(f, "denoise_blocks", 0)
         new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
@@ -204,13 +227,6 @@ class Fitted:
         host = regime.host_step + a[0] * prompts + a[1] * new + a[4] * seqs + a[5] * rows
         if prompts:
             host += regime.host_prefill
-        outside = self.outside
-        outside.priced += 1
-        for name, high in regime.limits:
-            if getattr(f, name) > high:
-                outside.steps += 1
-                self._far(f, regime.limits)
-                break
         return int(gpu) or 1, int(host + 0.5)
 
     def _decode(self, seqs: int, rows: int) -> _Decode:
@@ -220,8 +236,10 @@ class Fitted:
         f = StepFeatures(decode_seqs=seqs, emitted_rows=rows)
         bucket = self._bucket(f)
         regime = self._graph if bucket and self._graph is not None else self._eager
-        x = self._point(f, bucket, regime.fit)
+        x = self._point(f if self._guide is None else inside(f, regime.limits), bucket, regime.fit)
         curve = self._curve(regime, x.tokens)
+        if self._guide is not None:
+            curve = continued_decodes(curve, self._guide, f, regime.limits)
         rest = sum([price * term(x) for term, price in regime.fixed])
         starts = [ns + rest for ns in curve.ns]
         limits = regime.fit.domain
@@ -229,7 +247,7 @@ class Fitted:
         found = self._decodes[seqs, rows] = _Decode(
             Curve(curve.at, starts, curve.slopes),
             (np.array(curve.at), np.array(starts), np.array(curve.slopes)) if len(starts) > 1 else None,
-            regime.per_context + regime.per_padded * seqs,
+            regime.per_context + regime.per_padded * x.attended,
             int(sum([price * term(x) for term, price in regime.host]) + 0.5),
             _most(limits, "decode_kv_tokens") if small else -1,
             _most(limits, "max_context") if small else -2,

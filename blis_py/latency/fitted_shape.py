@@ -1,4 +1,4 @@
-"""The model a profile was measured on."""
+"""The model and the device a profile was measured on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.model_shape import ModelShape, shape_from_config
 from blis_py.latency.weights import Weights
 
@@ -34,6 +35,17 @@ def shape_of(meta: Mapping[str, Any], file: str | Path | None = None) -> ModelSh
     if not isinstance(values, Mapping):
         raise InputError("must be a mapping", file=file, key="model_config", value=values)
     return shape_from_config(model_name(meta), values, Path(file or "profile.yaml"))
+
+
+def datasheet_of(meta: Mapping[str, Any]) -> GpuSpec | None:
+    """The GPU that was measured; None where there is no datasheet of the device."""
+    device = str(meta.get("device") or "cpu")
+    if meta.get("device_kind") == "cpu" or device == "cpu":
+        return None
+    try:
+        return load_gpu(device)
+    except InputError:
+        return None
 
 
 def facts_of(shape: ModelShape) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ class GpuSpec:
     name: str
     memory_bytes: int
     """Datasheet gigabytes read as GiB, which is what the drivers report (within 2 %, ECC apart)."""
+    visible_memory_bytes: int
+    """What CUDA reports: without ECC and what the driver keeps. An engine's utilisation is a share of it."""
+    visible_known: bool
+    """Whether that was read off a GPU, and not assumed."""
     hbm_bytes_per_s: float
     fp16_flops: float
     """Also BF16; with FP32 accumulation."""
@@ -28,9 +32,15 @@ class GpuSpec:
     int8_flops: float
     fp4_flops: float
     link_bytes_per_s: float
-    """To the other GPUs of the node, one direction (NVLink, or PCIe where there is none)."""
+    """To the other GPUs, one direction (NVLink, or PCIe where there is none)."""
+    link_gpus: int
+    """How many GPUs that link joins."""
+    link_source: str
+    """What kind of link it is, and where its figures come from."""
     source: str
-    """Where the figures above come from."""
+    """Where the other figures above come from."""
+    has_roofline: bool
+    """Whether the profile has the section from which the rest comes; otherwise that is assumed."""
     gemm_efficiency: float
     """Share of the 16-bit peak that large matrix products reach."""
     fp8_gemm_efficiency: float
@@ -58,8 +68,37 @@ class GpuSpec:
         """Peak of matrix products in a format of 8 bits; 0 for other formats, and where the GPU lacks it."""
         return {"fp8": self.fp8_flops, "int8": self.int8_flops}.get(arithmetic, 0.0)
 
+    def linked_at(self, gb_per_s: float) -> GpuSpec:
+        """The same with another link, which joins as many GPUs as there are."""
+        return replace(
+            self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MOST_LINKED, link_source="--link-gbps"
+        )
 
-_TOP = ("name", "source", "memory_gib", "hbm_gb_per_s", "link_gb_per_s", "dense_tflops", "roofline")
+    def require_roofline(self, who: str) -> None:
+        """Refuses a GPU of which there is a datasheet alone.
+
+        Args:
+            who: needs more.
+        """
+        if not self.has_roofline:
+            fix = "use --latency-model trained, or add a `roofline` section to a GPU file of your own"
+            problem = f"{who} needs efficiencies that nobody has told of the {self.name}"
+            raise InputError(problem, key="roofline", fix=fix)
+
+    def require_links(self, tp: int) -> None:
+        """Refuses more GPUs than share a link."""
+        if tp > self.link_gpus:
+            problem = (
+                f"the link of the {self.name} joins {self.link_gpus} GPUs, and what joins {tp} is not known"
+            )
+            fix = f"use --tp {self.link_gpus} at most, or tell the slowest link between them with --link-gbps"
+            raise InputError(problem, key="--tp", value=tp, fix=fix)
+
+
+MOST_LINKED = 4096
+_REQUIRED = ("name", "source", "memory_gib", "hbm_gb_per_s", "dense_tflops")
+_LINK = ("link_gb_per_s", "link_latency_us", "link_gpus", "link_source")
+_OPTIONAL = ("memory_visible_gib", *_LINK, "roofline")
 _TFLOPS = ("fp16", "fp8", "int8", "fp4")
 _SHARES = (
     "gemm_efficiency",
@@ -78,6 +117,24 @@ _OVERHEADS = (
 _ROOFLINE = (*_SHARES, *_OVERHEADS, "basis")
 _LEAST, _MOST = 1e-6, 1e9
 """Of any figure but 0. Beyond, quotients of two of them would leave the range of floating point."""
+_ASSUMED = {
+    "gemm_efficiency": 0.8,
+    "fp8_gemm_efficiency": 0.6,
+    "attention_efficiency": 0.5,
+    "hbm_efficiency": 0.8,
+    "layer_overhead_us": 20.0,
+    "step_overhead_us": 40.0,
+    "host_step_us": 300.0,
+    "host_seq_us": 1.0,
+    "basis": "assumed, in the range measured on H100 and RTX 4090",
+}
+"""Where a profile has no `roofline` section. Links: see `_assumed`."""
+_VISIBLE_SHARE = 0.98
+"""Of a card's memory, where nobody has looked: 0.98 to 0.99 on those known, 0.92 with ECC in GDDR6."""
+_PCIE_GB_PER_S, _NODE_GPUS = 32.0, 8
+"""PCIe 4 x16, and a usual server."""
+_FAST_LINK_GB_PER_S = 100.0
+"""No PCIe slot reaches it."""
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -98,22 +155,41 @@ def known_gpus() -> list[str]:
 
 
 def _read(path: Path) -> GpuSpec:
-    top = _section(load_mapping(path), _TOP, path, "")
-    tflops = _section(top["dense_tflops"], _TFLOPS, path, "dense_tflops.")
-    roofline = _section(top["roofline"], _ROOFLINE, path, "roofline.")
-    flops = {key: _number(tflops, key, path, "dense_tflops.", zero=key != "fp16") * 1e12 for key in _TFLOPS}
+    top = _section(load_mapping(path), _REQUIRED, path, "", _OPTIONAL)
+    tflops = _section(top["dense_tflops"], ("fp16",), path, "dense_tflops.", _TFLOPS[1:])
+    flops = {
+        key: _number({key: 0.0, **tflops}, key, path, "dense_tflops.", zero=key != "fp16") * 1e12
+        for key in _TFLOPS
+    }
+    memory_gib = _number(top, "memory_gib", path, "")
+    visible = {"memory_visible_gib": memory_gib * _VISIBLE_SHARE, **top}
+    link = {"link_gb_per_s": _PCIE_GB_PER_S, "link_gpus": _NODE_GPUS, "link_source": _PCIE, **top}
+    link_gb_per_s = _number(link, "link_gb_per_s", path, "")
+    if "roofline" in top and "link_latency_us" in top:
+        fix = "keep roofline.all_reduce_overhead_us"
+        raise InputError(
+            "said twice", file=path, key="link_latency_us", value=top["link_latency_us"], fix=fix
+        )
+    roofline: Mapping[str, Any] = _assumed(top, link_gb_per_s, path)
+    if "roofline" in top:
+        roofline = _section(top["roofline"], _ROOFLINE, path, "roofline.")
     shares = {key: _number(roofline, key, path, "roofline.", most=1.0) for key in _SHARES}
     overheads = {key: _number(roofline, key, path, "roofline.", zero=True) * 1e3 for key in _OVERHEADS}
     return GpuSpec(
         name=_text(top, "name", path, ""),
-        memory_bytes=int(_number(top, "memory_gib", path, "") * GIB),
+        memory_bytes=int(memory_gib * GIB),
+        visible_memory_bytes=int(_number(visible, "memory_visible_gib", path, "", most=memory_gib) * GIB),
+        visible_known="memory_visible_gib" in top,
         hbm_bytes_per_s=_number(top, "hbm_gb_per_s", path, "") * 1e9,
         fp16_flops=flops["fp16"],
         fp8_flops=flops["fp8"],
         int8_flops=flops["int8"],
         fp4_flops=flops["fp4"],
-        link_bytes_per_s=_number(top, "link_gb_per_s", path, "") * 1e9,
+        link_bytes_per_s=link_gb_per_s * 1e9,
+        link_gpus=_count(link, "link_gpus", path, most=MOST_LINKED),
+        link_source=_text(link, "link_source", path, ""),
         source=_text(top, "source", path, ""),
+        has_roofline="roofline" in top,
         gemm_efficiency=shares["gemm_efficiency"],
         fp8_gemm_efficiency=shares["fp8_gemm_efficiency"],
         attention_efficiency=shares["attention_efficiency"],
@@ -128,13 +204,30 @@ def _read(path: Path) -> GpuSpec:
     )
 
 
-def _section(values: Any, keys: tuple[str, ...], path: Path, prefix: str) -> Mapping[str, Any]:
-    """A mapping with exactly these keys."""
+_PCIE = "assumed: PCIe 4 x16, no NVLink"
+
+
+def _assumed(top: Mapping[str, Any], link_gb_per_s: float, path: Path) -> Mapping[str, Any]:
+    """A `roofline` section where there is none: fast links as on the H100, others as PCIe."""
+    fast = link_gb_per_s >= _FAST_LINK_GB_PER_S
+    latency = {"link_latency_us": 5.0 if fast else 30.0, **top}
+    return {
+        **_ASSUMED,
+        "link_efficiency": 0.35 if fast else 0.5,
+        "all_reduce_overhead_us": _number(latency, "link_latency_us", path, ""),
+    }
+
+
+def _section(
+    values: Any, keys: Sequence[str], path: Path, prefix: str, optional: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    """A mapping with these keys, perhaps the optional ones, and no others."""
     if not isinstance(values, dict):
         raise InputError("must be a mapping", file=path, key=prefix.rstrip(".") or None)
     for key in values:
-        if key not in keys:
-            raise InputError("unknown key", file=path, key=f"{prefix}{key}", fix=f"use {', '.join(keys)}")
+        if key not in keys and key not in optional:
+            fix = f"use {', '.join((*keys, *optional))}"
+            raise InputError("unknown key", file=path, key=f"{prefix}{key}", fix=fix)
     for key in keys:
         if key not in values:
             raise InputError("missing", file=path, key=prefix + key)
@@ -148,11 +241,19 @@ def _number(
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError("must be a number", file=path, key=prefix + key, value=value)
     if not (0 <= value <= most) or (value == 0 and not zero):
-        wanted = f"must be {'at least' if zero else 'above'} 0" + (" and at most 1" if most == 1 else "")
+        limit = f" and at most {most:g}" if most < 1e9 else ""
+        wanted = f"must be {'at least' if zero else 'above'} 0{limit}"
         raise InputError(wanted, file=path, key=prefix + key, value=value)
     if 0 < value < _LEAST:
         raise InputError("is far too small", file=path, key=prefix + key, value=value, fix="check the unit")
     return float(value)
+
+
+def _count(values: Mapping[str, Any], key: str, path: Path, *, most: int) -> int:
+    value = _number(values, key, path, "", most=most)
+    if value != int(value):
+        raise InputError("must be a whole number", file=path, key=key, value=value)
+    return int(value)
 
 
 def _text(values: Mapping[str, Any], key: str, path: Path, prefix: str) -> str:

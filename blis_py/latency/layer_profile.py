@@ -40,7 +40,8 @@ from blis_py.latency.kernel_profile import (
     longest_known,
     weighted_sum,
 )
-from blis_py.latency.model_shape import ModelShape
+from blis_py.latency.model_shape import ModelShape, known_models, load_model, same_sizes
+from blis_py.latency.profiles import squeeze, stem_of
 from blis_py.latency.work import distinct_experts
 
 _ONCE = ("embedding", "final_layernorm")
@@ -91,14 +92,19 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
 
 
 def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
-    def plain(name: str) -> str:
-        return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum())
-
-    if plain(measured) != plain(shape.name):
-        fix = f"use --model {measured}" if measured else "name the model in meta.yaml"
-        raise InputError(
-            f"was measured for another model than {shape.name}", file=folder, value=measured, fix=fix
-        )
+    if squeeze(measured.rsplit("/", 1)[-1]) == squeeze(shape.name.rsplit("/", 1)[-1]):
+        return
+    bundled = stem_of("models", measured) if measured else None
+    if bundled in known_models() and same_sizes(load_model(str(bundled)), shape):
+        return
+    fix = f"use --model {measured}, with its config.json as --model-config"
+    if bundled in known_models():
+        fix = f"use --model {measured}"
+    elif not measured:
+        fix = "name the model in meta.yaml"
+    raise InputError(
+        f"was measured for another model than {shape.name}", file=folder, value=measured, fix=fix
+    )
 
 
 def _skew(meta: Part, tp: int) -> float:
@@ -223,21 +229,47 @@ def _moe(folder: Path, shape: ModelShape, like: Curve) -> Curve:
     grid = empty_grid(axes, folder / "moe")
     for count, active, us in rows:
         grid[np.searchsorted(axes[0], count), np.searchsorted(axes[1], active)] = us * 1e3
-    # Few tokens cannot activate many experts: such cells are hardly looked up, but take part in sums.
     for line in grid:
         fill_gaps(axes[1], line)
         extend(axes[1], line)
-    if np.isnan(grid).any():
-        raise InputError("has too few points to fill its grid", file=folder / "moe")
+    _fill_corners(grid)
     longer, grid = continued(axes, grid, (0, 1))
     active_experts = [distinct_experts(shape.experts, shape.experts_per_token, int(n)) for n in like.at]
     ns = [interpolate(longer, grid, (n, e)) for n, e in zip(like.at, active_experts, strict=True)]
     return Curve(like.at, np.array(ns), float(axes[0][-1]))
 
 
+def _fill_corners(grid: Array) -> None:
+    """Completes a table (tokens, active experts) that is a triangle or a band.
+
+    Few tokens cannot activate many experts, and many hardly few: nobody can measure such cells. They are
+    hardly looked up, but take part in the sums of those that are. Each goes on as the line of the next number
+    of tokens does there, relative to the last cell that both have, and never costs less than less work.
+    """
+    missing = np.isnan(grid)
+    known = [np.flatnonzero(~np.isnan(line)) for line in grid]
+    for i in reversed(range(len(grid))):
+        last, line = known[i][-1], grid[i]
+        like = grid[i + 1] if i + 1 < len(grid) else line
+        line[last + 1 :] = line[last] * _relative(like, last)[last + 1 :]
+    for i, line in enumerate(grid):
+        first = known[i][0]
+        like = grid[i - 1] if i else line
+        line[:first] = line[first] * _relative(like, first)[:first]
+    for axis in range(grid.ndim):
+        np.copyto(grid, np.maximum.accumulate(grid, axis=axis), where=missing)
+
+
+def _relative(line: Array, at: int) -> Array:
+    """A line over its value at a cell; 1 where either is not known."""
+    relative: Array = np.nan_to_num(line / line[at], nan=1.0)
+    return relative
+
+
 def _all_reduce(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
     """A ring over the datasheet's link."""
     tokens = np.array([0.0, 65536.0])
     volume = tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
+    gpu.require_links(tp)
     ns = gpu.all_reduce_overhead_ns + volume / (gpu.link_bytes_per_s * gpu.link_efficiency / 1e9)
     return Curve(tokens, ns, math.inf)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from blis_py.files.paths import is_folder
+from blis_py.files.paths import is_file, is_folder
 from blis_py.latency.hf_config import ConfigFile
 from blis_py.latency.model_types import ModelType, understood
-from blis_py.latency.profiles import find_profile, known_names
+from blis_py.latency.profiles import find_profile, known_names, listed_as, stem_of
 from blis_py.latency.weights import Layers, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
@@ -146,25 +147,43 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     """The shape of a model.
 
     Args:
-        name: a bundled model in any usual spelling (`qwen/qwen3-14b`, `Qwen/Qwen3-14B`), or just what
-            to call it when `config_path` is given.
+        name: the folder of a checkpoint, a bundled model in any usual spelling (`qwen/qwen3-14b`,
+            `Qwen/Qwen3-14B-Instruct`), or just what to call it when `config_path` is given.
         config_path: a HuggingFace `config.json`, or the folder that holds one.
 
     Raises:
         InputError: unknown name; missing or nonsensical key, with file and key.
     """
+    if config_path is None and is_file(Path(name) / "config.json"):
+        name, config_path = config_name(name), name
     if config_path is None:
-        return _shape(name, ConfigFile.read(find_profile("models", name)))
+        shape = _shape(name, ConfigFile.read(find_profile("models", name)))
+        return shape if listed_as("models", name) else _variant(shape)
     path = Path(config_path)
     return _shape(name, ConfigFile.read(path / "config.json" if is_folder(path) else path))
 
 
-def name_of(config_path: str | Path) -> str:
-    """What to call the model of a `config.json`, or of the folder that holds one."""
+def config_name(config_path: str | Path) -> str:
+    """What to call the model of a HuggingFace config: as its checkpoint is called on the hub.
+
+    That is in the name of the file (`org--model_config.json`), or of the folder that holds it, in
+    HuggingFace's cache two levels above (`models--org--model/snapshots/<revision>`).
+    """
     path = Path(config_path)
-    if is_folder(path):
-        return path.resolve().name
-    return path.resolve().parent.name if path.name == "config.json" else path.stem
+    own = path.stem.removesuffix("config").rstrip("_-.") if path.suffix == ".json" else ""
+    if own:
+        return own.replace("--", "/")
+    folder = path.absolute().parent if path.suffix == ".json" else Path(os.path.abspath(path))
+    name = folder.parents[1].name if folder.parent.name == "snapshots" else folder.name
+    return name.removeprefix("models--").replace("--", "/")
+
+
+def _variant(shape: ModelShape) -> ModelShape:
+    note = (
+        f"{shape.name} is priced with the configuration of {stem_of('models', shape.name)}; where its own "
+        "differs, such as in its longest sequence, give it with --model-config"
+    )
+    return replace(shape, notes=(*shape.notes, note))
 
 
 def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:
@@ -186,6 +205,12 @@ def _stored(config: ConfigFile, layers: Layers) -> Quantisation:
     from blis_py.latency.quantisation import read_quantisation  # few need it
 
     return read_quantisation(section, layers)
+
+
+def same_sizes(one: ModelShape, other: ModelShape) -> bool:
+    """Whether a step takes both the same time, whatever they are called and however long their sequences."""
+    apart = {"name": "", "notes": (), "max_position_embeddings": 0}
+    return replace(one, **apart) == replace(other, **apart)  # type: ignore[arg-type]
 
 
 def known_models() -> list[str]:

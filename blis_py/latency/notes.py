@@ -16,19 +16,39 @@ def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:
     Args:
         gpu: None where the device has no datasheet.
     """
-    if shape.weights.arithmetic != "fp4" or gpu is None or not gpu.fp4_flops:
+    if gpu is None:
         return shape.notes
+    notes = list(shape.notes)
+    if not gpu.has_roofline:
+        notes.append(
+            f"the {gpu.name} is known by its datasheet alone: small all-reduces and products in 8 bits are "
+            "priced with the efficiencies of other GPUs"
+        )
+    if shape.weights.arithmetic != "fp4" or not gpu.fp4_flops:
+        return tuple(notes)
     four_bit = (
         f"the 4-bit weights of {shape.name} are priced as expanded to 16 bits before they are multiplied: "
         f"where the engine uses the 4-bit arithmetic of the {gpu.name}, prompts are faster"
     )
-    return (*shape.notes, four_bit)
+    return (*notes, four_bit)
+
+
+def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
+    """What is assumed where an instance has more GPUs than a link joins, and links are not priced."""
+    if gpu is None or tp <= gpu.link_gpus:
+        return ()
+    return (
+        f"TP{tp} is more GPUs than the {gpu.link_gpus} {gpu.name} that a link joins: the step times take "
+        "them as if one link joined them all",
+    )
 
 
 @dataclass(slots=True)
 class Outside:
     """Steps priced so far, and those of them that lie outside what was measured."""
 
+    how: str = ""
+    """How prices go on there, for the end of the note."""
     priced: int = 0
     steps: int = 0
     farthest: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -74,7 +94,7 @@ class Outside:
         told = ", ".join(f"{name} up to {seen:,}, measured up to {most:,}" for name, (seen, most) in worst)
         share = 100 * self.steps / self.priced
         rounded = f"{share:.1f}" if share >= 0.1 else "less than 0.1"
-        return [f"{rounded} % of the steps lie outside the measured domain: {told}"]
+        return [f"{rounded} % of the steps lie outside the measured domain: {told}{self.how}"]
 
 
 def domain_notes(latency: LatencyModel) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,34 +13,76 @@ from blis_py.files.yaml_files import load_mapping
 _SUFFIXES = {"gpus": ".yaml", "models": ".json"}
 _FLAGS = {"gpus": "--gpu", "models": "--model"}
 _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with a HuggingFace config.json"}
+_REFUSED = "refused"
+"""Folder of the models that are known and cannot be priced."""
+_VARIANT = re.compile(
+    r"[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)", re.IGNORECASE
+)
+"""What a name may end in without another architecture: what it was trained for, year and month."""
 
 
 def find_profile(kind: str, name: str) -> Path:
     """The file of a GPU or model.
 
     Case, punctuation and the organisation before a slash do not matter. `names.yaml` beside the
-    profiles lists further spellings.
+    profiles lists further spellings. A model that is not listed may still be a variant of one that is
+    (`-Instruct`, `-2507`).
 
     Raises:
         InputError: nothing of that name; lists what there is.
     """
-    short = squeeze(name.rsplit("/", 1)[-1])
-    stem = _stems(kind).get(short) or _further_names(kind).get(short)
+    stem = stem_of(kind, name)
     if stem is None:
         fix = f"use one of {', '.join(known_names(kind))}, or {_OWN_FILE[kind]}"
         raise InputError(f"unknown {kind[:-1]}", key=_FLAGS[kind], value=name, fix=fix)
-    return _folder(kind) / (stem + _SUFFIXES[kind])
+    return _files(kind)[stem]
+
+
+def stem_of(kind: str, name: str) -> str | None:
+    """The profile of that name, a variant's that of the model it was made from; None if there is none."""
+    short = name.rsplit("/", 1)[-1]
+    while True:
+        stem = listed_as(kind, short)
+        shorter = _VARIANT.sub("", short)
+        if stem is not None or kind != "models" or shorter == short:
+            return stem
+        short = shorter
+
+
+def listed_as(kind: str, name: str) -> str | None:
+    """The profile of exactly that name, in any spelling."""
+    short = squeeze(name.rsplit("/", 1)[-1])
+    return _stems(kind).get(short) or _further_names(kind).get(short)
 
 
 def known_names(kind: str) -> list[str]:
     """The bundled profiles, by file name."""
-    return sorted(path.stem for path in _folder(kind).glob("*" + _SUFFIXES[kind]) if path.stem != "names")
+    return [stem for stem, path in _files(kind).items() if path.parent.name != _REFUSED]
+
+
+def refused_names(kind: str) -> list[str]:
+    """Those that are known, and refused."""
+    return [stem for stem, path in _files(kind).items() if path.parent.name == _REFUSED]
+
+
+def published_name(kind: str, stem: str) -> str:
+    """Where the profile comes from: its first further spelling."""
+    names: dict[str, list[str]] = load_mapping(_folder(kind) / "names.yaml")
+    return (names.get(stem) or [stem])[0]
+
+
+@cache
+def _files(kind: str) -> dict[str, Path]:
+    """File name -> file, in order."""
+    folder, suffix = _folder(kind), "*" + _SUFFIXES[kind]
+    files = [*folder.glob(suffix), *(folder / _REFUSED).glob(suffix)]
+    return {path.stem: path for path in sorted(files, key=lambda path: path.stem) if path.stem != "names"}
 
 
 @cache
 def _stems(kind: str) -> dict[str, str]:
     """Squeezed file name -> file name."""
-    return {squeeze(stem): stem for stem in known_names(kind)}
+    return {squeeze(stem): stem for stem in _files(kind)}
 
 
 @cache

@@ -40,6 +40,8 @@ class Roofline(LineModel):
 
     def __init__(self, shape: ModelShape, gpu: GpuSpec, tp: int = 1) -> None:
         super().__init__()
+        gpu.require_roofline(self.name)
+        gpu.require_links(tp)
         self.provenance = f"roofline from datasheet and architecture, {shape.name} on {gpu.name} TP{tp}"
         self.frontend = FrontendDelays()
         self._shape, self._gpu, self._tp = shape, gpu, tp

@@ -85,7 +85,7 @@ class Trained(LineModel):
         training: coefficients to use instead of the bundled ones.
 
     Raises:
-        InputError: a TP degree that does not divide the model.
+        InputError: a TP degree that does not divide the model, or is larger than the GPU's link joins.
     """
 
     name = "trained"
@@ -95,6 +95,7 @@ class Trained(LineModel):
     ) -> None:
         super().__init__()
         check_tp(shape, tp)
+        gpu.require_links(tp)
         training = training or bundled_training()
         unseen = "" if gpu.name in training.gpus else f" (none of them on {gpu.name})"
         self.provenance = (

@@ -6,6 +6,7 @@ from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.latency.capacity import check_tp, default_max_model_len, kv_capacity
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.latency.model_shape import ModelShape
 
 
@@ -25,6 +26,9 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
             config.tp,
             block_size=settings.block_size,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            overheads=OVERHEADS[config.memory],
         )
     except InputError:
         if given is None:

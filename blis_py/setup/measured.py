@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.files.paths import is_file
 from blis_py.latency.fitted_profile import FittedProfile, read_profile
-from blis_py.latency.fitted_shape import model_name, require_same, shape_of
+from blis_py.latency.fitted_shape import datasheet_of, model_name, require_same, shape_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model, name_of
+from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.profiles import squeeze
 
 _DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")
@@ -65,7 +63,7 @@ def measured_run(config: RunConfig) -> Measured:
     profile.require_tp(config.tp)
     shape = _shape(config, profile)
     device = str(profile.meta.get("device") or "an unnamed device")
-    gpu = _datasheet(profile, device)
+    gpu = datasheet_of(profile.meta)
     same = config.gpu in (_DEFAULT_GPU, device) or (gpu is not None and _named(config.gpu) == gpu.name)
     if not same:
         fix = "drop --gpu, or give a profile measured there"
@@ -93,19 +91,7 @@ def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:
 
 def _wanted(config: RunConfig) -> ModelShape:
     """The model that the run names: bundled, a configuration, or a checkpoint's folder."""
-    file = config.model_config
-    if file is None and is_file(Path(str(config.model)) / "config.json"):
-        file = config.model
-    return load_model(config.model or name_of(str(file)), file)
-
-
-def _datasheet(profile: FittedProfile, device: str) -> GpuSpec | None:
-    if profile.meta.get("device_kind") == "cpu" or device == "cpu":
-        return None
-    try:
-        return load_gpu(device)
-    except InputError:
-        return None
+    return load_model(config.model or config_name(str(config.model_config)), config.model_config)
 
 
 def _named(gpu: str) -> str | None:

@@ -16,8 +16,8 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model, name_of
-from blis_py.latency.notes import domain_notes, forget, model_notes
+from blis_py.latency.model_shape import ModelShape, config_name, load_model
+from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import (
     DIMENSIONS,
@@ -92,6 +92,7 @@ class Setup:
             engine=load_engine(config.engine).title,
             notes=(
                 *model_notes(served.shape, served.gpu),
+                *link_notes(served.gpu, config.tp),
                 *notes,
                 *asked.notes,
                 *_other_models(asked.table, config),
@@ -179,6 +180,8 @@ def _served(config: RunConfig) -> _Served:
             line, blocks = measured.capacity()
     else:
         shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
+        if config.link_gbps is not None:
+            gpu = gpu.linked_at(config.link_gbps)
     if gpu is not None:
         line, blocks = capacity(config, shape, gpu)
     check_count(
@@ -196,7 +199,7 @@ def _model_name(config: RunConfig) -> str:
         return config.model
     if config.model_config is None:
         raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
-    return name_of(config.model_config)
+    return config_name(config.model_config)
 
 
 def _latency_model(served: _Served) -> LatencyModel:

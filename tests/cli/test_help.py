@@ -14,7 +14,7 @@ import pytest
 Blis = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("run", "replay", "calibrate", "parity", "profile", "engine")
+VERBS = ("run", "replay", "calibrate", "parity", "models", "gpus", "profile", "engine")
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])
@@ -34,7 +34,7 @@ def test_brackets_in_help_are_brackets(blis: Blis) -> None:
 def test_all_verbs_are_named_where_one_is_not_there(blis: Blis) -> None:
     there_are = f"there are {', '.join(VERBS)}\n"
     assert blis("sweep") == (2, "", f"error: `blis sweep` is not available yet; {there_are}")
-    assert blis("bogus") == (2, "", f"error: no such command 'bogus'; {there_are}")
+    assert blis("xyzzy") == (2, "", f"error: no such command 'xyzzy'; {there_are}")
     assert blis("runn") == (2, "", "error: no such command 'runn'; did you mean run?\n")
     listed = blis("--help")[1]
     assert all(f"│ {verb} " in listed for verb in VERBS)

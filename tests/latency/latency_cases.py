@@ -64,6 +64,7 @@ def models() -> list[LatencyModel]:
         build("linear", shape=dense, gpu=h100, tp=1, linear=LINEAR),
         _kernel_tables(h100),
         build("fitted", shape=dense, gpu=None, profile=fitted_profile()),
+        build("fitted", shape=dense, gpu=h100, profile=fitted_profile()),
         build("fitted", shape=sparse, gpu=None, profile=fitted_profile(graph=False, table=False)),
     ]
 

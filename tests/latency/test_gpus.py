@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.files import bundled
+from blis_py.latency import build
 from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
+from blis_py.latency.model_shape import load_model
+from blis_py.latency.notes import model_notes
 
 GPUS = [load_gpu(name) for name in known_gpus()]
 every_gpu = pytest.mark.parametrize("gpu", GPUS, ids=[gpu.name for gpu in GPUS])
@@ -34,6 +38,13 @@ every_gpu = pytest.mark.parametrize("gpu", GPUS, ids=[gpu.name for gpu in GPUS])
         ("RTXPRO6000", "RTX PRO 6000"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
         ("b200", "B200"),
+        ("A100-40GB", "A100-40"),
+        ("NVIDIA A100-PCIE-80GB", "A100 PCIe"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("H100-NVL", "H100 NVL"),
+        ("NVIDIA GB200", "GB200"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("RTX5090", "RTX 5090"),
     ],
 )
 def test_a_gpu_is_found_by_its_usual_spellings(spelling: str, name: str) -> None:
@@ -41,7 +52,7 @@ def test_a_gpu_is_found_by_its_usual_spellings(spelling: str, name: str) -> None
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"--gpu: unknown gpu.*TPUv5.*use one of a100-80, b200, h100"):
+    with pytest.raises(InputError, match=r"--gpu: unknown gpu.*TPUv5.*use one of a10, a100-40, .*, b200"):
         load_gpu("TPUv5")
 
 
@@ -57,13 +68,16 @@ def test_the_constants_of_the_published_formula_are_the_datasheets() -> None:
 @every_gpu
 def test_figures_are_plausible(gpu: GpuSpec) -> None:
     assert 20 * GIB < gpu.memory_bytes < 300 * GIB
+    assert 0.91 * gpu.memory_bytes < gpu.visible_memory_bytes < gpu.memory_bytes
     assert 1e14 < gpu.fp16_flops < 1e16
     assert gpu.fp8_flops in (0, pytest.approx(2 * gpu.fp16_flops, rel=0.02))
-    assert gpu.int8_flops >= 1.9 * gpu.fp16_flops
-    assert gpu.fp4_flops in (0, pytest.approx(4 * gpu.fp16_flops, rel=0.02))
+    trades_int8_for_fp4 = gpu.name in ("B300", "GB300")
+    assert gpu.int8_flops == 0 or trades_int8_for_fp4 or gpu.int8_flops >= 1.9 * gpu.fp16_flops
+    assert gpu.fp4_flops == 0 or gpu.fp4_flops >= 3.9 * gpu.fp16_flops
     assert 2e11 < gpu.hbm_bytes_per_s < 1e13
     assert 3e10 < gpu.link_bytes_per_s < gpu.hbm_bytes_per_s
     assert gpu.source
+    assert gpu.link_source
     assert gpu.roofline_basis
 
 
@@ -89,8 +103,62 @@ def changed(tmp_path: Path, **changes: object) -> Path:
     return path
 
 
+def datasheet(tmp_path: Path, **more: object) -> Path:
+    """A file with what a datasheet says, and no more."""
+    values = {"name": "Mine", "source": "a datasheet", "memory_gib": 64, "hbm_gb_per_s": 2000}
+    path = tmp_path / "datasheet.yaml"
+    path.write_text(yaml.safe_dump({**values, "dense_tflops": {"fp16": 500}, **more}))
+    return path
+
+
+def test_a_datasheet_is_all_that_trained_needs(tmp_path: Path) -> None:
+    gpu, shape = load_gpu(datasheet(tmp_path)), load_model("llama-3.1-8b")
+    assert (gpu.fp8_flops, gpu.int8_flops, gpu.fp4_flops) == (0, 0, 0)
+    decode = StepFeatures(decode_seqs=8, emitted_rows=8, decode_kv_tokens=8000)
+    slow = build("trained", shape=shape, gpu=gpu).step_ns(decode)
+    fast = build("trained", shape=shape, gpu=load_gpu(datasheet(tmp_path, hbm_gb_per_s=4000))).step_ns(decode)
+    assert 1.4 < slow / fast < 2
+
+
+def test_a_datasheet_without_a_link_has_a_pcie_slot_and_says_so(tmp_path: Path) -> None:
+    gpu = load_gpu(datasheet(tmp_path))
+    assert (gpu.link_bytes_per_s, gpu.link_gpus) == (32e9, 8)
+    assert gpu.link_source == "assumed: PCIe 4 x16, no NVLink"
+    assert gpu.all_reduce_overhead_ns == load_gpu("l40s").all_reduce_overhead_ns
+    linked = load_gpu(datasheet(tmp_path, link_gb_per_s=450))
+    assert linked.all_reduce_overhead_ns == load_gpu("h100").all_reduce_overhead_ns
+    assert load_gpu(datasheet(tmp_path, link_latency_us=12)).all_reduce_overhead_ns == 12_000
+
+
+def test_roofline_says_what_a_datasheet_lacks() -> None:
+    message = r"roofline needs efficiencies that nobody has told of the MI300X.*--latency-model trained"
+    with pytest.raises(InputError, match=message):
+        build("roofline", shape=load_model("llama-3.1-8b"), gpu=load_gpu("mi300x"))
+
+
+def test_what_is_assumed_of_a_gpu_known_by_its_datasheet_alone_is_told() -> None:
+    shape = load_model("llama-3.1-8b")
+    assert "the MI300X is known by its datasheet alone" in " ".join(model_notes(shape, load_gpu("mi300x")))
+    assert "datasheet alone" not in " ".join(model_notes(shape, load_gpu("h100")))
+
+
+@pytest.mark.parametrize("model", ["trained", "roofline"])
+def test_more_gpus_than_a_link_joins_are_refused_by_models_that_price_links(model: str) -> None:
+    shape, gpu = load_model("llama-3.1-70b"), load_gpu("h100")
+    with pytest.raises(InputError, match=r"--tp: the link of the H100 joins 8 GPUs.*use --tp 8 at most"):
+        build(model, shape=shape, gpu=gpu, tp=16)
+    decode = StepFeatures(decode_seqs=64, emitted_rows=64, decode_kv_tokens=64000)
+    told = build(model, shape=shape, gpu=gpu.linked_at(50), tp=16).step_ns(decode)
+    assert told > build(model, shape=shape, gpu=gpu.linked_at(450), tp=16).step_ns(decode)
+
+
+def test_the_gpus_of_a_rack_share_one_link() -> None:
+    shape = load_model("llama-3.1-70b")
+    assert build("trained", shape=shape, gpu=load_gpu("gb200"), tp=16).name == "trained"
+
+
 def test_a_path_to_a_profile_of_ones_own_works(tmp_path: Path) -> None:
-    gpu = load_gpu(changed(tmp_path, name="Mine", memory_gib=64))
+    gpu = load_gpu(changed(tmp_path, name="Mine", memory_gib=64, memory_visible_gib=63))
     assert (gpu.name, gpu.memory_bytes) == ("Mine", 64 * GIB)
 
 
@@ -100,6 +168,14 @@ def test_a_path_to_a_profile_of_ones_own_works(tmp_path: Path) -> None:
         ({"memory_gib": None}, "mine.yaml: memory_gib: missing"),
         ({"bandwidth": 3}, "mine.yaml: bandwidth: unknown key"),
         ({"memory_gib": -80}, "memory_gib: must be above 0"),
+        ({"memory_visible_gib": 81}, "memory_visible_gib: must be above 0 and at most 80"),
+        (
+            {"link_latency_us": 5},
+            "link_latency_us: said twice (found 5); keep roofline.all_reduce_overhead_us",
+        ),
+        ({"link_gpus": 2.5}, "link_gpus: must be a whole number"),
+        ({"link_gpus": 0}, "link_gpus: must be above 0 and at most 4096"),
+        ({"link_source": 5}, "link_source: must be a string"),
         ({"hbm_gb_per_s": "fast"}, "hbm_gb_per_s: must be a number"),
         ({"hbm_gb_per_s": float("nan")}, "hbm_gb_per_s: must be above 0"),
         ({"dense_tflops": 989}, "dense_tflops: must be a mapping"),

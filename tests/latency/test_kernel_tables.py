@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
+
+DECODE = decode(4, 400)
 
 
 def tables(folder: Path, tp: int = 1, model: str = "llama-3.1-8b") -> LatencyModel:
@@ -164,6 +169,65 @@ def test_another_model_or_tp_degree_is_refused(tmp_path: Path) -> None:
         tables(folder, model="qwen3-8b")
     with pytest.raises(InputError, match="TP 2"):
         tables(folder, tp=2)
+
+
+def sparse_us(tokens: float, active: float) -> float:
+    return 20 + 2.0 * active + 0.05 * tokens
+
+
+def sparse_steps_ns(folder: Path, possible: Callable[[int, int], bool]) -> list[int]:
+    """Decode steps of a sparse model whose table of experts has the cells that are `possible`."""
+    cells = product((1, 2, 4, 16, 64, 256, 1024, 4096), (1, 8, 16, 32, 64, 128))
+    rows = [f"{n},{e},{sparse_us(n, e)}\n" for n, e in cells if possible(n, e)]
+    write(folder, model="Qwen/Qwen3-30B-A3B")
+    (folder / "moe.csv").write_text("tokens,activated_experts,time_us\n" + "".join(rows))
+    latency = tables(folder, model="qwen3-30b-a3b")
+    return [latency.step_ns(decode(seqs, 100 * seqs)) for seqs in (1, 2, 3, 8, 40, 64, 200, 256)]
+
+
+@pytest.mark.parametrize(
+    "possible",
+    [
+        pytest.param(lambda n, e: 8 <= e <= 8 * n, id="triangle"),
+        pytest.param(lambda n, e: min(4 * n, 128) <= e <= 8 * n, id="band"),
+        pytest.param(lambda n, e: e == min(8 * n, 128), id="line"),
+    ],
+)
+def test_a_table_of_experts_need_not_have_what_cannot_be(
+    tmp_path: Path, possible: Callable[[int, int], bool]
+) -> None:
+    whole = sparse_steps_ns(tmp_path / "whole", lambda n, e: True)
+    assert sparse_steps_ns(tmp_path / "part", possible) == pytest.approx(whole, rel=0.15)
+
+
+def test_a_triangle_of_experts_costs_what_the_whole_table_does_where_it_was_measured(tmp_path: Path) -> None:
+    whole = sparse_steps_ns(tmp_path / "whole", lambda n, e: True)
+    part = sparse_steps_ns(tmp_path / "part", lambda n, e: e <= 8 * n)
+    assert part == pytest.approx(whole, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("measured", "fix"),
+    [
+        ("meta-llama/Llama-3.1-8B", r"use --model meta-llama/Llama-3\.1-8B$"),
+        ("someone/Their-Model", r"use --model someone/Their-Model, with its config\.json as --model-config$"),
+    ],
+)
+def test_the_fix_for_another_model_is_one_that_works(tmp_path: Path, measured: str, fix: str) -> None:
+    folder = write(tmp_path, model=measured)
+    with pytest.raises(InputError, match=fix):
+        tables(folder, model="qwen3-8b")
+    shape = replace(load_model("llama-3.1-8b"), name=measured)
+    assert build("kernel-tables", shape=shape, gpu=load_gpu("h100"), kernel_profile=folder).step_ns(DECODE)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", "my-snapshot"])
+def test_a_model_may_be_called_otherwise_where_its_sizes_are_those_measured(
+    tmp_path: Path, name: str
+) -> None:
+    folder = write(tmp_path, model="meta-llama/Meta-Llama-3.1-8B-Instruct")
+    shape = replace(load_model("llama-3.1-8b"), name=name)
+    assert build("kernel-tables", shape=shape, gpu=load_gpu("h100"), kernel_profile=folder).step_ns(DECODE)
 
 
 def test_it_needs_a_folder_and_only_it_takes_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from model_configs import config, values_of
 
 from blis_py.errors import InputError
 from blis_py.files import bundled
-from blis_py.latency.model_shape import known_models, load_model, name_of, shape_from_config
-from blis_py.latency.profiles import find_profile, known_names
+from blis_py.latency.model_shape import config_name, known_models, load_model, same_sizes, shape_from_config
+from blis_py.latency.profiles import find_profile, known_names, published_name, refused_names
 
 PUBLISHED_BILLIONS = {
     "codellama-34b": (33.74, 33.74),
@@ -33,6 +34,23 @@ PUBLISHED_BILLIONS = {
     "qwen3-14b": (14.77, 14.77),
     "qwen3-32b": (32.76, 32.76),
     "qwen3-30b-a3b": (30.53, 3.35),
+    "qwen3-30b-a3b-fp8": (30.53, 3.35),
+    "qwen3-30b-a3b-instruct-2507": (30.53, 3.35),
+    "qwen3-32b-fp8": (32.76, 32.76),
+    "qwen3-235b-a22b": (235, 22),
+    "qwen3-235b-a22b-fp8": (235, 22),
+    "qwen3-235b-a22b-nvfp4": (235, 22),
+    "qwen3-coder-480b-a35b": (480, 35),
+    "yi-34b": (34.4, 34.4),
+    "llama-3.1-70b-fp8": (70.6, 70.6),
+    "llama-3.1-405b": (406, 406),
+    "llama-4-scout": (108, 17),
+    "llama-4-scout-fp8": (108, 17),
+    "llama-4-maverick": (400, 17),
+    "mixtral-8x22b": (141, 39),
+    "gpt-oss-20b": (20.91, 4.19),  # 3.61 active without the embedding, as its card counts
+    "minimax-m2.5": (229, 11),  # 10 active without the embeddings
+    "minimax-m2.5-nvfp4": (229, 11),
 }
 
 
@@ -62,11 +80,58 @@ def test_parameter_counts_are_the_published_ones(name: str, sizes: tuple[float, 
         ("mistralai/Mistral-Nemo-Instruct-2407", 40, 5120),
         ("openai/gpt-oss-120b", 36, 2880),
         ("inclusionAI/LLaDA2.0-mini", 20, 2048),
+        ("Qwen/Qwen3-14B-Instruct", 40, 5120),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", 94, 4096),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 48, 2048),
     ],
 )
 def test_a_model_is_found_by_its_usual_spellings(spelling: str, layers: int, hidden: int) -> None:
     shape = load_model(spelling)
     assert (shape.layers, shape.hidden, shape.name) == (layers, hidden, spelling)
+
+
+@pytest.mark.parametrize("spelling", ["Qwen3-14B-AWQ", "Qwen3-Coder-480B-A35B-Instruct-FP8", "Qwen3-14B-2"])
+def test_another_precision_or_size_is_no_variant(spelling: str) -> None:
+    with pytest.raises(InputError, match="unknown model"):
+        load_model(spelling)
+
+
+def test_a_variant_is_priced_as_what_it_was_made_from_and_says_so() -> None:
+    shape = load_model("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
+    assert same_sizes(shape, load_model("qwen3-235b-a22b-fp8"))
+    assert shape.weights.experts == 1
+    told = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 is priced with the configuration of qwen3-235b-a22b-fp8"
+    assert any(note.startswith(told) for note in shape.notes)
+    assert load_model("meta-llama/Llama-3.1-8B-Instruct").notes == ()  # listed: the very same
+
+
+@pytest.mark.parametrize("name", refused_names("models"))
+def test_what_is_bundled_as_refused_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"not modelled.*use another model"):
+        load_model(published_name("models", name))
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "My-Model-1.5"
+    folder.mkdir()
+    shutil.copy(find_profile("models", "qwen3-8b"), folder / "config.json")
+    shape = load_model(str(folder))
+    assert (shape.name, same_sizes(shape, load_model("qwen3-8b"))) == ("My-Model-1.5", True)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("ckpt/Llama-3.1-8B", "Llama-3.1-8B"),
+        ("ckpt/Llama-3.1-8B/config.json", "Llama-3.1-8B"),
+        ("configs/meta-llama--Llama-3.1-8B_config.json", "meta-llama/Llama-3.1-8B"),
+        ("configs/mine.json", "mine"),
+        ("hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46", "Qwen/Qwen3-8B"),
+        ("hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46/config.json", "Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_config_is_called_as_its_checkpoint_is(path: str, name: str) -> None:
+    assert config_name(path) == name
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
@@ -196,10 +261,10 @@ def test_a_key_that_is_no_text_is_refused(where: tuple[str, ...], key: object) -
 def test_a_model_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "Qwen2.5-7B"
     folder.mkdir()
-    assert name_of(folder) == name_of(config(folder)) == "Qwen2.5-7B"
+    assert config_name(folder) == config_name(config(folder)) == "Qwen2.5-7B"
     monkeypatch.chdir(folder)
-    assert name_of(".") == name_of("config.json") == "Qwen2.5-7B"
-    assert name_of(folder / "mine.json") == "mine"
+    assert config_name(".") == config_name("config.json") == "Qwen2.5-7B"
+    assert config_name(folder / "mine.json") == "mine"
 
 
 def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
@@ -216,6 +281,6 @@ def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["gpus", "models"])
 def test_every_listed_spelling_leads_to_its_profile(kind: str) -> None:
     names = yaml.safe_load((bundled.root("profiles") / kind / "names.yaml").read_text())
-    assert set(names) == set(known_names(kind))
+    assert set(names) == {*known_names(kind), *refused_names(kind)}
     for stem, spellings in names.items():
         assert [find_profile(kind, spelling).stem for spelling in spellings] == [stem] * len(spellings)

@@ -19,7 +19,7 @@ from blis_py.files.paths import is_folder
 from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
-from blis_py.latency.model_shape import ModelShape, load_model, name_of
+from blis_py.latency.model_shape import ModelShape, config_name, load_model
 
 _VLLM_COLUMNS = (
     "experiment",
@@ -65,7 +65,7 @@ def import_steps(
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
     check_count(block_size, least=1, most=MOST_TOKENS, key="--block-size")
-    shape = load_model(model or name_of(str(model_config)), model_config)
+    shape = load_model(model or config_name(str(model_config)), model_config)
     spec = load_gpu(gpu)
     path = Path(source)
     if is_folder(path):
@@ -161,6 +161,8 @@ def _kernel_steps(
     for key, value in (("--host-step-us", host_step_us), ("--host-seq-us", host_seq_us)):
         if value is not None:
             clock_ns(value, 1000, key=key)
+    if host_step_us is None:
+        gpu.require_roofline("the host time of a step, where --host-step-us does not tell it,")
     host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
     host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
     steps = [("decode", step) for step in _decodes(shape)]

@@ -1,0 +1,63 @@
+"""What `blis models`, `blis gpus` and their like have in common: rows, as a table or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from blis_py.cli.options import Flag, Flags, Group
+from blis_py.config.layers import did_you_mean
+from blis_py.errors import InputError
+
+Row = Mapping[str, Any]
+
+GROUPS: tuple[Group, ...] = (
+    (
+        "Output",
+        (Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),),
+    ),
+)
+
+
+def show(flags: Flags, rows: Sequence[Row], columns: Mapping[str, str], more: Iterable[str] = ()) -> None:
+    """Prints the rows: all keys as JSON, or those named in `columns` as a table.
+
+    Args:
+        columns: key -> heading. Numbers stand to the right.
+        more: lines below the table.
+    """
+    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
+    if style == "json":
+        from blis_py.result import to_json
+
+        sys.stdout.write(to_json(list(rows)))
+    elif style == "table":
+        _table(rows, columns, more)
+    else:
+        fix = did_you_mean(style, ("table", "json"))
+        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    sys.stdout.flush()
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, str], more: Iterable[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for key, heading in columns.items():
+        numbers = all(isinstance(row[key], int | float) or row[key] is None for row in rows)
+        table.add_column(heading, justify="right" if numbers else "left", no_wrap=numbers)
+    for row in rows:
+        table.add_row(*(_cell(row[key]) for key in columns))
+    console.print(table)
+    for line in more:
+        console.print(line, markup=False)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else str(value)

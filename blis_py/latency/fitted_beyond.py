@@ -1,0 +1,51 @@
+"""Beyond what was measured: a fitted price goes on as that of a model that knows the hardware.
+
+    price(step) = fitted(step inside) + guide(step) - guide(step inside)
+
+The step inside has every feature cut to the largest value that was measured, so the price is the fitted one
+at the edge, and what lies beyond it costs what arithmetic and traffic cost on that GPU. The prices of a fit
+would go on instead as the noise of its last points has it, and for what was not measured at all as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.fitted_surface import Curve
+
+Limits = Sequence[tuple[str, int]]
+"""Feature, and the largest value measured."""
+
+
+def inside(f: StepFeatures, limits: Limits) -> StepFeatures:
+    """The step with no feature beyond what was measured."""
+    cut = {name: getattr(f, name) for name in FEATURE_NAMES}
+    cut |= {name: min(cut[name], most) for name, most in limits if name in cut}
+    return StepFeatures(**cut)
+
+
+def further_ns(guide: LatencyModel, f: StepFeatures, limits: Limits) -> int:
+    """What the guide adds for the part of a step that lies beyond."""
+    return max(guide.step_ns(f) - guide.step_ns(inside(f, limits)), 0)
+
+
+def continued_decodes(curve: Curve, guide: LatencyModel, f: StepFeatures, limits: Limits) -> Curve:
+    """The curve of decode steps over Σ context, where their number or their contexts lie beyond.
+
+    Args:
+        curve: that of as many decodes as were measured at most.
+        f: the step, without context.
+    """
+    kv_most = dict(limits).get("decode_kv_tokens", 0)
+    if kv_most <= 0:
+        return curve
+    at_edge, beyond = f.after(0), f.after(0)
+    at_edge.decode_kv_tokens, beyond.decode_kv_tokens = kv_most, 2 * kv_most
+    more_ns = further_ns(guide, at_edge, limits)
+    slope = max(guide.step_ns(beyond) - guide.step_ns(at_edge), 0) / kv_most
+    i = max(k for k, at in enumerate(curve.at) if at <= kv_most)
+    edge_ns = curve.ns[i] + curve.slopes[i] * (kv_most - curve.at[i])
+    ns = [value + more_ns for value in (*curve.ns[: i + 1], edge_ns)]
+    return Curve([*curve.at[: i + 1], float(kv_most)], ns, [*curve.slopes[: i + 1], slope])

@@ -1,0 +1,104 @@
+"""What a rank's memory holds beside weights and KV cache, by engine.
+
+vLLM measures it at start: a forward pass of `max_num_batched_tokens` tokens, then the sampling of
+`max_num_seqs` sequences; the larger of the two peaks is kept free of KV. In bytes, on one rank, with e bytes
+per activation, H the hidden size, I the width of a feed-forward, k experts per token:
+
+    forward   tokens*e*(hidden_vectors*H + 3*I/tp)                          dense layer
+              tokens*e*(hidden_vectors*H + k*(max(2*I/tp, H) + I/tp))       sparse layer, experts fused
+    sampling  sequences*vocabulary*sampling_bytes_per_logit + 2*tokens*e*H
+
+Sampling goes over the whole vocabulary on every rank (logits in 16 and 32 bits, sorted values and their
+indices, probabilities), while what the forward pass returned is still held. CUDA graphs are captured after
+the pool has been sized, out of what the utilisation leaves free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from blis_py.latency.model_shape import ModelShape
+
+
+class Activations(NamedTuple):
+    """Memory that a rank keeps for activations."""
+
+    bytes: float
+    basis: str
+    """What needs them, for the line that tells the capacity; empty for a constant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOverheads:
+    """See the formulas above. A constant adds to them; what is 0 is left out."""
+
+    activation_gib: float = 0.0
+    """Constant, dense model, shared by the ranks."""
+    sparse_activation_gib: float = 0.0
+    """The same of a model with experts."""
+    hidden_vectors: float = 0.0
+    """Vectors of the hidden size that one token of a forward pass holds at once; 0 = no profiling."""
+    sampling_bytes_per_logit: float = 0.0
+    rope_tables: int = 0
+    """Tables of rotary embeddings loaded with the weights, as long as the model's longest sequence."""
+    single_gpu_gib: float = 0.0
+    """Outside the allocator, on one GPU: context and libraries."""
+    rank_gib: float = 0.0
+    """The same of each rank where there are several: with communication buffers."""
+    visible_memory: bool = False
+    """The utilisation is a share of the memory that CUDA reports, and not of the datasheet's."""
+    source: str = ""
+    """Where the figures come from."""
+
+    def activations(self, shape: ModelShape, tp: int, tokens: int, seqs: int) -> Activations:
+        """What the engine keeps free, on one rank.
+
+        Args:
+            tokens: `max_num_batched_tokens`.
+            seqs: `max_num_seqs`.
+        """
+        constant = (self.sparse_activation_gib if shape.is_moe else self.activation_gib) * (1 << 30) / tp
+        if not self.hidden_vectors:
+            return Activations(constant, "")
+        seqs = min(seqs, tokens)
+        vector = tokens * shape.dtype_bytes * shape.hidden
+        forward = vector * self.hidden_vectors + tokens * shape.dtype_bytes * _widest(shape, tp)
+        sampling = seqs * shape.vocab * self.sampling_bytes_per_logit + 2 * vector
+        if forward > sampling:
+            return Activations(constant + forward, f"a forward pass of {tokens:,} tokens")
+        return Activations(constant + sampling, f"sampling {seqs:,} sequences")
+
+    def rope_bytes(self, shape: ModelShape) -> float:
+        """Cosines and sines, on every rank."""
+        return self.rope_tables * shape.max_position_embeddings * shape.head_dim * shape.dtype_bytes
+
+
+BLIS_OVERHEADS = MemoryOverheads(
+    activation_gib=5.5,
+    sparse_activation_gib=8.0,
+    single_gpu_gib=0.15,
+    rank_gib=0.6,
+    source="the constants that BLIS publishes",
+)
+VLLM_OVERHEADS = MemoryOverheads(
+    hidden_vectors=3.4,
+    sampling_bytes_per_logit=35.5,
+    rope_tables=1,
+    single_gpu_gib=0.07,
+    rank_gib=0.69,
+    visible_memory=True,
+    source="learned on KV pools that vLLM 0.9 to 0.31 reported (benchmarks/accuracy/kv_pools.py)",
+)
+OVERHEADS = {"blis": BLIS_OVERHEADS, "vllm": VLLM_OVERHEADS}
+"""By the name that configurations use."""
+
+
+def _widest(shape: ModelShape, tp: int) -> float:
+    """Elements per token inside the widest feed-forward of the model."""
+    dense = 3 * shape.intermediate / tp if shape.layers > shape.moe_layers else 0.0
+    if not shape.moe_layers:
+        return dense
+    expert = shape.moe_intermediate / tp
+    sparse = shape.experts_per_token * (max(2 * expert, shape.hidden) + expert)
+    return max(dense, sparse + 3 * shape.shared_intermediate / tp)

@@ -1,0 +1,52 @@
+"""`--link-gbps`, and instances of more GPUs than a link joins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Blis = Callable[..., tuple[int, str, str]]
+LLAMA = ("run", "--model", "llama-3.1-70b", "--num-requests", "4", "--output-tokens-stdev", "0")
+
+
+def test_a_slower_link_makes_a_slower_instance(blis: Blis) -> None:
+    found = []
+    for link in ((), ("--link-gbps", 20)):
+        code, out, _ = blis(*LLAMA, "--tp", 4, "--latency-model", "trained", *link)
+        assert code == 0
+        found.append(json.loads(out)["cluster"]["e2e_ms"]["mean"])
+    assert found[1] > 1.05 * found[0]
+
+
+def test_the_link_a_profile_has_changes_nothing_when_it_is_given(blis: Blis) -> None:
+    flags = (*LLAMA, "--tp", 4, "--latency-model", "trained")
+    told, own = (json.loads(blis(*flags, *link)[1]) for link in (("--link-gbps", 450), ()))
+    assert told["cluster"] == own["cluster"]
+
+
+@pytest.mark.parametrize("model", ["trained-physics", "fitted"])
+def test_a_link_that_nobody_prices_is_refused(blis: Blis, model: str) -> None:
+    profile = ("--profile", "cpu/tiny-ar") if model == "fitted" else ()
+    code, _, err = blis(*LLAMA, "--latency-model", model, *profile, "--link-gbps", 50)
+    assert code == 2
+    assert f"--link-gbps: has no effect on {model}; drop it or use --latency-model trained or roofline" in err
+
+
+def test_sixteen_gpus_of_two_servers_are_refused_or_told(blis: Blis) -> None:
+    code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained")
+    assert code == 2
+    assert "tell the slowest link between them with --link-gbps" in err
+    code, _, err = blis(*LLAMA, "--tp", 16)
+    assert code == 0
+    assert "note: TP16 is more GPUs than the 8 H100 that a link joins" in err
+    code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained", "--link-gbps", 50)
+    assert code == 0
+    assert "a link joins" not in err
+
+
+def test_a_gpu_known_by_its_datasheet_alone_says_so(blis: Blis) -> None:
+    code, _, err = blis(*LLAMA, "--gpu", "mi300x", "--tp", 2, "--latency-model", "trained")
+    assert code == 0
+    assert "note: the MI300X is known by its datasheet alone" in err
