@@ -60,4 +60,6 @@ def _table(rows: Sequence[Row], columns: Mapping[str, str], more: Iterable[str])
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else str(value)

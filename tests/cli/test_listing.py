@@ -49,3 +49,13 @@ def test_another_format_is_refused(blis: Blis) -> None:
     code, _, err = blis("models", "--format", "tabel")
     assert code == 2
     assert "--format: unknown format (found 'tabel'); did you mean 'table'?" in err
+
+
+def test_engines_lists_what_every_preset_sets_and_where_that_is_from(blis: Blis) -> None:
+    rows = json.loads(blis("engines")[1])
+    assert {row["name"] for row in rows} == {"blis", "vllm", "vllm-0.10", "vllm-0.15"}
+    asynchronous = {
+        row["name"]: row["value"] for row in rows if row["setting"] == "scheduler.async_scheduling"
+    }
+    assert asynchronous == {"blis": False, "vllm": True, "vllm-0.10": False, "vllm-0.15": True}
+    assert all(row["source"] for row in rows)

@@ -18,7 +18,7 @@ def test_stdout_is_json_for_a_pipe_and_stderr_is_talk(blis: Blis, small: tuple[s
     summary = json.loads(out)
     assert summary["cluster"]["requests"]["completed"] == 12
     assert err.splitlines() == [summary["capacity"], summary["models"]]
-    assert err.startswith("KV capacity: 15,909 blocks of 16")
+    assert err.startswith("KV capacity: 15,721 blocks of 16")
     assert "roofline trained on kernels and steps" in summary["models"]
 
 
@@ -138,7 +138,7 @@ def test_a_horizon_without_a_number_of_requests_takes_all_that_arrive_before_it(
 
 def test_kv_blocks_can_be_given_and_the_first_line_says_so(blis: Blis, small: tuple[str, ...]) -> None:
     _, out, err = blis("run", *small, "--num-kv-blocks", "600")
-    assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,909: ")
+    assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,721: ")
     scheduler: Any = json.loads(out)["scheduler"]
     assert (scheduler["num_kv_blocks"], scheduler["max_model_len"]) == (600, 9600)
 

@@ -1,0 +1,40 @@
+"""`blis engines`: the engine presets that are bundled."""
+
+from __future__ import annotations
+
+from blis_py.cli.listing import GROUPS, show
+from blis_py.cli.options import Flags
+
+__all__ = ["GROUPS", "engines"]
+
+_COLUMNS = {
+    "name": "engine",
+    "setting": "setting",
+    "value": "value",
+    "small_gpu": "below 70 GiB, A100",
+    "source": "source",
+}
+
+
+def engines(flags: Flags) -> None:
+    """List the engine presets: what each sets, and where that is from."""
+    from blis_py.config.engine import load_engine, names
+    from blis_py.config.models import DEFAULT_ENGINE
+
+    rows = [
+        {
+            "name": name,
+            "title": engine.title,
+            "setting": key,
+            "value": value,
+            "small_gpu": engine.small_gpu.get(key),
+            "source": engine.sources[key],
+        }
+        for name in names()
+        for engine in [load_engine(name)]
+        for key, value in engine.settings.items()
+    ]
+    more = (
+        f"The default is {DEFAULT_ENGINE}. Flags and configuration override; any other engine: --engine FILE.",
+    )
+    show(flags, rows, _COLUMNS, more)
