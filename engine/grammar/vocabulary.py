@@ -57,7 +57,7 @@ def _with_word_starts(text: str) -> bytes:
 
 
 def _byte_level() -> dict[str, int]:
-    """The alphabet of byte-level BPE: printable bytes stand for themselves, others for what follows U+00FF."""
+    """The alphabet of byte-level BPE: printable bytes for themselves, others for what follows U+00FF."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
