@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from blis_py.errors import InputError
-from engine.grammar.json_schema import check_schema
+from engine.grammar.json_schema import enforceable
 from engine.grammar.params import StructuredOutputsParams
 from engine.grammar.regex import as_compiled
 from engine.grammar.state import Grammar
-from engine.grammar.vocabulary import SPECIAL, token_bytes
+from engine.grammar.vocabulary import SPECIAL, Words, followers, token_bytes
 from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 
@@ -50,7 +50,12 @@ class Grammars:
         matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=ends or None)
         words = -(-self._vocab_size // 32)
         grammar = Grammar(
-            matcher, ends=bool(ends), words=words, min_tokens=params.min_tokens, held_back=stop_ids
+            matcher,
+            ends=bool(ends),
+            words=words,
+            followers=self._followers,
+            min_tokens=params.min_tokens,
+            held_back=stop_ids,
         )
         first = torch.zeros((1, words), dtype=torch.int32)
         grammar.allowed(first, 0)
@@ -69,11 +74,10 @@ class Grammars:
             match asked.form:
                 case "json":
                     assert isinstance(asked.json, str)
-                    check_schema(asked.json)
                     spaces = not asked.disable_any_whitespace
                     separators = None if spaces else (",", ":")
                     return compiler.compile_json_schema(
-                        asked.json, any_whitespace=spaces, separators=separators
+                        enforceable(asked.json), any_whitespace=spaces, separators=separators
                     )
                 case "json_object":
                     return compiler.compile_grammar(_JSON_OBJECT)
@@ -101,6 +105,10 @@ class Grammars:
             if token < self._vocab_size:
                 found[token] = SPECIAL
         return found
+
+    @cached_property
+    def _followers(self) -> dict[int, Words]:
+        return followers(self._bytes)
 
     @cached_property
     def _compiler(self) -> Any:

@@ -1,7 +1,7 @@
 """Which JSON schemas can be kept to the letter.
 
 xgrammar overlooks some keywords, and some where others stand beside them. Its outputs would then match less
-than the schema says, so such schemas are refused.
+than the schema says, so such schemas are refused. What it would take wrongly is put in other words.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from blis_py.errors import InputError
+from engine.grammar.regex import as_compiled
 
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _OF_TYPE: dict[str, set[str]] = {
@@ -43,8 +44,9 @@ _FORMATS = {
 }
 
 
-def check_schema(text: str) -> None:
-    """
+def enforceable(text: str) -> str:
+    """The schema as the compiler is to be given it.
+
     Raises:
         InputError: the text is no JSON, or the schema says what cannot be enforced.
     """
@@ -53,9 +55,11 @@ def check_schema(text: str) -> None:
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error}", key="structured_outputs.json", value=text) from None
     _check(schema, "json")
+    return json.dumps(schema)
 
 
 def _check(schema: Any, path: str) -> None:
+    """Also puts it in the words that are understood."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -78,6 +82,8 @@ def _check_alone(schema: dict[str, Any], alone: str, path: str) -> None:
         for value in values:
             if not any(_is(value, name) for name in types):
                 raise _error(f"{path}.{alone}", f"has a value that is no {' or '.join(types)}", value)
+    if alone == "$ref" and not str(schema["$ref"]).startswith("#"):
+        raise _error(f"{path}.$ref", "leads out of the schema", schema["$ref"])
     if alone == "allOf" and len(schema["allOf"]) != 1:
         raise _error(f"{path}.allOf", "has several parts, which cannot be enforced together", None)
 
@@ -96,10 +102,25 @@ def _check_typed(schema: dict[str, Any], path: str) -> None:
     for name in schema.get("required", ()):
         if name not in schema.get("properties", {}):
             raise _error(f"{path}.required", "is not among the properties", name)
+    _reword(schema, path)
     if "minProperties" in schema and any(
         schema.get(key, False) is not False for key in ("additionalProperties", "patternProperties")
     ):
         raise _error(f"{path}.minProperties", "would count a name twice that is free to choose", None)
+
+
+def _reword(schema: dict[str, Any], path: str) -> None:
+    """Lengths as a pattern: by lengths alone, control characters would be allowed, which JSON does not."""
+    if "minLength" in schema or "maxLength" in schema:
+        least, most = schema.pop("minLength", 0), schema.pop("maxLength", "")
+        schema["pattern"] = f"^.{{{least},{most}}}$"
+    elif "pattern" in schema:
+        schema["pattern"] = as_compiled(schema["pattern"], f"structured_outputs.{path}.pattern")
+    if "patternProperties" in schema:
+        key = f"structured_outputs.{path}.patternProperties"
+        schema["patternProperties"] = {
+            as_compiled(name, key): inner for name, inner in schema["patternProperties"].items()
+        }
 
 
 def _only(schema: dict[str, Any], allowed: set[str], path: str, problem: str) -> None:

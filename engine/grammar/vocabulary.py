@@ -6,12 +6,21 @@ import json
 import re
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from blis_py.errors import InputError
 from engine.models.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer
 
 SPECIAL = b""
 """Of a token without text, such as an end of sequence: no grammar allows it within an output."""
 
+Words = NDArray[np.int32]
+"""A row of a bitmask."""
+
+_SECOND_BYTES = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
+"""First bytes of a character behind which not every byte that continues a character makes one."""
+_NO_CHARACTER = re.compile(rb"\xe0[\x80-\x9f]|\xed[\xa0-\xbf]|\xf0[\x80-\x8f]|\xf4[\x90-\xbf]")
 _WORD_START = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -36,7 +45,29 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
     for token, about in added.items():
         if token < vocab_size and not about["special"]:
             found[token] = about["content"].encode()
+    return [SPECIAL if _NO_CHARACTER.search(text) else text for text in found]
+
+
+def followers(bytes_of: list[bytes]) -> dict[int, Words]:
+    """By tokens that end behind the first byte of a character, the tokens by which it can become one.
+
+    The matcher would also go on to bytes that no text has (surrogates, overlong forms).
+    """
+    found: dict[int, Words] = {}
+    tables: dict[int, Words] = {}
+    for token, text in enumerate(bytes_of):
+        if text and text[-1] in _SECOND_BYTES:
+            first = text[-1]
+            if first not in tables:
+                tables[first] = _beginning_with(bytes_of, *_SECOND_BYTES[first])
+            found[token] = tables[first]
     return found
+
+
+def _beginning_with(bytes_of: list[bytes], least: int, most: int) -> Words:
+    allowed = np.zeros(-(-len(bytes_of) // 32) * 32, dtype=np.uint8)
+    allowed[[token for token, text in enumerate(bytes_of) if text and least <= text[0] <= most]] = 1
+    return np.packbits(allowed, bitorder="little").view(np.int32)
 
 
 def _decoder(described: dict[str, Any]) -> Any:
