@@ -54,7 +54,12 @@ def enforceable(text: str) -> str:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error}", key="structured_outputs.json", value=text) from None
-    _check(schema, "json")
+    try:
+        _check(schema, "json")
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"is not a JSON schema: {error}", key="structured_outputs.json", value=text
+        ) from None
     return json.dumps(schema)
 
 
