@@ -1,4 +1,4 @@
-"""Constrained decoding on the tiny model: outputs are of their grammar, whatever the engine does meanwhile."""
+"""Constrained decoding on the tiny model: outputs are of their grammar, whatever the engine does."""
 
 from __future__ import annotations
 
