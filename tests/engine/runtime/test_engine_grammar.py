@@ -292,9 +292,10 @@ def test_min_tokens_holds_back_the_end_that_the_grammar_permits(engine: LLMEngin
     ("form", "problem"),
     [
         ({"guided_regex": "a{4}", "min_tokens": 6}, "after 4: the output may end there, but min_tokens = 6"),
+        ({"guided_regex": "a{4}", "min_tokens": 6, "ignore_eos": True}, "after 4: the output may end there"),
         ({"guided_grammar": 'root ::= "aa" deeper\ndeeper ::= deeper "b"'}, "allows no token after 2"),
     ],
-    ids=["min_tokens", "dead end"],
+    ids=["min_tokens", "min_tokens without an end token", "dead end"],
 )
 def test_an_output_that_can_go_no_further_fails_alone(
     engine: LLMEngine, form: dict[str, Any], problem: str
@@ -379,6 +380,18 @@ def test_special_tokens_are_never_allowed_within_an_output(engine: LLMEngine) ->
     assert {token for token in allowed(grammar) if token >= 256} == {EOS}
 
 
+def test_an_end_of_sequence_that_looks_like_text_is_no_text() -> None:
+    """A checkpoint may end by a token that its tokenizer does not call special."""
+    from engine.grammar.compiler import Grammars
+    from engine.models.tokenizer import ByteTokenizer
+
+    grammar = Grammars(ByteTokenizer(264, [ord("!")]), 264).open(
+        SamplingParams(guided_regex="[^a]*"), frozenset()
+    )
+    assert {ord("!"), ord("a")} & allowed(grammar) == set()
+    assert ord("b") in allowed(grammar)
+
+
 def test_a_sequence_that_is_over_allows_everything_in_a_step_that_was_launched_before(
     engine: LLMEngine,
 ) -> None:
@@ -440,5 +453,8 @@ def test_what_runs_beside_the_forward_is_hidden(
     masks.fill()
     assert masks.times(forward_end_ns) == (1, 1000, exposed_ns)
     assert masks.times() is None, "told once"
+    masks.fill()
+    masks.launched(Emitters([], [], torch.zeros(0).numpy(), 0, frozenset(), False), CPU)
+    assert masks.times() is None, "of a step that broke nothing is told with the next"
     engine.abort_request(sequence.request.id)
     run_all(engine)
