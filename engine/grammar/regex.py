@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from blis_py.errors import InputError
 
 _NOT_A_NEWLINE = r"[^\n]"
@@ -10,10 +12,17 @@ _OPENINGS = {"[^]": r"[^\]", "[]": r"[\]", "[^": "[^", "[": "["}
 """Of a class of characters; a bracket that closes nothing belongs to it."""
 _ESCAPED = frozenset("dDwWsStnrfvxu0")
 """Letters and digits that mean something behind a backslash; others would stand for themselves."""
+_NO_ATOM = frozenset("()|^$*+?{}")
+_AT_LEAST = re.compile(r"\+|\{(\d+)(,?)\}")
+_MOST_COPIES = 64
 
 
 def as_compiled(regex: str, key: str = "structured_outputs.regex") -> str:
-    """The same for xgrammar: there a dot would also match a newline, and `\\s` more than ASCII.
+    """The same for xgrammar.
+
+    There a dot would also match a newline, and `\\s` more than ASCII. Repetitions of a class of characters
+    are spelled out, `a+` as `aa*`: masks for the short form take milliseconds with a large vocabulary, for
+    the long one microseconds.
 
     Args:
         key: what errors call it.
@@ -21,33 +30,60 @@ def as_compiled(regex: str, key: str = "structured_outputs.regex") -> str:
     Raises:
         InputError: an anchor inside or an unknown escape, which would be overlooked.
     """
-    parts, i, in_class = [], 0, False
+    parts: list[str] = []
+    i, is_atom = 0, False
+    """Whether the latest part is one character or a class of them."""
     while i < len(regex):
-        one = regex[i : i + 2] if regex[i] == "\\" else regex[i]
-        if one == "[" and not in_class:
-            one = next(opening for opening in _OPENINGS if regex.startswith(opening, i))
-            in_class = True
-            parts.append(_OPENINGS[one])
+        repeated = _AT_LEAST.match(regex, i) if is_atom else None
+        if repeated is not None:
+            parts[-1] = _spelled_out(parts[-1], repeated)
+            i, is_atom = repeated.end(), False
+            continue
+        if regex[i] == "[":
+            part, i = _class(regex, i, key)
         else:
-            if not in_class:
-                _check_anchor(one, i, regex, key)
-            if one[0] == "\\" and one[1:].isalnum() and one[1] not in _ESCAPED:
-                raise InputError(
-                    f"has {one}, which would be overlooked", key=key, value=regex, fix="spell it out"
-                )
-            parts.append(_meant(one, in_class))
-            in_class = in_class and one != "]"
-        i += len(one)
+            part, i = _single(regex, i, key)
+        is_atom = part not in _NO_ATOM
+        parts.append(part)
     return "".join(parts)
 
 
-def _check_anchor(one: str, place: int, regex: str, key: str) -> None:
-    if (one == "^" and place > 0) or (one == "$" and place < len(regex) - 1):
+def _spelled_out(atom: str, repeated: re.Match[str]) -> str:
+    least, open_ended = (1, True) if repeated[0] == "+" else (int(repeated[1]), bool(repeated[2]))
+    if not 0 < least <= _MOST_COPIES:
+        return atom + repeated[0]
+    return atom * least + f"{atom}*" * open_ended
+
+
+def _class(regex: str, start: int, key: str) -> tuple[str, int]:
+    """The class of characters that begins at `start`, and where it ends."""
+    opening = next(text for text in _OPENINGS if regex.startswith(text, start))
+    parts, i = [_OPENINGS[opening]], start + len(opening)
+    while i < len(regex):
+        one = _escape(regex, i, key) or regex[i]
+        parts.append(_SPACES if one == r"\s" else one)
+        i += len(one)
+        if one == "]":
+            break
+    return "".join(parts), i
+
+
+def _single(regex: str, i: int, key: str) -> tuple[str, int]:
+    """What stands at `i` outside of a class, and where that ends."""
+    one = _escape(regex, i, key) or regex[i]
+    end = i + len(one)
+    if (one == "^" and i > 0) or (one == "$" and end < len(regex)):
         fix = "write it only at the very beginning (^) or end ($); a whole output has to match anyway"
         raise InputError(f"has {one} in the middle", key=key, value=regex, fix=fix)
+    return {r"\s": f"[{_SPACES}]", ".": _NOT_A_NEWLINE}.get(one, one), end
 
 
-def _meant(one: str, in_class: bool) -> str:
-    if one == r"\s":
-        return _SPACES if in_class else f"[{_SPACES}]"
-    return _NOT_A_NEWLINE if one == "." and not in_class else one
+def _escape(regex: str, i: int, key: str) -> str:
+    r"""The escape that begins at `i`, such as `\d` or `\x41`; empty if none does."""
+    if regex[i] != "\\":
+        return ""
+    letter = regex[i + 1 : i + 2]
+    if letter.isalnum() and letter not in _ESCAPED:
+        problem = f"has \\{letter}, which would be overlooked"
+        raise InputError(problem, key=key, value=regex, fix="spell it out")
+    return regex[i : i + 2 + {"x": 2, "u": 4}.get(letter, 0)]

@@ -97,7 +97,7 @@ def test_a_schema_as_pydantic_writes_it_is_taken() -> None:
         kind: str | None = None
 
     class Outer(BaseModel):
-        name: str = Field(pattern="^[a-z]+$", description="lower case")
+        name: str = Field(pattern="^[a-z]*$", description="lower case")
         age: int = Field(ge=0, lt=150)
         inner: Inner
 
@@ -121,6 +121,11 @@ def test_lengths_become_a_pattern_that_keeps_control_characters_out() -> None:
         ("[^]]", r"[^\]]"),
         ("^[$^]a$", "^[$^]a$"),
         (r"\$\^", r"\$\^"),
+        (r"[a-z]+\d+x+", r"[a-z][a-z]*\d\d*xx*"),
+        (r"\x41{3}[^.]{2,}?b{2,3}", r"\x41\x41\x41[^.][^.][^.]*?b{2,3}"),
+        ("(ab)+(c|d+){2}", "(ab)+(c|dd*){2}"),
+        ("a{0}b{0,}c{70}", "a{0}b{0,}c{70}"),
+        ("a++", "aa*+"),
     ],
 )
 def test_a_regex_means_what_it_means_in_python(regex: str, compiled: str) -> None:
