@@ -11,6 +11,7 @@ import pytest
 import torch
 from stub_engine import StepClock, assert_no_leak, run_all
 
+from blis_py.calibrate.parity import replay_steps
 from blis_py.errors import InputError
 from blis_py.traces.steplog import MASK_KINDS, read_step_log
 from engine.build import build_engine
@@ -183,6 +184,7 @@ def test_outputs_are_of_their_grammar_across_chunks_preemption_and_prefix_hits(p
     assert {s.error for s in sequences} == {None}
     for sequence in sequences:
         assert sequence.params.logprobs is None or len(sequence.logprobs) == len(sequence.output_ids)
+    assert replay_steps(engine.recorder.log()).share == 1, "the simulator forms other batches"
     free_texts = {s.text() for s in sequences if not s.params.structured_outputs}
     assert free_texts == {served(engine, free, prompt=PROMPT * 2)[0].text()}, "rows without grammar changed"
 
