@@ -12,7 +12,7 @@ from blis_py.errors import InputError
 from engine.grammar.json_schema import enforceable
 from engine.grammar.params import StructuredOutputsParams
 from engine.grammar.regex import as_compiled
-from engine.grammar.state import Grammar
+from engine.grammar.state import Grammar, allowed
 from engine.grammar.vocabulary import SPECIAL, Words, followers, token_bytes
 from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
@@ -58,7 +58,7 @@ class Grammars:
             held_back=stop_ids,
         )
         first = torch.zeros((1, words), dtype=torch.int32)
-        grammar.allowed(first, 0)
+        allowed([grammar], first, [0], batch_matcher(1))
         if not first.any():
             raise InputError(grammar.stuck(), key=f"structured_outputs.{asked.form}", value=_given(asked))
         return grammar
@@ -142,6 +142,15 @@ def _xgrammar() -> Any:
             fix="pip install '.[engine]', or only pip install --no-deps xgrammar apache-tvm-ffi",
         ) from None
     return xgrammar
+
+
+def batch_matcher(threads: int | str) -> Any:
+    """xgrammar's for masks of many outputs at a time.
+
+    Args:
+        threads: that it uses; `auto` = half of those that the machine has.
+    """
+    return _xgrammar().BatchGrammarMatcher(max_threads=threads)
 
 
 def _reason(error: Exception) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from engine.clock import Clock
 from engine.executor import Emitters
-from engine.grammar.state import Grammar
+from engine.grammar.compiler import batch_matcher
+from engine.grammar.state import Grammar, allowed
 from engine.sequence import Sequence
 
 _BUFFERS = 2
 """In rotation: while one is being copied to the device, the next is filled."""
+_WORTH_THREADS_NS = 1_000_000
 _EVERYTHING = -1
 """All 32 bits of a word."""
 
@@ -51,6 +53,11 @@ class Masks:
         self._rows = torch.zeros(0, dtype=torch.int64)
         self._buffers: list[_Buffer] = []
         self._latest = 0
+        self._matchers: dict[int | str, Any] = {}
+        """By the number of threads."""
+        self._slow = False
+        """Whether the masks before took so long that several threads are worth their beginning. Beside a GPU
+        only: on the CPU others need the cores, and clocks of one thread do not see them."""
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self._span_ns: tuple[int, int] | None = None
 
@@ -74,12 +81,9 @@ class Masks:
             return None
         begin_ns = self._clock.now_ns()
         buffer = self._next_buffer(count)
-        for i, (_, sequence, grammar) in enumerate(self._constrained):
-            if sequence.finish_reason is None:
-                grammar.allowed(buffer.words, i)
-            else:
-                buffer.words[i] = _EVERYTHING
+        self._fill(buffer.words)
         self._span_ns = (begin_ns, self._clock.now_ns())
+        self._slow = self._events is not None and self._span_ns[1] - begin_ns > _WORTH_THREADS_NS
         if self._events is not None:
             self._events[1].record()
         return self._spread(buffer.send(count, self._rows.device))
@@ -109,6 +113,18 @@ class Masks:
         if self._constrained:
             rows = [row for row, _, _ in self._constrained]
             self._rows = torch.tensor(rows, dtype=torch.int64).to(device)
+
+    def _fill(self, words: torch.Tensor) -> None:
+        threads: int | str = "auto" if self._slow else 1
+        if threads not in self._matchers:
+            self._matchers[threads] = batch_matcher(threads)
+        going_on = []
+        for i, (_, sequence, _) in enumerate(self._constrained):
+            if sequence.finish_reason is None:
+                going_on.append(i)
+            else:
+                words[i] = _EVERYTHING
+        allowed([self._constrained[i][2] for i in going_on], words, going_on, self._matchers[threads])
 
     def _next_buffer(self, rows: int) -> _Buffer:
         if not self._buffers or len(self._buffers[0].words) < rows:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.grammar.vocabulary import Words
 
@@ -71,16 +73,13 @@ class Grammar:
         """Whether it is too early for the tokens that end an output."""
         return len(self.tokens) < self._min_tokens
 
-    def allowed(self, bitmask: torch.Tensor, row: int) -> None:
-        """The tokens that may come next, as a row of an int32 bitmask on the host."""
-        self._matcher.fill_next_token_bitmask(bitmask, row)
+    def _restrict(self, words: Words) -> None:
+        """Takes from a row of a bitmask what the matcher allows and the output may not have."""
         follow = self._followers.get(self.tokens[-1]) if self.tokens else None
-        if follow is not None or self.holding_back:
-            words: Words = bitmask[row].numpy()
-            if follow is not None:
-                words &= follow
-            for token in self._held_back if self.holding_back else ():
-                words[token >> 5] &= ~(1 << (token & 31)) if token & 31 != 31 else 0x7FFFFFFF
+        if follow is not None:
+            words &= follow
+        for token in self._held_back if self.holding_back else ():
+            words[token >> 5] &= ~(1 << (token & 31)) if token & 31 != 31 else 0x7FFFFFFF
 
     def stuck(self) -> str:
         """Why it goes no further, for whoever sent the request."""
@@ -88,3 +87,17 @@ class Grammar:
         if self.holding_back and self._matcher.is_completed():
             return f"{where}: the output may end there, but min_tokens = {self._min_tokens}"
         return f"{where}: the model has no token that would go on as the grammar demands"
+
+
+def allowed(grammars: list[Grammar], bitmask: torch.Tensor, rows: list[int], batch: Any) -> None:
+    """Fills rows of an int32 bitmask on the host with the tokens that may come next, one row a grammar.
+
+    Args:
+        batch: xgrammar's matcher of batches.
+    """
+    if not grammars:
+        return
+    batch.batch_fill_next_token_bitmask([grammar._matcher for grammar in grammars], bitmask, rows)
+    words: NDArray[np.int32] = bitmask.numpy()
+    for grammar, row in zip(grammars, rows, strict=True):
+        grammar._restrict(words[row])

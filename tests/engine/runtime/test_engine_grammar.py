@@ -344,8 +344,10 @@ def test_a_grammar_that_does_not_compile_or_allows_nothing_is_refused_alone(
 
 
 def allowed(grammar: Any) -> set[int]:
+    from engine.grammar import compiler, state
+
     bitmask = torch.zeros((1, 9), dtype=torch.int32)
-    grammar.allowed(bitmask, 0)
+    state.allowed([grammar], bitmask, [0], compiler.batch_matcher(1))
     return {token for token in range(264) if bitmask[0, token >> 5] >> (token & 31) & 1}
 
 
