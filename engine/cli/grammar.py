@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.options import Flag, Flags
 from blis_py.errors import InputError
@@ -51,7 +51,8 @@ def structured_outputs(flags: Flags) -> StructuredOutputsParams | None:
     text: str = flags[name]
     if text.startswith("@"):
         text = read_text(Path(text[1:])).rstrip("\n")
-    return StructuredOutputsParams(**{flag.key: text})
+    form: dict[str, Any] = {flag.key: text}
+    return StructuredOutputsParams(**form)
 
 
 def constrained_share(flags: Flags) -> float:

@@ -14,17 +14,8 @@ from blis_py.traces.steplog import read_step_log
 from engine.tiny import checkpoint
 
 TINY = ["--model", str(checkpoint("ar")), "--device", "cpu", "--num-kv-blocks", "64"]
-LOAD = [
-    "--rate",
-    "200",
-    "--num-requests",
-    "12",
-    "--prompt-tokens",
-    "12",
-    "--output-tokens",
-    "8",
-    "--no-warm-up",
-]
+LENGTHS = ["--prompt-tokens", "12", "--output-tokens", "8", "--output-tokens-stdev", "0"]
+LOAD = ["--rate", "200", "--num-requests", "12", *LENGTHS, "--no-warm-up"]
 
 
 def generated(capsys: pytest.CaptureFixture[str], *flags: str) -> list[dict[str, Any]]:
