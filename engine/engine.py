@@ -24,7 +24,7 @@ from engine.batch import Ints
 from engine.clock import Clock
 from engine.executor import Batch, Executor, end_of
 from engine.grammar.compiler import Grammars
-from engine.grammar.masks import Masks, emitted
+from engine.grammar.masks import BatchMask, Masks, emitted
 from engine.kernels.compilations import Watch
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
@@ -88,6 +88,8 @@ class LLMEngine:
         self.vocab_size = vocab_size
         self.grammars = Grammars(tokenizer, vocab_size)
         self._masks = Masks(vocab_size, clock)
+        self._mask: BatchMask | None = None
+        """Of the step under way, if any of its rows is constrained."""
         self._seed = seed
         self._added = 0
         self._sequences: dict[Request, Sequence] = {}
@@ -266,6 +268,7 @@ class LLMEngine:
     def schedule(self, now_ns: int) -> Step | None:
         """What to compute next, or None."""
         self.timer.start(now_ns)
+        self._mask = None
         self.recorder.boundary(now_ns)
         step = self.scheduler.schedule(now_ns)
         if step is not None:
@@ -311,8 +314,8 @@ class LLMEngine:
             self.timer.gpu_end()
             tokens = NOTHING
         else:
-            self._masks.launched(batch.emitters, logits.device)
-            bitmask = self._masks.fill()
+            mask = self._mask = self._masks.launched(batch.emitters, logits.device)
+            bitmask = mask.fill() if mask is not None else None
             sampled = self.sampler.launch(logits, positions, batch.emitters, bitmask)
             self.executor.keep_tokens(batch, sampled if bitmask is None else sampled.clamp_min(0))
             self.timer.gpu_end()
@@ -340,7 +343,8 @@ class LLMEngine:
         finished = [self._remove(request, end_ns) for request in ended]
         experts = self.executor.active_experts()
         times, waited = self.timer.times(end_ns), self.timer.launch_bound
-        self.recorder.masked(self._masks.times())
+        if self._mask is not None:
+            self.recorder.masked(self._mask.times())
         self.recorder.done(
             step, times, ended, bucket=batch.bucket, active_experts=experts, launch_bound=waited
         )

@@ -105,10 +105,9 @@ class StepRecorder:
             lists["preempted_ids"][index] = _rows(step.preempted)
         self._state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use())
 
-    def masked(self, times: MaskTimes | None) -> None:
-        """Notes the masks of the step that is about to be done."""
-        if times is not None:
-            self._masks[self.steps] = times
+    def masked(self, times: MaskTimes) -> None:
+        """Notes the mask of the step that is about to be done."""
+        self._masks[self.steps] = times
 
     def done(
         self,

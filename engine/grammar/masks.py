@@ -34,113 +34,118 @@ NO_MASKS = MaskTimes(0, 0, 0)
 
 
 class Masks:
-    """Fills the masks of a batch's constrained rows.
+    """The masks of an engine's batches.
 
-        masks.launched(emitters, device)   the forward of the batch is on its way
-        bitmask = masks.fill()             all tokens before those of this batch have been accepted
-        ...                                sampling, and waiting for its tokens
-        times = masks.times()
+        mask = masks.launched(emitters, device)   the forward of the batch is on its way
+        bitmask = mask.fill()                     all tokens before those of this batch have been accepted
+        ...                                       sampling, and waiting for its tokens
+        times = mask.times()
 
     Args:
         clock: the engine's.
     """
 
     def __init__(self, vocab_size: int, clock: Clock) -> None:
-        self._words = -(-vocab_size // 32)
-        self._clock = clock
+        self.words = -(-vocab_size // 32)
+        self.clock = clock
         self._emitters: Emitters | None = None
-        self._constrained: list[tuple[int, Sequence, Grammar]] = []
+        self._constrained: list[tuple[Sequence, Grammar]] = []
         self._rows = torch.zeros(0, dtype=torch.int64)
         self._buffers: list[_Buffer] = []
         self._latest = 0
         self._matchers: dict[int | str, Any] = {}
         """By the number of threads."""
-        self._slow = False
+        self.slow = False
         """Whether the masks before took so long that several threads are worth their beginning. Beside a GPU
         only: on the CPU others need the cores, and clocks of one thread do not see them."""
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-        self._span_ns: tuple[int, int] | None = None
 
-    def launched(self, emitters: Emitters, device: torch.device) -> None:
-        """The forward of a batch has been launched; what the device waits from its end on is exposed."""
-        self._span_ns = None
+    def launched(self, emitters: Emitters, device: torch.device) -> BatchMask | None:
+        """The forward of a batch has been launched; None where no row of it is constrained."""
         if emitters is not self._emitters:
             self._look_at(emitters, device)
-        if device.type == "cuda" and self._constrained:
-            if self._events is None:
-                self._events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            self._events[0].record()
-
-    def fill(self) -> torch.Tensor | None:
-        """The bitmask `[R, words]` int32 of that batch, on its device; None where no row is constrained.
-
-        Rows of sequences that are over, or never were constrained, allow everything.
-        """
-        count = len(self._constrained)
-        if not count:
+        if not self._constrained:
             return None
-        begin_ns = self._clock.now_ns()
-        buffer = self._next_buffer(count)
-        self._fill(buffer.words)
-        self._span_ns = (begin_ns, self._clock.now_ns())
-        self._slow = self._events is not None and self._span_ns[1] - begin_ns > _WORTH_THREADS_NS
-        if self._events is not None:
-            self._events[1].record()
-        return self._spread(buffer.send(count, self._rows.device))
-
-    def times(self, forward_end_ns: int | None = None) -> MaskTimes | None:
-        """Of the latest batch, once its tokens have arrived; None where it had no constrained row.
-
-        Args:
-            forward_end_ns: when a forward on the CPU was over; None = before the masks were begun.
-        """
-        if self._span_ns is None:
-            return None
-        (begin_ns, end_ns), self._span_ns = self._span_ns, None
-        mask_ns = end_ns - begin_ns
-        idle_ns = end_ns - max(begin_ns, forward_end_ns or begin_ns)
-        if self._events is not None:
-            idle_ns = int(self._events[0].elapsed_time(self._events[1]) * 1e6)
-        return MaskTimes(len(self._constrained), mask_ns, min(max(idle_ns, 0), mask_ns))
+        return BatchMask(self, self._constrained, self._rows, len(emitters.sequences))
 
     def _look_at(self, emitters: Emitters, device: torch.device) -> None:
         self._emitters = emitters
-        self._constrained = [
-            (row, sequence, sequence.grammar)
-            for row, sequence in enumerate(emitters.sequences)
-            if sequence.grammar is not None
-        ]
-        if self._constrained:
-            rows = [row for row, _, _ in self._constrained]
-            self._rows = torch.tensor(rows, dtype=torch.int64).to(device)
+        found = [(row, s, s.grammar) for row, s in enumerate(emitters.sequences) if s.grammar is not None]
+        self._constrained = [(sequence, grammar) for _, sequence, grammar in found]
+        if found:
+            self._rows = torch.tensor([row for row, _, _ in found], dtype=torch.int64).to(device)
 
-    def _fill(self, words: torch.Tensor) -> None:
-        threads: int | str = "auto" if self._slow else 1
-        if threads not in self._matchers:
-            self._matchers[threads] = batch_matcher(threads)
-        going_on = []
-        for i, (_, sequence, _) in enumerate(self._constrained):
-            if sequence.finish_reason is None:
-                going_on.append(i)
-            else:
-                words[i] = _EVERYTHING
-        allowed([self._constrained[i][2] for i in going_on], words, going_on, self._matchers[threads])
-
-    def _next_buffer(self, rows: int) -> _Buffer:
+    def buffer(self, rows: int, device: torch.device) -> _Buffer:
+        """For the rows of the next mask; waits until what it held has been copied."""
         if not self._buffers or len(self._buffers[0].words) < rows:
-            self._buffers = [_Buffer(rows, self._words, self._rows.device) for _ in range(_BUFFERS)]
+            self._buffers = [_Buffer(rows, self.words, device) for _ in range(_BUFFERS)]
         self._latest = (self._latest + 1) % _BUFFERS
         buffer = self._buffers[self._latest]
         buffer.wait()
         return buffer
 
+    def matcher(self) -> Any:
+        """xgrammar's, for many outputs at a time."""
+        threads: int | str = "auto" if self.slow else 1
+        if threads not in self._matchers:
+            self._matchers[threads] = batch_matcher(threads)
+        return self._matchers[threads]
+
+
+class BatchMask:
+    """The mask of one batch, to be filled once."""
+
+    def __init__(
+        self, masks: Masks, constrained: list[tuple[Sequence, Grammar]], rows: torch.Tensor, batch_rows: int
+    ) -> None:
+        self._masks, self._constrained, self._rows, self._batch_rows = masks, constrained, rows, batch_rows
+        self._on_cuda = rows.device.type == "cuda"
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self._on_cuda else []
+        """The end of the forward, and of the masks or, if that is later, of the forward again."""
+        self._span_ns = (0, 0)
+        if self._on_cuda:
+            self._events[0].record()
+
+    def fill(self) -> torch.Tensor:
+        """The bitmask `[R, words]` int32, on the device.
+
+        Rows of sequences that are over, or never were constrained, allow everything.
+        """
+        masks, count = self._masks, len(self._constrained)
+        begin_ns = masks.clock.now_ns()
+        buffer = masks.buffer(count, self._rows.device)
+        going_on = []
+        for i, (sequence, _) in enumerate(self._constrained):
+            if sequence.finish_reason is None:
+                going_on.append(i)
+            else:
+                buffer.words[i] = _EVERYTHING
+        allowed([self._constrained[i][1] for i in going_on], buffer.words, going_on, masks.matcher())
+        self._span_ns = (begin_ns, masks.clock.now_ns())
+        masks.slow = self._on_cuda and self._span_ns[1] - begin_ns > _WORTH_THREADS_NS
+        if self._on_cuda:
+            self._events[1].record()
+        return self._spread(buffer.send(count, self._rows.device))
+
+    def times(self, forward_end_ns: int | None = None) -> MaskTimes:
+        """To be asked when the tokens have arrived.
+
+        Args:
+            forward_end_ns: when a forward on the CPU was over; None = before the mask was begun.
+        """
+        begin_ns, end_ns = self._span_ns
+        mask_ns = end_ns - begin_ns
+        if self._on_cuda:
+            idle_ns = int(self._events[0].elapsed_time(self._events[1]) * 1e6)
+        else:
+            idle_ns = end_ns - max(begin_ns, forward_end_ns or begin_ns)
+        return MaskTimes(len(self._constrained), mask_ns, min(max(idle_ns, 0), mask_ns))
+
     def _spread(self, compact: torch.Tensor) -> torch.Tensor:
         """Rows of the constrained at their places in the batch."""
-        assert self._emitters is not None
-        rows = len(self._emitters.sequences)
-        if len(compact) == rows:
+        if len(compact) == self._batch_rows:
             return compact
-        return compact.new_full((rows, self._words), _EVERYTHING).index_copy_(0, self._rows, compact)
+        whole = compact.new_full((self._batch_rows, self._masks.words), _EVERYTHING)
+        return whole.index_copy_(0, self._rows, compact)
 
 
 class _Buffer:

@@ -406,10 +406,10 @@ def test_a_sequence_that_is_over_allows_everything_in_a_step_that_was_launched_b
     over, goes_on = (engine.add_request(PROMPT, constrained(guided_regex="a+")) for _ in range(2))
     free = engine.add_request(PROMPT, SamplingParams())
     over.finish_reason = "stop"
-    masks = Masks(264, StepClock())
-    masks.launched(Emitters([over, free, goes_on], [], torch.zeros(3).numpy(), 0, frozenset(), True), CPU)
-    bitmask = masks.fill()
-    assert bitmask is not None
+    emitters = Emitters([over, free, goes_on], [], torch.zeros(3).numpy(), 0, frozenset(), True)
+    mask = Masks(264, StepClock()).launched(emitters, CPU)
+    assert mask is not None
+    bitmask = mask.fill()
     assert (bitmask[:2] == -1).all()
     assert [token for token in range(264) if bitmask[2, token >> 5] >> (token & 31) & 1] == [ord("a")]
     over.finish_reason = None
@@ -437,6 +437,13 @@ def test_mask_time_is_told_of_each_step_and_is_a_part_of_sampling(engine: LLMEng
     assert exposed_ns == mask_ns, "the forward is over before the masks are begun"
 
 
+def test_a_step_in_which_nobody_emits_has_no_masks() -> None:
+    engine = tiny_engine(max_num_batched_tokens=16)
+    served(engine, constrained(guided_regex="a"), prompt="1")
+    served(engine, constrained(guided_regex="b", max_tokens=1), prompt="x" * 40)
+    assert engine.recorder.log().steps["constrained_rows"] == [1, 1, 0, 0, 1]
+
+
 def test_without_grammars_nothing_is_told_of_masks(engine: LLMEngine) -> None:
     served(engine, SamplingParams(max_tokens=4))
     assert not MASK_KINDS.keys() & engine.recorder.log().steps.keys()
@@ -453,12 +460,18 @@ def test_what_runs_beside_the_forward_is_hidden(
 
     sequence = engine.add_request(PROMPT, constrained(guided_regex="a+"))
     masks = Masks(264, StepClock(tick_ns=1000))
-    masks.launched(Emitters([sequence], [], torch.zeros(1).numpy(), 0, frozenset(), True), CPU)
-    masks.fill()
-    assert masks.times(forward_end_ns) == (1, 1000, exposed_ns)
-    assert masks.times() is None, "told once"
-    masks.fill()
-    masks.launched(Emitters([], [], torch.zeros(0).numpy(), 0, frozenset(), False), CPU)
-    assert masks.times() is None, "of a step that broke nothing is told with the next"
+    first, second = (
+        masks.launched(Emitters([sequence], [], torch.zeros(1).numpy(), 0, frozenset(), True), CPU)
+        for _ in range(2)
+    )
+    assert first is not None
+    assert second is not None
+    bitmask = first.fill()
+    assert first.times(forward_end_ns) == (1, 1000, exposed_ns)
+    before = bitmask.clone()
+    second.fill()
+    assert torch.equal(bitmask, before), "still in use while the next batch's is filled"
+    assert first.times(forward_end_ns) == (1, 1000, exposed_ns), "told of a batch, whatever came after it"
+    assert masks.launched(Emitters([], [], torch.zeros(0).numpy(), 0, frozenset(), False), CPU) is None
     engine.abort_request(sequence.request.id)
     run_all(engine)
