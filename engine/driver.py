@@ -13,6 +13,7 @@ from blis_py.traces.observed import Observer
 from blis_py.traces.tracev2_write import End
 from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
 from engine.engine import LLMEngine, StepOutput
+from engine.grammar.params import StructuredOutputsParams
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
 
@@ -26,6 +27,7 @@ def serve(
     prompts: Sequence[list[int]],
     *,
     temperature: float = 0.0,
+    structured: Sequence[StructuredOutputsParams | None] | None = None,
     at_once: bool = False,
     concurrency: int | None = None,
     observer: Observer | None = None,
@@ -40,6 +42,8 @@ def serve(
 
     Args:
         prompts: token ids, one list per request.
+        structured: the form of each request's output; None = of none. An output ends early where its grammar
+            does.
         at_once: all requests are there from the beginning.
         concurrency: so many requests are under way, and the next is sent when one of them ends (a closed
             loop), whatever the times of the table.
@@ -49,7 +53,7 @@ def serve(
         What became of each request; the refusal where it could never be served.
     """
     clock = engine.clock
-    client = _Client(engine, table, prompts, temperature, observer or Observer(table))
+    client = _Client(engine, table, prompts, temperature, structured, observer or Observer(table))
     if at_once:
         client.send_at([0] * len(table))
     elif concurrency is not None:
@@ -83,12 +87,13 @@ class _Client:
         table: RequestTable,
         prompts: Sequence[list[int]],
         temperature: float,
+        structured: Sequence[StructuredOutputsParams | None] | None,
         observer: Observer,
     ) -> None:
         self.outcomes: list[Running | InputError] = []
         self.ended = 0
         self._engine, self._table, self._prompts, self._observer = engine, table, prompts, observer
-        self._temperature = temperature
+        self._temperature, self._structured = temperature, structured
         self._priorities = instance_priorities()
         self._times: deque[int] = deque(table.arrival_ns.tolist())
         self._replaces = False
@@ -123,7 +128,10 @@ class _Client:
             outcome: Running | InputError = self._engine.add_request(
                 self._prompts[row],
                 SamplingParams(
-                    temperature=self._temperature, max_tokens=int(table.output_tokens[row]), ignore_eos=True
+                    temperature=self._temperature,
+                    max_tokens=int(table.output_tokens[row]),
+                    ignore_eos=True,
+                    structured_outputs=self._structured[row] if self._structured is not None else None,
                 ),
                 request_id=table.id_of(row),
                 arrival_ns=time_ns,

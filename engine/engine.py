@@ -23,6 +23,8 @@ from blis_py.errors import InputError
 from engine.batch import Ints
 from engine.clock import Clock
 from engine.executor import Batch, Executor, end_of
+from engine.grammar.compiler import Grammars
+from engine.grammar.masks import BatchMask, Masks, emitted
 from engine.kernels.compilations import Watch
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
@@ -84,6 +86,10 @@ class LLMEngine:
         self.tokenizer = tokenizer
         self.timer = timer
         self.vocab_size = vocab_size
+        self.grammars = Grammars(tokenizer, vocab_size)
+        self._masks = Masks(vocab_size, clock)
+        self._mask: BatchMask | None = None
+        """Of the step under way, if any of its rows is constrained."""
         self._seed = seed
         self._added = 0
         self._sequences: dict[Request, Sequence] = {}
@@ -126,6 +132,8 @@ class LLMEngine:
             raise InputError("there is a request of this name", key="request_id", value=request_id)
         prompt_ids = self._tokenize(prompt)
         self._check(prompt_ids, params)
+        stop_ids = self._stop_ids(params)
+        grammar = self.grammars.open(params, stop_ids)
         scheduler = self.scheduler
         caching = scheduler.kv.prefix_caching
         request = Request(
@@ -149,9 +157,10 @@ class LLMEngine:
             prompt_ids,
             params,
             seed=_mix(self._seed, number) if params.seed is None else params.seed,
-            stop_ids=self._stop_ids(params),
+            stop_ids=stop_ids,
             tokenizer=self.tokenizer,
             prompt=text,
+            grammar=grammar,
         )
         return self._enter(sequence)
 
@@ -254,11 +263,12 @@ class LLMEngine:
         listed: list[int] = tokens.tolist()
         finished = self.finish(step, batch, listed)
         self.clock.between_steps()
-        return StepOutput(batch.emitters.sequences, listed, gone + finished)
+        return StepOutput(*emitted(batch.emitters.sequences, listed), gone + finished)
 
     def schedule(self, now_ns: int) -> Step | None:
         """What to compute next, or None."""
         self.timer.start(now_ns)
+        self._mask = None
         self.recorder.boundary(now_ns)
         step = self.scheduler.schedule(now_ns)
         if step is not None:
@@ -304,8 +314,10 @@ class LLMEngine:
             self.timer.gpu_end()
             tokens = NOTHING
         else:
-            sampled = self.sampler.launch(logits, positions, batch.emitters)
-            self.executor.keep_tokens(batch, sampled)
+            mask = self._mask = self._masks.launched(batch.emitters, logits.device)
+            bitmask = mask.fill() if mask is not None else None
+            sampled = self.sampler.launch(logits, positions, batch.emitters, bitmask)
+            self.executor.keep_tokens(batch, sampled if bitmask is None else sampled.clamp_min(0))
             self.timer.gpu_end()
             tokens = sampled.cpu().numpy()
             self.executor.note_tokens(batch.emitters, tokens)
@@ -331,6 +343,8 @@ class LLMEngine:
         finished = [self._remove(request, end_ns) for request in ended]
         experts = self.executor.active_experts()
         times, waited = self.timer.times(end_ns), self.timer.launch_bound
+        if self._mask is not None:
+            self.recorder.masked(self._mask.times())
         self.recorder.done(
             step, times, ended, bucket=batch.bucket, active_experts=experts, launch_bound=waited
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -57,13 +57,20 @@ class Sampler:
         self._emitters: Emitters | None = None
         self._parameters: _Parameters | None = None
 
-    def launch(self, logits: torch.Tensor, positions: torch.Tensor, emitters: Emitters) -> torch.Tensor:
-        """Token ids `[R]` int64, on the device.
+    def launch(
+        self,
+        logits: torch.Tensor,
+        positions: torch.Tensor,
+        emitters: Emitters,
+        bitmask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Token ids `[R]` int64, on the device; -1 where the bitmask allows nothing.
 
         Args:
             logits: `[R, vocab]` float32.
             positions: int64, of the token each row was computed from; more than `[R]` may be given.
             emitters: the sequences of the rows.
+            bitmask: `[R, ceil(vocab / 32)]` int32, tokens allowed; None = all.
         """
         sequences = emitters.sequences
         if self._parameters is None or emitters is not self._emitters:
@@ -74,7 +81,10 @@ class Sampler:
             logits = self._hold_back(logits, own.held_back, sequences)
         if own.penalised:
             logits = self._penalise(logits, own.penalised, sequences)
-        tokens = sample(logits, own.greedy or own.at(positions[: len(logits)] + 1))
+        tensors = own.greedy or own.at(positions[: len(logits)] + 1)
+        if bitmask is not None:
+            tensors = replace(tensors, bitmask=bitmask)
+        tokens = sample(logits, tensors)
         if own.with_logprobs:
             _note_logprobs(raw, tokens, own.with_logprobs, sequences)
         return tokens
@@ -146,7 +156,7 @@ def _note_logprobs(
     index = torch.tensor(rows, dtype=torch.int64).to(logits.device)
     logits = logits.index_select(0, index)
     wanted = [sequences[row].params.logprobs or 0 for row in rows]
-    chosen = tokens.index_select(0, index).unsqueeze(1)
+    chosen = tokens.index_select(0, index).clamp_min(0).unsqueeze(1)  # -1 where nothing was allowed
     own = torch.log_softmax(logits, dim=-1).gather(1, chosen).squeeze(1).tolist()
     values, ids = logprobs(logits, min(max(wanted), logits.shape[1]))
     for i, row in enumerate(rows):

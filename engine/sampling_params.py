@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from typing import Any
 
 from blis_py.errors import InputError
+from engine.grammar.params import StructuredOutputsParams, form_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,28 @@ class SamplingParams:
     """Log-probabilities of so many most likely tokens beside the chosen one; `None` = of none at all."""
     detokenize: bool = True
     """Whether outputs carry text."""
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
+    """The form of the output; always a `StructuredOutputsParams` once it has been given."""
+    guided_json: InitVar[str | Mapping[str, Any] | None] = None
+    """Former names of the same."""
+    guided_regex: InitVar[str | None] = None
+    guided_choice: InitVar[Sequence[str] | None] = None
+    guided_grammar: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(
+        self,
+        guided_json: str | Mapping[str, Any] | None,
+        guided_regex: str | None,
+        guided_choice: Sequence[str] | None,
+        guided_grammar: str | None,
+    ) -> None:
+        guided = {
+            "guided_json": guided_json,
+            "guided_regex": guided_regex,
+            "guided_choice": guided_choice,
+            "guided_grammar": guided_grammar,
+        }
+        object.__setattr__(self, "structured_outputs", form_of(self.structured_outputs, guided))
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.request import FinishReason, Request
+from engine.grammar.state import Grammar
 from engine.models.tokenizer import Tokenizer
 from engine.output_text import OutputText
 from engine.sampling_params import SamplingParams
@@ -28,6 +29,7 @@ class Sequence:
         request: the scheduler's view; it owns status and block table.
         seed: of its random numbers.
         stop_ids: tokens that end it.
+        grammar: what its output keeps to, if anything.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Sequence:
         "finish_ns",
         "finish_reason",
         "first_token_ns",
+        "grammar",
         "index",
         "logprobs",
         "output_ids",
@@ -61,6 +64,7 @@ class Sequence:
         stop_ids: frozenset[int],
         tokenizer: Tokenizer | None,
         prompt: str | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         self.index = index
         self.request = request
@@ -75,7 +79,8 @@ class Sequence:
         if params.detokenize and tokenizer is not None:
             include = params.include_stop_str_in_output
             self.output_text = OutputText(tokenizer, params.stop_strings, include)
-        self.watched = bool(params.stop_strings)
+        self.grammar = grammar
+        self.watched = bool(params.stop_strings) or grammar is not None
         """Whether every token has to be looked at."""
         self.slot = NO_SLOT
         """Its row in the per-slot arrays while it runs."""
@@ -101,8 +106,26 @@ class Sequence:
     def stops_at(self, token: int) -> bool:
         """Whether `token`, the latest one, ends the sequence by what it is; notes why.
 
-        Where there are stop strings to look for, the text is brought up to date.
+        Where there are stop strings to look for, the text is brought up to date; a grammar goes on by the
+        token. Where that is none it allows, the sequence has failed, and the token is not part of it.
         """
+        grammar = self.grammar
+        if grammar is None:
+            return self._told_to_stop(token)
+        if not grammar.accept(token):
+            self._discard_latest()
+            self.finish_reason, self.error = "error", grammar.stuck()
+        elif not self._told_to_stop(token) and grammar.complete and not grammar.holding_back:
+            self.finish_reason = "stop"
+        return self.finish_reason is not None
+
+    def _discard_latest(self) -> None:
+        self.output_ids.pop()
+        if self.params.logprobs is not None:
+            self.logprobs.pop()
+
+    def _told_to_stop(self, token: int) -> bool:
+        """By a token or a string."""
         late_enough = len(self.output_ids) > self.params.min_tokens
         if token in self.stop_ids and late_enough:
             self.finish_reason = "stop"
@@ -131,7 +154,7 @@ class Sequence:
             return ""
         if not isinstance(self.stop_reason, str):
             rest = self.output_ids[output.seen :]
-            if rest and self.finish_reason == "stop":
+            if rest and self.finish_reason == "stop" and rest[-1] in self.stop_ids:
                 rest = rest[:-1]  # the token that said so is no text
             output.append(rest)
             if self.finish_reason is not None:

@@ -15,6 +15,7 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.traces.steplog import (
     FEATURE_KINDS,
+    MASK_KINDS,
     REQUEST_KINDS,
     SCHEMA,
     STEP_KINDS,
@@ -22,6 +23,7 @@ from blis_py.traces.steplog import (
     StepLog,
     write_step_log,
 )
+from engine.grammar.masks import NO_MASKS, MaskTimes
 from engine.sequence import Sequence
 
 _KINDS = STEP_KINDS | TIMING_KINDS
@@ -53,6 +55,8 @@ class StepRecorder:
             name: {} for name, kind in STEP_KINDS.items() if kind == "ints"
         }
         self._decoding: list[Request] | None = None
+        self._masks: dict[int, MaskTimes] = {}
+        """Of the steps with constrained rows."""
         self._state = (0, 0, 0)
         """Waiting and running requests and blocks in use in the current step."""
         self._arrived: list[tuple[Sequence, int]] = []
@@ -100,6 +104,10 @@ class StepRecorder:
         if step.preempted:
             lists["preempted_ids"][index] = _rows(step.preempted)
         self._state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use())
+
+    def masked(self, times: MaskTimes) -> None:
+        """Notes the mask of the step that is about to be done."""
+        self._masks[self.steps] = times
 
     def done(
         self,
@@ -162,6 +170,10 @@ class StepRecorder:
             column = numbers[:, i].tolist()
             steps[name] = column if _KINDS[name] == "float" else [int(value) for value in column]
         steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
+        if self._masks:
+            rows = [self._masks.get(i, NO_MASKS) for i in range(self.steps)]
+            for name, column in zip(MASK_KINDS, zip(*rows, strict=True), strict=True):
+                steps[name] = list(column)
         for name, by_step in self._lists.items():
             steps[name] = [by_step.get(i, ()) for i in range(self.steps)]
         latest: tuple[int, ...] = ()

@@ -100,10 +100,16 @@ DIFFUSION_STEP_KINDS: dict[str, Kind] = {
 TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 }
+MASK_KINDS: dict[str, Kind] = {
+    "constrained_rows": "int",  # emitted rows that a grammar constrains
+    "mask_ns": "int",  # host time for their masks, a part of sample_ns
+    "mask_exposed_ns": "int",  # the part of it in which the device had nothing to do
+}
+"""There where any row was constrained."""
 DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
-_FURTHER = TIMING_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+_FURTHER = TIMING_KINDS | MASK_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
 """Columns that a log may have or not."""
 
 

@@ -7,10 +7,10 @@ import sys
 from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from engine.cli.bench_throughput import OUTPUT, finish
-from engine.cli.served import LOAD, SERVED, make_ready, measuring
+from engine.cli.served import FORM, LOAD, SERVED, make_ready, measuring
 
 PACE = Flag("--as-fast-as-possible", bool, "", "All requests at once, instead of at their times.")
-GROUPS = (("Workload", (*LOAD, PACE)), *SERVED, ("Output", OUTPUT))
+GROUPS = (("Workload", (*LOAD, PACE)), FORM, *SERVED, ("Output", OUTPUT))
 
 
 def replay(flags: Flags) -> None:
@@ -26,7 +26,7 @@ def replay(flags: Flags) -> None:
     ready = make_ready(flags, at_once=at_once)
     engine = ready.engine
     with Progress(sys.stderr) as progress, measuring(engine.clock):
-        outcomes = serve(engine, ready.table, ready.prompts, progress=progress)
+        outcomes = serve(engine, ready.table, ready.prompts, structured=ready.structured, progress=progress)
     record = run_record(engine, ready.table, outcomes)
     record.config = {"model": ready.config.model}
     rate = "inf" if at_once else ready.run.workload.rate

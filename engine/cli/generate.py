@@ -12,6 +12,7 @@ from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from engine.cli.diffusion import DLLM, build
+from engine.cli.grammar import STRUCTURED, structured_outputs
 from engine.cli.options import ENGINE, STEP_LOG
 from engine.llm import RequestOutput
 from engine.sampling_params import SamplingParams
@@ -42,6 +43,7 @@ OUTPUT = (
 GROUPS = (
     ("Prompts", PROMPTS),
     ("Sampling", SAMPLING),
+    ("Form of the output", STRUCTURED),
     *ENGINE,
     ("Block diffusion", DLLM),
     ("Output", OUTPUT),
@@ -62,7 +64,7 @@ def generate(flags: Flags) -> None:
     engine = build(flags)
     if not isinstance(engine, LLMEngine):
         sampling = {"temperature": 0.0, **sampling}  # the only one there is for block diffusion
-    params = SamplingParams(**sampling)
+    params = SamplingParams(**sampling, structured_outputs=structured_outputs(flags))
     with Progress(sys.stderr) as progress:
         outputs = run(engine, prompts, [params] * len(prompts), progress)
     try:

@@ -16,7 +16,7 @@ from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.stopping import as_exceptions
 from engine.cli.options import say
-from engine.cli.served import LOAD, SERVED, Ready, make_ready, measuring
+from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +31,11 @@ OUTPUT = (
     Flag("--force", bool, "", "Replace the result that is there."),
     Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
 )
-GROUPS = (("Workload", (*LOAD, CONCURRENCY)), *SERVED, ("Output", OUTPUT))
+GROUPS = (("Workload", (*LOAD, CONCURRENCY)), FORM, *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
 BROKEN_OFF = ".broken-off"
 """Ends the name of a folder for what was measured, where a former run has the folder itself."""
-_PACKAGES = ("blis-py", "torch", "triton", "numpy")
+_PACKAGES = ("blis-py", "torch", "triton", "numpy", "xgrammar")
 
 
 def run(flags: Flags) -> None:
@@ -70,6 +70,7 @@ def run(flags: Flags) -> None:
                     ready.table,
                     ready.prompts,
                     concurrency=concurrency,
+                    structured=ready.structured,
                     observer=observer,
                     progress=progress,
                 )
@@ -142,6 +143,7 @@ def _write(
             "workload": {"source": source, "seed": seed, "requests": len(observer.requests)},
             "requests": observer.counts(),
             **meta,
+            **ready.form,
             "engine": dataclasses.asdict(ready.config),
             "versions": _versions(),
         },

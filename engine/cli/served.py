@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.options import TRACE, WORKLOAD, Flag, Flags
 from blis_py.errors import InputError
 from engine.cli.diffusion import DLLM, build_as, configured
+from engine.cli.grammar import SHARE, STRUCTURED, constrained_share, structured_outputs
 from engine.cli.options import ENGINE, say
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from engine.diffusion.engine import DiffusionEngine
     from engine.diffusion.settings import DllmSettings
     from engine.engine import LLMEngine
+    from engine.grammar.params import StructuredOutputsParams
 
 LOAD = (
     *TRACE,
@@ -28,6 +30,7 @@ LOAD = (
     Flag("--no-warm-up", bool, "", "Measure from the first step on."),
     Flag("--horizon", str, "horizon", "Generate requests up to this time: 60s, 10m."),
 )
+FORM = ("Form of the outputs", (*STRUCTURED, SHARE))
 SERVED = (*ENGINE, ("Block diffusion", DLLM))
 """What serves it."""
 _WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
@@ -46,6 +49,10 @@ class Ready:
     engine: LLMEngine | DiffusionEngine
     table: RequestTable
     prompts: list[list[int]]
+    structured: list[StructuredOutputsParams | None] | None = None
+    """The form of each request's output; None = of none."""
+    form: dict[str, Any] = field(default_factory=dict)
+    """What run.yaml says about it."""
 
 
 def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
@@ -78,9 +85,35 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     engine = build_as(config, dllm)
     prompts = synthetic_prompts(table, engine.vocab_size, config.seed)
     say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
+    form = _form(flags, engine)
     if "--no-warm-up" not in flags:
-        _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts)
-    return Ready(run, config, dllm, engine, table, prompts)
+        _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts, form)
+    ready = Ready(run, config, dllm, engine, table, prompts)
+    return ready if form is None else _with_form(ready, form, constrained_share(flags))
+
+
+def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutputsParams | None:
+    """The form of outputs, compiled before anybody waits for it."""
+    from engine.engine import LLMEngine
+
+    constrained_share(flags)
+    form = structured_outputs(flags)
+    if form is not None:
+        if not isinstance(engine, LLMEngine):
+            problem, fix = "block diffusion knows no form of outputs", "use an autoregressive model"
+            raise InputError(problem, key="structured_outputs", fix=fix)
+        engine.grammars.compile(form)
+    return form
+
+
+def _with_form(ready: Ready, form: StructuredOutputsParams, share: float) -> Ready:
+    """Some requests have the form, which ones is drawn from the engine's seed."""
+    from blis_py.workload.streams import stream
+
+    drawn = stream(ready.config.seed, "constrained").random(len(ready.table)) < share
+    structured = [form if chosen else None for chosen in drawn.tolist()]
+    told = {"form": form.form, "share": share, "requests": int(drawn.sum())}
+    return replace(ready, structured=structured, form={"structured_outputs": told})
 
 
 def _check_clock(config: EngineConfig) -> None:
@@ -101,11 +134,16 @@ def _check_clock(config: EngineConfig) -> None:
         say(f"torch runs in 1 thread: --clock {config.clock} sees the work of no other")
 
 
-def _warm_up(engine: LLMEngine | DiffusionEngine, table: RequestTable, prompts: list[list[int]]) -> None:
+def _warm_up(
+    engine: LLMEngine | DiffusionEngine,
+    table: RequestTable,
+    prompts: list[list[int]],
+    form: StructuredOutputsParams | None,
+) -> None:
     """Serves a few requests and forgets them."""
     from engine.driver import serve
 
-    serve(engine, table, prompts, at_once=True)
+    serve(engine, table, prompts, structured=[form] * len(table), at_once=True)
     engine.reset()
 
 

@@ -204,6 +204,9 @@ class DiffusionEngine:
             )
         if params.penalised or params.logprobs is not None:
             raise InputError("penalties and logprobs are not there for block diffusion", key="sampling")
+        if params.structured_outputs is not None:
+            fix = "drop it, or use an autoregressive model"
+            raise InputError("is not there for block diffusion", key="structured_outputs", fix=fix)
         if params.stop_strings and self.tokenizer is None:
             raise InputError("needs a tokenizer", key="stop", fix="use stop_token_ids")
 

@@ -77,6 +77,14 @@ class JsonTokenizer:
         self.vocab_size: int = self._tokenizer.get_vocab_size()
         self.eos_ids = frozenset(eos_ids)
 
+    def vocabulary(self) -> dict[str, int]:
+        """Ids by the texts that name the tokens, which are not what they decode to."""
+        return dict(self._tokenizer.get_vocab())
+
+    def described(self) -> str:
+        """The tokenizer.json."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text).ids)
 

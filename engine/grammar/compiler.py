@@ -1,0 +1,162 @@
+"""From what requests ask for to grammars over the tokens of a model."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from blis_py.errors import InputError
+from engine.grammar.json_schema import enforceable
+from engine.grammar.params import StructuredOutputsParams
+from engine.grammar.regex import as_compiled
+from engine.grammar.state import Grammar, allowed
+from engine.grammar.vocabulary import SPECIAL, Words, followers, token_bytes
+from engine.models.tokenizer import Tokenizer
+from engine.sampling_params import SamplingParams
+
+_CACHE_BYTES = 512 << 20
+"""Of compiled grammars; those not used for the longest time go first."""
+
+
+class Grammars:
+    """Compiles the grammars of requests, each once.
+
+    Args:
+        vocab_size: logits per row; the tokenizer may know fewer tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+
+    def open(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
+        """The grammar of a request, at its beginning; None where it asks for none.
+
+        Args:
+            stop_ids: tokens that end the request. Those without text may come where the grammar may end;
+                others are text like any other.
+
+        Raises:
+            InputError: the grammar does not compile or allows nothing; xgrammar is not installed.
+        """
+        asked = params.structured_outputs
+        if asked is None:
+            return None
+        assert isinstance(asked, StructuredOutputsParams)
+        xgrammar, compiled = _xgrammar(), self.compile(asked)
+        ends = sorted(token for token in stop_ids if self._bytes[token] == SPECIAL)
+        matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=ends or None)
+        words = -(-self._vocab_size // 32)
+        grammar = Grammar(
+            matcher,
+            ends=bool(ends),
+            words=words,
+            followers=self._followers,
+            min_tokens=params.min_tokens,
+            held_back=stop_ids,
+        )
+        first = torch.zeros((1, words), dtype=torch.int32)
+        allowed([grammar], first, [0], batch_matcher(1))
+        if not first.any():
+            raise InputError(grammar.stuck(), key=f"structured_outputs.{asked.form}", value=_given(asked))
+        return grammar
+
+    def compile(self, asked: StructuredOutputsParams) -> Any:
+        """The compiled grammar; known ones come from a cache.
+
+        Raises:
+            InputError: it does not compile.
+        """
+        compiler = self._compiler
+        try:
+            match asked.form:
+                case "json":
+                    assert isinstance(asked.json, str)
+                    spaces = not asked.disable_any_whitespace
+                    separators = None if spaces else (",", ":")
+                    return compiler.compile_json_schema(
+                        enforceable(asked.json), any_whitespace=spaces, separators=separators
+                    )
+                case "json_object":
+                    return compiler.compile_grammar(_JSON_OBJECT)
+                case "regex":
+                    assert asked.regex is not None
+                    return compiler.compile_regex(as_compiled(asked.regex))
+                case "choice":
+                    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in asked.choice or ())
+                    return compiler.compile_grammar(f"root ::= {texts}")
+                case _:
+                    return compiler.compile_grammar(asked.grammar)
+        except InputError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            key = f"structured_outputs.{asked.form}"
+            raise InputError(f"does not compile: {_reason(error)}", key=key, value=_given(asked)) from None
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        if self._tokenizer is None:
+            fix = "use a model with a tokenizer"
+            raise InputError("needs a tokenizer", key="structured_outputs", fix=fix)
+        found = token_bytes(self._tokenizer, self._vocab_size)
+        for token in self._tokenizer.eos_ids:
+            if token < self._vocab_size:
+                found[token] = SPECIAL
+        return found
+
+    @cached_property
+    def _followers(self) -> dict[int, Words]:
+        return followers(self._bytes)
+
+    @cached_property
+    def _compiler(self) -> Any:
+        xgrammar = _xgrammar()
+        info = xgrammar.TokenizerInfo(
+            self._bytes, xgrammar.VocabType.RAW, vocab_size=self._vocab_size, stop_token_ids=[]
+        )
+        return xgrammar.GrammarCompiler(info, cache_limit_bytes=_CACHE_BYTES)
+
+
+_JSON_OBJECT = r"""
+root ::= "{" space (pair ("," space pair)*)? "}"
+pair ::= string space ":" space value space
+value ::= root | array | string | number | "true" | "false" | "null"
+array ::= "[" space (value space ("," space value space)*)? "]"
+string ::= "\"" char* "\""
+char ::= [^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" hex hex hex hex)
+hex ::= [0-9a-fA-F]
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?
+space ::= [ \n\t]*
+"""
+
+
+def _xgrammar() -> Any:
+    try:
+        import xgrammar
+    except ImportError as error:
+        raise InputError(
+            f"needs the package xgrammar, which cannot be imported ({error})",
+            key="structured_outputs",
+            fix="pip install '.[engine]', or only pip install --no-deps xgrammar apache-tvm-ffi",
+        ) from None
+    return xgrammar
+
+
+def batch_matcher(threads: int | str) -> Any:
+    """xgrammar's for masks of many outputs at a time.
+
+    Args:
+        threads: that it uses; `auto` = half of those that the machine has.
+    """
+    return _xgrammar().BatchGrammarMatcher(max_threads=threads)
+
+
+def _reason(error: Exception) -> str:
+    """What the package says, without where in its sources."""
+    return " ".join(str(error).split("cc:", 1)[-1].split(":", 1)[-1].split())
+
+
+def _given(asked: StructuredOutputsParams) -> Any:
+    return getattr(asked, asked.form)
