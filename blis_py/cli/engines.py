@@ -35,6 +35,6 @@ def engines(flags: Flags) -> None:
         for key, value in engine.settings.items()
     ]
     more = (
-        f"The default is {DEFAULT_ENGINE}. Flags and configuration override; any other engine: --engine FILE.",
+        f"Default: {DEFAULT_ENGINE}. Flags and configuration override it; another engine: --engine FILE.",
     )
     show(flags, rows, _COLUMNS, more)

@@ -108,7 +108,7 @@ def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutput
 
 def _with_form(ready: Ready, form: StructuredOutputsParams, share: float) -> Ready:
     """Some requests have the form, which ones is drawn from the engine's seed."""
-    from blis_py.workload.streams import stream
+    from blis_py.requests.streams import stream
 
     drawn = stream(ready.config.seed, "constrained").random(len(ready.table)) < share
     structured = [form if chosen else None for chosen in drawn.tolist()]
