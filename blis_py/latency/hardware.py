@@ -70,9 +70,7 @@ class GpuSpec:
 
     def linked_at(self, gb_per_s: float) -> GpuSpec:
         """The same with another link, which joins as many GPUs as there are."""
-        return replace(
-            self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MOST_LINKED, link_source="--link-gbps"
-        )
+        return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MOST_LINKED, link_source=GIVEN_LINK)
 
     def require_roofline(self, who: str) -> None:
         """Refuses a GPU of which there is a datasheet alone.
@@ -95,6 +93,7 @@ class GpuSpec:
             raise InputError(problem, key="--tp", value=tp, fix=fix)
 
 
+GIVEN_LINK = "--link-gbps"
 MOST_LINKED = 4096
 _REQUIRED = ("name", "source", "memory_gib", "hbm_gb_per_s", "dense_tflops")
 _LINK = ("link_gb_per_s", "link_latency_us", "link_gpus", "link_source")

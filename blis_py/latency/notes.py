@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.hardware import GIVEN_LINK, GpuSpec
 from blis_py.latency.model_shape import ModelShape
 
 
@@ -34,8 +34,16 @@ def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:
 
 
 def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
-    """What is assumed where an instance has more GPUs than a link joins, and links are not priced."""
-    if gpu is None or tp <= gpu.link_gpus:
+    """What is assumed of links that are not as the GPU's profile has them, or not priced."""
+    if gpu is None or tp == 1:
+        return ()
+    if gpu.link_source == GIVEN_LINK:
+        latency_us = gpu.all_reduce_overhead_ns / 1e3
+        told = (
+            f"{gpu.link_bytes_per_s / 1e9:g} GB/s, as given; a small all-reduce takes {latency_us:g} µs as on"
+        )
+        return (f"all {tp} GPUs are linked by {told} the {gpu.name}'s own link",)
+    if tp <= gpu.link_gpus:
         return ()
     return (
         f"TP{tp} is more GPUs than the {gpu.link_gpus} {gpu.name} that a link joins: the step times take "
