@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,10 +162,10 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
 
 def name_of(config_path: str | Path) -> str:
     """What to call the model of a `config.json`, or of the folder that holds one."""
-    path = Path(config_path)
+    path = Path(os.path.abspath(config_path))  # links not followed: caches keep files under other names
     if is_folder(path):
-        return path.resolve().name
-    return path.resolve().parent.name if path.name == "config.json" else path.stem
+        return path.name
+    return path.parent.name if path.name == "config.json" else path.stem
 
 
 def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:

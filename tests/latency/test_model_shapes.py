@@ -200,6 +200,9 @@ def test_a_model_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     assert name_of(".") == name_of("config.json") == "Qwen2.5-7B"
     assert name_of(folder / "mine.json") == "mine"
+    (folder / "config.json").rename(tmp_path / "blob")
+    (folder / "config.json").symlink_to(tmp_path / "blob")
+    assert name_of(folder / "config.json") == "Qwen2.5-7B"
 
 
 def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:
