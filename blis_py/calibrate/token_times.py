@@ -104,6 +104,7 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
         itl = file.with_name(ITL_NAME)
         if file.name not in TRACE_NAMES or not paths.exists(itl):
             return times
+    check_complete(itl)
     return replace(times, gaps=read_gaps(Path(itl), times.request_id))
 
 

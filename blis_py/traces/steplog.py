@@ -227,7 +227,8 @@ def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
 
 
 def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:
-    for name, least in (("prompt_tokens", 1), ("output_tokens", 0), ("max_tokens", 0)):
+    least_prompt = 0 if "block_rounds" in requests else 1  # block diffusion needs none
+    for name, least in (("prompt_tokens", least_prompt), ("output_tokens", 0), ("max_tokens", 0)):
         for value in requests[name]:
             check_count(value, least=least, most=MOST_TOKENS, key=name, file=path, fix="record it again")
 

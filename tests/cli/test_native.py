@@ -33,8 +33,8 @@ COMMANDS = {
     "hashed prefixes": f"run --workload multi-turn-chat --num-requests 200 {QWEN} --num-kv-blocks 4000",
     "measured": "run --profile profiles/fits/cpu/tiny-ar --rate 30 --num-requests 200 --prompt-tokens 60 "
     "--output-tokens 40 --num-kv-blocks 200 --format json --routing-policy least-loaded --num-instances 3",
-    "asynchronous scheduling": f"run --workload chat --num-requests 300 {QWEN} --rate 30 --async-scheduling "
-    "--num-instances 2 --num-kv-blocks 4000 --timeout 40 --eos-share 0.3",
+    "asynchronous scheduling": f"run --num-requests 300 {QWEN} --rate 60 --output-tokens 200 "
+    "--async-scheduling --num-instances 2 --num-kv-blocks 3000 --timeout 8 --eos-share 0.3",
     "block diffusion": "run --workload diffusion-tiny --num-requests 60 --format json "
     "--profile profiles/fits/cpu/tiny-diffusion --max-num-seqs 8 --max-num-batched-tokens 512",
 }

@@ -265,6 +265,9 @@ def test_a_model_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     assert config_name(".") == config_name("config.json") == "Qwen2.5-7B"
     assert config_name(folder / "mine.json") == "mine"
+    (folder / "config.json").rename(tmp_path / "blob")
+    (folder / "config.json").symlink_to(tmp_path / "blob")
+    assert config_name(folder / "config.json") == "Qwen2.5-7B"
 
 
 def test_an_unreadable_config_is_refused(tmp_path: Path) -> None:

@@ -68,6 +68,12 @@ def test_a_file_that_was_copied_in_part_is_refused(folder: Path) -> None:
             read(folder / "trace.csv")
 
 
+def test_token_times_of_a_result_that_is_not_whole_are_refused(saved: Path, folder: Path) -> None:
+    (folder / "requests.csv").unlink()
+    with pytest.raises(InputError, match="not complete: a file is missing"):
+        read_token_times(saved, folder / "itl.csv")
+
+
 def test_what_was_changed_on_purpose_can_be_taken_out_of_the_marker(folder: Path) -> None:
     marker = json.loads((folder / MARKER).read_text())
     del marker["files"]["trace.csv"]

@@ -107,7 +107,7 @@ def test_what_a_killed_run_left_goes_with_the_next(old: dict[str, bytes], tmp_pa
 
 @pytest.mark.parametrize("number", ENDS)
 def test_a_simulation_can_be_stopped(number: signal.Signals) -> None:
-    lengths = ("--prompt-tokens", "9", "--output-tokens", "9")
+    lengths = [f"--{side}-tokens{what}" for side in ("prompt", "output") for what in ("=9", "-stdev=2")]
     process = blis(*RUN, *lengths, "--num-requests", "3000000", "--rate", "40", BLIS_INTERPRETED="1")
     assert process.stderr is not None
     process.stderr.readline(), process.stderr.readline()  # it simulates, or is about to
