@@ -300,8 +300,13 @@ def test_min_tokens_holds_back_the_end_that_the_grammar_permits(engine: LLMEngin
     ids=["min_tokens", "min_tokens without an end token", "dead end"],
 )
 def test_an_output_that_can_go_no_further_fails_alone(
-    engine: LLMEngine, form: dict[str, Any], problem: str
+    engine: LLMEngine, form: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    relayed: list[int] = []
+    keep = engine.executor.keep_tokens
+    monkeypatch.setattr(
+        engine.executor, "keep_tokens", lambda batch, t: (relayed.extend(t.tolist()), keep(batch, t))
+    )
     others = [constrained(guided_regex="[bc]{20}", seed=1), SamplingParams(temperature=0, max_tokens=30)]
     expected = [s.output_ids for s in served(engine, *others)]
     stuck = engine.add_request(PROMPT, constrained(**form, logprobs=0))
@@ -314,6 +319,7 @@ def test_an_output_that_can_go_no_further_fails_alone(
     assert stuck.finish_reason == "error"
     assert problem in str(stuck.error)
     assert emitted == stuck.output_ids, "a token that there is not was told"
+    assert min(relayed) >= 0, "no embedding has such a token"
     assert len(stuck.logprobs) == len(stuck.output_ids)
     assert [s.output_ids for s in sequences] == expected
 
@@ -458,7 +464,7 @@ def test_what_runs_beside_the_forward_is_hidden(
     from engine.executor import Emitters
     from engine.grammar.masks import Masks
 
-    sequence = engine.add_request(PROMPT, constrained(guided_regex="a+"))
+    sequence = engine.add_request(PROMPT, constrained(guided_regex="ab"))
     masks = Masks(264, StepClock(tick_ns=1000))
     first, second = (
         masks.launched(Emitters([sequence], [], torch.zeros(1).numpy(), 0, frozenset(), True), CPU)
@@ -469,7 +475,9 @@ def test_what_runs_beside_the_forward_is_hidden(
     bitmask = first.fill()
     assert first.times(forward_end_ns) == (1, 1000, exposed_ns)
     before = bitmask.clone()
-    second.fill()
+    assert sequence.grammar is not None
+    assert sequence.grammar.accept(ord("a"))
+    assert not torch.equal(second.fill(), before)
     assert torch.equal(bitmask, before), "still in use while the next batch's is filled"
     assert first.times(forward_end_ns) == (1, 1000, exposed_ns), "told of a batch, whatever came after it"
     assert masks.launched(Emitters([], [], torch.zeros(0).numpy(), 0, frozenset(), False), CPU) is None
