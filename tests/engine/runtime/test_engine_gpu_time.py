@@ -126,7 +126,7 @@ def test_gpu_time_of_an_engines_step_is_from_behind_the_copies_to_before_the_tok
 
         setattr(owner, name, call)
 
-    noting(engine.executor.builder, "send", "copies")
+    noting(engine.executor.builder, "transfer", "copies")
     noting(engine.executor.forward, "hidden", "forward")
     noting(engine.sampler, "launch", "sampling")
     noting(engine.executor, "note_tokens", "tokens there")
