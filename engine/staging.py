@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class PinnedRing:
         self._at = (self._at + 1) % len(self.buffers)
         reader, self._readers[self._at] = self._readers[self._at], None
         if reader is not None:
-            reader.wait()
+            with suppress(Exception):  # whoever awaits the step is told
+                reader.wait()
         if self.buffers[self._at].nbytes < nbytes:
             self.buffers[self._at] = self._new(2 * nbytes)
         return self._at

@@ -100,7 +100,7 @@ TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 }
 OVERLAP_KINDS: dict[str, Kind] = {
-    "forward_start_ns": "int",  # with asynchronous scheduling: when the device began with the step; -1 = never
+    "forward_start_ns": "int",  # with asynchronous scheduling: when the device began; -1 = never
     "forward_end_ns": "int",  # and was done with it
     "seen_ns": "int",  # when the next step was planned that could know its outcome
 }
