@@ -74,7 +74,9 @@ def random_params(rng: Random) -> SamplingParams:
     elif kind == 4:
         more = {"logprobs": rng.randrange(3)}
     longest = rng.randrange(4, 60)
-    return SamplingParams(temperature=0 if kind != 5 else 1.0, seed=rng.randrange(9), max_tokens=longest, **more)
+    return SamplingParams(
+        temperature=0 if kind != 5 else 1.0, seed=rng.randrange(9), max_tokens=longest, **more
+    )
 
 
 def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = True) -> Load:
@@ -87,9 +89,7 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
             prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]
             load.prompts.append(prompt)
             load.params.append(random_params(rng))
-            load.sequences.append(
-                engine.add_request(prompt, load.params[-1], priority=rng.choice([0, 1, 5]))
-            )
+            load.sequences.append(engine.add_request(prompt, load.params[-1], priority=rng.choice([0, 1, 5])))
         if aborts and load.sequences and rng.random() < 0.03:
             engine.abort_request(rng.choice(load.sequences).request.id)
         engine.step()
@@ -100,7 +100,7 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
 
 
 def assert_as_alone(load: Load) -> None:
-    """Everybody got what it gets with nobody else, step by step; who was aborted or failed, the beginning of it."""
+    """Everybody got what it gets with nobody else, step by step; who was aborted or failed, the beginning."""
     engine = stub_engine(
         tokenizer=Letters(), max_model_len=256, num_kv_blocks=16, enable_prefix_caching=False
     )
