@@ -104,7 +104,7 @@ def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
 
 
 def _in_flight(step: Step) -> Iterable[Request]:
-    """Who ends with a step in flight and still has its blocks; the scheduler has not been told its outcome."""
+    """Who ends with a step in flight and still has blocks; the scheduler does not know its outcome."""
     return [r for r in step.ending if r.status not in (Status.FINISHED, Status.WAITING)]
 
 

@@ -80,6 +80,9 @@ def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
     from blis_py.errors import InputError
 
     settings = dict(defaults)
+    both = [name for name in ("--async-scheduling", "--overlap") if name in flags]
+    if both and ("--no-async-scheduling" in flags or "--no-overlap" in flags):
+        raise InputError("contradicts --no-async-scheduling", key=both[0], fix="give one of the two")
     for flag in _FLAGS:
         for name in (flag.name, *flag.aliases):
             if name in flags:
