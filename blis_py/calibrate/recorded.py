@@ -164,7 +164,9 @@ def step_durations(log: StepLog) -> Ints:
     """
     if "seen_ns" in log.steps:
         seen = log.column("seen_ns")
-        return seen - np.maximum(log.column("start_ns"), np.append(0, seen[:-1])[: len(seen)])
+        begun = np.maximum(log.column("start_ns"), np.append(0, seen[:-1])[: len(seen)])
+        periods: Ints = seen - begun
+        return periods
     starts, ends = log.column("start_ns"), log.column("end_ns")
     came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
     went = np.array(log.requests["finish_ns"], dtype=np.int64)
