@@ -1,4 +1,4 @@
-"""The pictures of the guide to asynchronous scheduling: the pipeline of recorded steps, and simulated load."""
+"""The pictures of the guide to asynchronous scheduling: recorded steps as a pipeline, and simulated load."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TINY: dict[str, Any] = {
     "output_tokens_max": 64,
     "num_requests": 1000,
 }
-RATES = {"H100": (1, 5, 10, 20, 30, 40, 60), "tiny": (5, 10, 20, 30, 40, 45, 50, 55)}
+RATES = {"H100": (1, 5, 10, 20, 30, 40, 60), "tiny": (5, 10, 20, 30, 40, 45, 50, 55, 80)}
 Bar = tuple[str, float, float, str]
 """Lane, beginning and end in ns, and colour."""
 
@@ -114,7 +114,8 @@ def _draw(axes: Axes, bars: list[Bar], log: StepLog) -> None:
                 axes.text(middle, 2, f"step {number}", ha="center", va="center", color="white", fontsize=9)
             number += 1
         elif colour == WAITING and 0.4 < middle < until_ms - 0.4:
-            axes.text(middle, LANES.index(lane), "waits", ha="center", va="center", color="#666666", fontsize=8)
+            at = (middle, LANES.index(lane))
+            axes.text(*at, "waits", ha="center", va="center", color="#666666", fontsize=8)
     axes.set_yticks(range(len(LANES)), LANES)
     axes.invert_yaxis()
     axes.set_xlim(-0.3, until_ms)
@@ -141,7 +142,7 @@ def load() -> Figure:
             axes.set_xlabel("requests a second")
             axes.spines[["top", "right"]].set_visible(False)
         row[0].set_yscale("log")
-        row[0].set_ylim(10, 1000)
+        row[0].set_ylim(10, 5000)
         row[0].set_title(title, loc="left", fontsize=11)
         row[0].legend(frameon=False, fontsize=9)
     return figure

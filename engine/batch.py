@@ -78,7 +78,7 @@ class Layout:
     """The bytes that the host writes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transfer:
     """What has to reach the device before a forward. Nothing in it changes until it has."""
 
@@ -90,6 +90,11 @@ class Transfer:
     decodes: int
     """In a mixed batch, sequences in front whose input ids are placeholders; -1 where the device makes all
     inputs itself, or the host has written the tokens."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether the device has all it needs."""
+        return not self.staged and self.pages is None and self.decodes < 0
 
 
 class StagingBuffer:
@@ -112,7 +117,7 @@ class StagingBuffer:
         self._device = (
             self.ring.buffers[0] if shared else torch.zeros(nbytes, dtype=torch.uint8, device=device)
         )
-        self._shared = shared
+        self.shared = shared
         self._layouts: dict[tuple[int, int, int, int], Layout] = {}
 
     def layout(self, tokens: int, seqs: int, emitted: int) -> Layout:
@@ -144,7 +149,7 @@ class StagingBuffer:
 
     def send(self, layout: Layout) -> None:
         """On the launching side: to the device, in one copy."""
-        if not self._shared:
+        if not self.shared:
             self._device[: layout.written.nbytes].copy_(layout.written, non_blocking=True)
 
 
@@ -158,6 +163,17 @@ def _places(tokens: int, seqs: int, emitted: int) -> list[int]:
     """Where each array begins, in bytes, and where the last one ends."""
     sizes = (dtype.itemsize * length for dtype, length in _lengths(tokens, seqs, emitted))
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
+
+
+@dataclass(slots=True)
+class AllDecodes:
+    """A batch in which every sequence decodes: what of it is the same in the next step."""
+
+    layout: Layout
+    rows: Ints
+    """Slots of the sequences."""
+    sent: bool = False
+    """Whether the device has it, or the copy is under way."""
 
 
 class BatchBuilder:
@@ -201,10 +217,8 @@ class BatchBuilder:
         self._decoding: Ints = self._next[:, self._rows]
         """`[3, S]` of the sequences that decode, in the order of the batch, kept up to date here as long as
         they are the same."""
-        self._filled: tuple[Layout, Ints] | None = None
-        """Layout and slots of the latest batch, if it was all decodes."""
-        self._unsent = True
-        """Whether the device has not seen these yet."""
+        self._latest: AllDecodes | None = None
+        """The latest batch, if it was all decodes."""
         self._state: DecodeState | None = None
         self._check_relay = check_relay
         if on_device or overlapped or (on_device is None and device.type != "cpu"):
@@ -257,11 +271,12 @@ class BatchBuilder:
     def decodes(self, padded: int = 0) -> Layout:
         """The batch in which every sequence decodes, filled up to `padded` rows with nothing."""
         rows, decoding, count = self._rows, self._decoding, len(self._rows)
-        size, filled = padded or count, self._filled
+        size, latest = padded or count, self._latest
         on_host = self._state is None
-        if not on_host and filled is not None and filled[1] is rows and len(filled[0].host.rows) == size:
+        alike = latest is not None and latest.rows is rows and len(latest.layout.host.rows) == size
+        if alike and latest is not None and not on_host:
             np.add(decoding, _ONE_FURTHER, out=decoding)
-            return filled[0]
+            return latest.layout
         layout = self._staging.layout(size, size, size)
         host = layout.host
         if on_host:
@@ -269,8 +284,8 @@ class BatchBuilder:
         np.add(decoding, _ONE_FURTHER, out=decoding)
         if on_host:
             host.seq_lens[:count] = decoding[1]
-        if filled is None or filled[0] is not layout or filled[1] is not rows:
-            self._filled, self._unsent = (layout, rows), True
+        if not alike or latest is None or latest.layout is not layout:
+            self._latest = AllDecodes(layout, rows)
             host.rows[:count] = host.emit_rows[:count] = rows
             host.query_start[:] = self._counting[: size + 1]
             host.tokens[:, count:] = _PADDING
@@ -305,7 +320,7 @@ class BatchBuilder:
         layout = self._staging.layout(int(ends[-1]), len(rows), len(emitted))
         host = layout.host
 
-        self._filled = None
+        self._latest = None
         host.tokens[:, :decodes] = self._decoding
         ids, positions, places = host.tokens[:, decodes:]
         np.concatenate(chunks, out=ids)
@@ -330,11 +345,11 @@ class BatchBuilder:
 
     def pack(self, layout: Layout) -> Transfer:
         """What has to be copied for the batch just built."""
-        mixed = self._filled is None
-        staged = self._state is None or mixed or self._unsent
-        if not mixed:
-            self._unsent = False
-        decodes = len(self._rows) if mixed and self._state is not None else -1
+        latest = self._latest
+        staged = not self._staging.shared and (self._state is None or latest is None or not latest.sent)
+        if latest is not None:
+            latest.sent = True
+        decodes = len(self._rows) if latest is None and self._state is not None else -1
         return Transfer(layout, staged, self.tables.changes(), decodes)
 
     def transfer(self, parcel: Transfer) -> None:
@@ -347,7 +362,8 @@ class BatchBuilder:
         if state is not None and decodes >= 0:  # a mixed batch: the state follows it
             gathered = inputs.input_ids[:decodes]
             torch.index_select(state.tokens, 0, inputs.rows[:decodes], out=gathered)
-            self._taken(gathered, inputs.rows[:decodes])
+            if self._check_relay:
+                self._taken(gathered, inputs.rows[:decodes])
             state.positions.index_copy_(0, inputs.rows, inputs.seq_lens.long())
 
     def read_by(self, reader: Ticket[Any], parcel: Transfer) -> None:
@@ -359,12 +375,12 @@ class BatchBuilder:
 
     def taken(self, inputs: Inputs, decodes: int) -> None:
         """On the launching side: the device has made the inputs of so many decodes."""
-        self._taken(inputs.input_ids[:decodes], inputs.rows[:decodes])
+        if self._check_relay:
+            self._taken(inputs.input_ids[:decodes], inputs.rows[:decodes])
 
     def _taken(self, tokens: torch.Tensor, rows: torch.Tensor) -> None:
         """Tokens that have been taken out of these slots of the relay buffer; each comes out once."""
-        if not self._check_relay or self._state is None:
-            return
+        assert self._state is not None
         if bool((tokens < 0).any()):
             raise AssertionError(f"taken out of the relay buffer before they were there: {tokens.tolist()}")
         self._state.tokens.index_fill_(0, rows, POISON)

@@ -39,7 +39,7 @@ from engine.models.tokenizer import Tokenizer
 from engine.outcome import Emitted, Outcome, note_logprobs, nothing
 from engine.sampler import Sampler, SamplingPlan
 from engine.sampling_params import SamplingParams
-from engine.sequence import Sequence
+from engine.sequence import Roster, Sequence
 from engine.steplog import StepRecorder
 from engine.timing import FlightTimer, GpuTimeline, StepTimer
 
@@ -118,10 +118,9 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         self.overlapped = scheduler.config.async_scheduling
         self._own_seed = seed
         self._inference = torch.inference_mode()
-        self._decoding: list[Request] = []
-        """Those that decode in the current step. The same object as long as they are the same."""
+        self._decoding = Roster()
         self._calm = False
-        """Whether nobody has come or gone since that list was made."""
+        """Whether nobody has come or gone since the roster was made."""
         self._flights: deque[Flight] = deque()
         """In the overlapped loop, the steps in hand: the one that runs first."""
         self._timeline = GpuTimeline()
@@ -232,7 +231,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         """
         calm = not (step.prefills or step.preempted)
         if not (calm and self._calm and step.features.decode_seqs == len(self._decoding)):
-            decoding = list(self.scheduler.decoding)
+            decoding = Roster(self.scheduler.decoding)
             if decoding != self._decoding:
                 self._decoding = decoding
         self._calm = calm
@@ -275,8 +274,8 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
 
     def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Outcome:
         """One token for each emitting sequence; waits for the device."""
-        ticket = self.executor.side.submit(partial(self._sample, batch, logits, positions, self.timer))
-        outcome = ticket.wait()
+        sampled = self._sample(batch, logits, positions, self.timer)
+        outcome = self.executor.side.submit(sampled.to_host).wait()
         self.executor.note_tokens(batch.emitters, outcome.tokens.numpy())
         self.timer.lap()
         return outcome
@@ -289,20 +288,20 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         timer: StepTimer,
         plan: SamplingPlan | None = None,
     ) -> Outcome:
-        """Starts sampling, and the copies of what comes of it; sampled tokens go into the relay buffer."""
+        """Starts sampling; sampled tokens go into the relay buffer."""
         if logits is None:
             outcome = nothing()
         else:
             outcome = self.sampler.launch(logits, positions, plan or self.sampler.plan(batch.emitters))
             self.executor.keep_tokens(batch, outcome.tokens)
-        outcome.active_experts = self.executor.active_experts()
         timer.gpu_end()
-        return outcome.to_host()
+        outcome.active_experts = self.executor.active_experts()
+        return outcome
 
     def _run(self, batch: Batch, plan: SamplingPlan | None, timer: StepTimer) -> Outcome:
-        """A step whose inputs are on the device or on their way: its forward, and sampling."""
+        """A step whose inputs are on their way: forward, sampling, and the copies of what comes of it."""
         timer.gpu_begin()
-        return self._sample(batch, *self.executor.launch(batch), timer, plan)
+        return self._sample(batch, *self.executor.launch(batch), timer, plan).to_host()
 
     def land(self, flight: Flight) -> Outcome:
         """Waits for what came of a step in flight."""
@@ -342,13 +341,14 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         Args:
             complete: all are.
         """
-        sequences, tokens = emitters.sequences, outcome.tokens.tolist()
+        sequences, tokens, outputs = emitters.sequences, outcome.tokens.numpy().tolist(), emitters.outputs
         emitted = Emitted(sequences, tokens)
         if not complete:
             here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]
             emitted = Emitted([sequences[i] for i in here], [tokens[i] for i in here], here)
-        for sequence, token in zip(emitted.sequences, emitted.tokens, strict=True):
-            sequence.output_ids.append(token)
+            outputs = [outputs[i] for i in here]
+        for output, token in zip(outputs, emitted.tokens, strict=True):
+            output.append(token)
         if outcome.logprobs is not None:
             note_logprobs(outcome.logprobs, emitted)
         if not (emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens))):
@@ -416,7 +416,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             self.scheduler.block_table(request)  # so that blocks taken for this step have an owner
         in_step = [*self._decoding, *(request for request, _ in step.prefills)]
         failed = self._abort_failed(in_step, error, self.clock.now_ns())
-        self._decoding = []
+        self._decoding = Roster()
         return failed
 
     def _crash(self, error: BaseException, gone: list[Sequence], step: Step | None = None) -> StepOutput:
@@ -470,7 +470,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         requests = [request for flight in flights for request in flight.requests]
         failed = self._abort_failed(requests, error, self.clock.now_ns())
         self.scheduler.kv.forget_unused()
-        self._decoding = []
+        self._decoding = Roster()
         for flight in flights:
             self.scheduler.resolve(flight.step)
             self._record_failure(flight.step, flight.timer, failed if flight is flights[0] else [])
@@ -500,7 +500,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
     def _forget(self) -> None:
         self.scheduler = Scheduler(self.scheduler.config, track_longest=True)
         self.recorder = StepRecorder(self.recorder.meta)
-        self._decoding, self._timeline = [], GpuTimeline()
+        self._decoding, self._timeline = Roster(), GpuTimeline()
 
 
 def _ends_with(request: Request, tick: int) -> bool:

@@ -17,7 +17,7 @@ from engine.batch import BatchBuilder, Inputs, Ints, Layout, Transfer
 from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import KVCache
 from engine.launching import HostLaunch, LaunchSide
-from engine.sequence import NO_SLOT, Sequence
+from engine.sequence import NO_SLOT, Roster, Sequence
 
 
 class Model(Protocol):
@@ -147,7 +147,7 @@ class Executor:
         self._expert_load = expert_load
         self.builder = builder
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._decoding: list[Request] = []
+        self._decoding = Roster()
         self._decodes = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
 
     # -- slots -----------------------------------------------------------------------------------
@@ -176,15 +176,11 @@ class Executor:
     def prepare(
         self,
         step: Step,
-        decoding: list[Request],
+        decoding: Roster,
         scheduler: Scheduler,
         sequence_of: dict[Request, Sequence],
     ) -> Batch:
-        """The batch of a planned step, in the staging buffer.
-
-        Args:
-            decoding: those that decode; the same object as last time means the same requests.
-        """
+        """The batch of a planned step, in the staging buffer."""
         for request in step.preempted:
             self.release(sequence_of[request])
         if decoding is not self._decoding:
@@ -257,7 +253,8 @@ class Executor:
     def send(self, batch: Batch) -> None:
         """Hands the copies of what its forward reads to the launching side."""
         parcel = batch.transfer
-        self.builder.read_by(self.side.submit(partial(self.builder.transfer, parcel)), parcel)
+        if not parcel.empty:
+            self.builder.read_by(self.side.submit(partial(self.builder.transfer, parcel)), parcel)
 
     def launch(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor]:
         """On the launching side: starts the forward of a batch that has been sent.

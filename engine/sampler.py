@@ -104,12 +104,12 @@ class Sampler:
             logits: `[R, vocab]` float32.
             positions: int64, of the token each row was computed from; more than `[R]` may be given.
         """
-        raw, positions = logits, positions[: len(logits)]
+        raw = logits
         if plan.held_back is not None:
             logits = _hold_back(logits, positions, plan.held_back)
         if plan.penalised is not None:
             logits = self._penalise(logits, plan.penalised)
-        tokens = sample(logits, plan.greedy or plan.at(positions + 1))
+        tokens = sample(logits, plan.greedy or plan.at(positions[: len(logits)] + 1))
         if plan.penalised is not None:
             self._counts.count(plan.penalised.rows, tokens.index_select(0, plan.penalised.index))
         if plan.logprobs_index is None:

@@ -24,7 +24,7 @@ from blis_py.traces.steplog import (
     StepLog,
     write_step_log,
 )
-from engine.sequence import Sequence
+from engine.sequence import Roster, Sequence
 
 _KINDS = STEP_KINDS | TIMING_KINDS
 _NUMBERS = tuple(name for name, kind in _KINDS.items() if kind in ("int", "float"))
@@ -61,7 +61,7 @@ class StepRecorder:
         self._lists: dict[str, dict[int, tuple[int, ...]]] = {
             name: {} for name, kind in STEP_KINDS.items() if kind == "ints"
         }
-        self._decoding: list[Request] | None = None
+        self._decoding: Roster | None = None
         self._states: deque[tuple[int, int, int]] = deque()
         """Waiting and running requests and blocks in use in each step that is planned and not over."""
         self._arrived: list[tuple[Sequence, int]] = []
@@ -99,12 +99,8 @@ class StepRecorder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def planned(self, step: Step, scheduler: Scheduler, decoding: list[Request]) -> None:
-        """Notes who is in the step that has just been planned.
-
-        Args:
-            decoding: the same object as last time means the same requests.
-        """
+    def planned(self, step: Step, scheduler: Scheduler, decoding: Roster) -> None:
+        """Notes who is in the step that has just been planned."""
         index, lists = self._planned, self._lists
         self._planned += 1
         if decoding is not self._decoding:
