@@ -498,6 +498,8 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             self.sampler.release(sequence)
 
     def _forget(self) -> None:
+        if self._flights:
+            raise RuntimeError("a step is in flight")
         self.scheduler = Scheduler(self.scheduler.config, track_longest=True)
         self.recorder = StepRecorder(self.recorder.meta)
         self._decoding, self._timeline = Roster(), GpuTimeline()

@@ -181,12 +181,12 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         """As if just built: an empty prefix cache, an empty step log, request numbers and the clock at 0.
 
         Raises:
-            RuntimeError: requests are unfinished.
+            RuntimeError: requests are unfinished, or a step is.
         """
-        if self.has_unfinished:
+        if self._sequences:
             raise RuntimeError(f"{len(self._sequences)} requests are unfinished")
-        self._added = 0
         self._forget()
+        self._added = 0
         self.clock.restart()
 
     def let_go(self, now_ns: int | None = None) -> list[Sequence]:

@@ -38,9 +38,14 @@ class GpuSpan:
         self._end.record()
         self._launching_ns, self.ended = time.perf_counter_ns() - self._begun_ns, True
 
-    def ends(self, timeline: GpuTimeline, seen_ns: int) -> tuple[int, int]:
-        """When it began and ended, by the engine's clock, which shows `seen_ns` now that it is over."""
-        return timeline.place(self._begin, self._end, seen_ns)
+    def ends(self, timeline: GpuTimeline, origin_ns: int, seen_ns: int) -> tuple[int, int]:
+        """When it began and ended, by the engine's clock.
+
+        Args:
+            origin_ns: what that clock showed when `time.perf_counter_ns` showed 0.
+            seen_ns: what it shows now that the span is over.
+        """
+        return timeline.place(self._begin, self._end, origin_ns + self._begun_ns, seen_ns)
 
     def measured(self) -> tuple[int, bool]:
         """GPU time in ns, and whether it was launch-bound; waits for the end."""
@@ -50,30 +55,33 @@ class GpuSpan:
 
 
 class GpuTimeline:
-    """Where CUDA events lie on the engine's clock: so far behind one that the host has seen to be over.
+    """Where CUDA events lie on the engine's clock: so far behind the end of the step before.
 
-    Times between events are told with 24 bits, so the event that others are measured from is renewed.
+    The two clocks may drift apart, but no work can begin before it was launched, nor end after the host has
+    seen it to be over.
     """
 
     def __init__(self) -> None:
         self._anchor: torch.cuda.Event | None = None
         self._anchor_ns = 0
 
-    def place(self, begin: torch.cuda.Event, end: torch.cuda.Event, seen_ns: int) -> tuple[int, int]:
-        """Times of two events that are over; the host has seen the second at `seen_ns`."""
-        if self._anchor is None:
-            self._anchor, self._anchor_ns = end, seen_ns
-        end_ns = min(self._anchor_ns + int(self._anchor.elapsed_time(end) * 1e6), seen_ns)
-        begin_ns = end_ns - int(begin.elapsed_time(end) * 1e6)
+    def place(
+        self, begin: torch.cuda.Event, end: torch.cuda.Event, launched_ns: int, seen_ns: int
+    ) -> tuple[int, int]:
+        """Times of two events: the first launched at `launched_ns`, the second seen at `seen_ns`."""
+        took_ns = int(begin.elapsed_time(end) * 1e6)
+        end_ns = seen_ns
+        if self._anchor is not None:
+            end_ns = self._anchor_ns + int(self._anchor.elapsed_time(end) * 1e6)
+        end_ns = min(max(end_ns, launched_ns + took_ns), seen_ns)
         self._anchor, self._anchor_ns = end, end_ns
-        return begin_ns, end_ns
+        return end_ns - took_ns, end_ns
 
 
 class WorkerSpan:
     """The same for a worker thread that stands in for the GPU."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._origin_ns = clock.now_ns() - time.perf_counter_ns()
+    def __init__(self) -> None:
         self._begin_ns = self._end_ns = 0
         self.ended = False
 
@@ -83,8 +91,8 @@ class WorkerSpan:
     def end(self) -> None:
         self._end_ns, self.ended = time.perf_counter_ns(), True
 
-    def ends(self, timeline: GpuTimeline, seen_ns: int) -> tuple[int, int]:
-        return self._origin_ns + self._begin_ns, self._origin_ns + self._end_ns
+    def ends(self, timeline: GpuTimeline, origin_ns: int, seen_ns: int) -> tuple[int, int]:
+        return origin_ns + self._begin_ns, origin_ns + self._end_ns
 
     def measured(self) -> tuple[int, bool]:
         return self._end_ns - self._begin_ns, False
@@ -152,7 +160,8 @@ class FlightTimer(StepTimer):
     def __init__(self, clock: Clock, device: torch.device, timeline: GpuTimeline) -> None:
         super().__init__(clock, device)
         self._timeline = timeline
-        self._span = GpuSpan() if device.type == "cuda" else WorkerSpan(clock)
+        self._span = GpuSpan() if device.type == "cuda" else WorkerSpan()
+        self._origin_ns = clock.now_ns() - time.perf_counter_ns()
         self._resumed_ns = self._seen_ns = -1
 
     def resume(self) -> None:
@@ -185,4 +194,4 @@ class FlightTimer(StepTimer):
         assert self._span is not None
         if not self._span.ended or self._seen_ns < 0:
             return -1, -1
-        return self._span.ends(self._timeline, self._seen_ns)
+        return self._span.ends(self._timeline, self._origin_ns, self._seen_ns)
