@@ -156,7 +156,7 @@ def test_a_measured_prompt_is_added_hashed_and_found_in_the_cache_as_in_service(
         hashed.append(len(ids))
         return token_keys(ids, *rest)
 
-    monkeypatch.setattr("engine.engine.token_keys", noting)
+    monkeypatch.setattr("engine.lifecycle.token_keys", noting)
     bench.visit(Shape("prefill", prefills=((20, 160), (7, 0))))
     log = bench.engine.recorder.log()
     assert hashed[-2:] == [180, 7]
