@@ -141,7 +141,8 @@ def test_two_steps_of_a_visit_are_not_measured_whatever_the_contexts(
     bench: StepBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joining and leading."""
-    monkeypatch.setattr("engine.engine.token_keys", None)
+    for module in ("engine", "lifecycle"):
+        monkeypatch.setattr(f"engine.{module}.token_keys", None)
     for contexts in ((30,) * 2, (400, 350, 300, 250, 200, 150, 100, 50)):
         bench.visit(Shape("decode", contexts, steps=2))
         assert bench.engine.recorder.steps == 2 + 2
