@@ -60,7 +60,25 @@ def step(folder: Path) -> Path:
     return path
 
 
-PICTURES = (overview, diffusion, autopsy, journey, step)
+def overlap_pipeline(folder: Path) -> Path:
+    """Host and device in recorded steps of the engine, synchronous and overlapped."""
+    from overlap_picture import pipeline
+
+    path = folder / "overlap-pipeline.png"
+    pipeline().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+def overlap_load(folder: Path) -> Path:
+    """TTFT, TPOT and throughput over the rate of requests, synchronous and overlapped."""
+    from overlap_picture import load
+
+    path = folder / "overlap-load.png"
+    load().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load)
 
 
 def main(folder: Path = FOLDER) -> None:

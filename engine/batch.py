@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from engine.kernels.attention import AttentionMetadata
 from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
+from engine.launching import Ticket
+from engine.staging import BlockTables, PinnedRing
 
 Ints = NDArray[np.int64]
 _CACHED_LAYOUTS = 1024
@@ -28,6 +31,8 @@ _ONE_FURTHER: Ints = np.array([[0], [1], [1]])
 """A decode moves its position and the place of its keys and values."""
 _PADDING: Ints = np.array([[0], [0], [-1]])
 """Input id, position and slot of a padded row."""
+POISON = -(1 << 40)
+"""Stands in the relay buffer, while that is checked, where a token has been taken out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,38 +74,64 @@ class Layout:
 
     host: Arrays
     device: Inputs
-    nbytes: int
+    written: torch.Tensor
+    """The bytes that the host writes."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """What has to reach the device before a forward. Nothing in it changes until it has."""
+
+    layout: Layout
+    staged: bool
+    """Whether the staging buffer has to be copied."""
+    pages: torch.Tensor | None
+    """Changes of the block tables."""
+    decodes: int
+    """In a mixed batch, sequences in front whose input ids are placeholders; -1 where the device makes all
+    inputs itself, or the host has written the tokens."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether the device has all it needs."""
+        return not self.staged and self.pages is None and self.decodes < 0
 
 
 class StagingBuffer:
-    """Pinned host memory and its image on the device; on the CPU one and the same.
+    """Pinned host buffers in rotation and their image on the device; shared, they are one and the same.
 
     Equal sizes get equal places, so the inputs of a captured graph stay where they are. The copy to the
-    device runs while the host goes on, so the host waits for it before it writes here again.
+    device runs while the host goes on, and the image is overwritten behind the forward that reads it.
+
+    Args:
+        shared: host and device use one buffer, for which no forward may run while the host writes; None = on
+            the CPU.
     """
 
-    def __init__(self, max_tokens: int, max_seqs: int, device: torch.device) -> None:
+    def __init__(
+        self, max_tokens: int, max_seqs: int, device: torch.device, shared: bool | None = None
+    ) -> None:
         nbytes = _places(max_tokens, max_seqs, max_seqs)[-1]
-        on_cuda = device.type == "cuda"
-        self._host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=on_cuda)
-        shared = device.type == "cpu"
-        self._device = self._host if shared else torch.zeros(nbytes, dtype=torch.uint8, device=device)
-        self._sent = torch.cuda.Event() if on_cuda else None
-        self._layouts: dict[tuple[int, int, int], Layout] = {}
+        shared = device.type == "cpu" if shared is None else shared
+        self.ring = PinnedRing(1 if shared else 2, nbytes, device.type == "cuda")
+        self._device = (
+            self.ring.buffers[0] if shared else torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        )
+        self.shared = shared
+        self._layouts: dict[tuple[int, int, int, int], Layout] = {}
 
     def layout(self, tokens: int, seqs: int, emitted: int) -> Layout:
-        """The buffer divided for T tokens of S sequences with R rows of logits, to be filled."""
-        if self._sent is not None:
-            self._sent.synchronize()
-        key = (tokens, seqs, emitted)
+        """The next buffer divided for T tokens of S sequences with R rows of logits, to be filled."""
+        key = (self.ring.next(), tokens, seqs, emitted)
         layout = self._layouts.get(key)
         if layout is None:
             if len(self._layouts) >= _CACHED_LAYOUTS:
                 self._layouts.clear()
-            layout = self._layouts[key] = self._divide(tokens, seqs, emitted)
+            layout = self._layouts[key] = self._divide(*key)
         return layout
 
-    def _divide(self, tokens: int, seqs: int, emitted: int) -> Layout:
+    def _divide(self, index: int, tokens: int, seqs: int, emitted: int) -> Layout:
+        written = self.ring.buffers[index]
         *starts, nbytes = _places(tokens, seqs, emitted)
         lengths = _lengths(tokens, seqs, emitted)
 
@@ -110,18 +141,16 @@ class StagingBuffer:
                 for start, (dtype, length) in zip(starts, lengths, strict=True)
             ]
 
-        _, _, _, *others = parts(self._host)
+        _, _, _, *others = parts(written)
         row = starts[1]
-        whole = self._host[: 3 * row].view(torch.int64).view(3, row // 8)[:, :tokens]
+        whole = written[: 3 * row].view(torch.int64).view(3, row // 8)[:, :tokens]
         host = Arrays(whole.numpy(), *(part.numpy() for part in others))
-        return Layout(host, Inputs(*parts(self._device)), nbytes)
+        return Layout(host, Inputs(*parts(self._device)), written[:nbytes])
 
     def send(self, layout: Layout) -> None:
-        """To the device, in one copy."""
-        if self._device is not self._host:
-            self._device[: layout.nbytes].copy_(self._host[: layout.nbytes], non_blocking=True)
-        if self._sent is not None:
-            self._sent.record()
+        """On the launching side: to the device, in one copy."""
+        if not self.shared:
+            self._device[: layout.written.nbytes].copy_(layout.written, non_blocking=True)
 
 
 def _lengths(tokens: int, seqs: int, emitted: int) -> list[tuple[torch.dtype, int]]:
@@ -136,52 +165,28 @@ def _places(tokens: int, seqs: int, emitted: int) -> list[int]:
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
 
 
-class BlockTables:
-    """Pages of each running sequence, one row each, written when they change.
+@dataclass(slots=True)
+class AllDecodes:
+    """A batch in which every sequence decodes: what of it is the same in the next step."""
 
-    On CUDA the device has a copy, and changes are sent before the next forward.
-    """
-
-    def __init__(self, max_seqs: int, width: int, device: torch.device) -> None:
-        self.host: NDArray[np.int32] = np.zeros((max_seqs + 1, width), dtype=np.int32)
-        """The last row belongs to nobody: padding."""
-        self._width = width
-        self._on_cpu = device.type == "cpu"
-        mirror = torch.from_numpy(self.host)
-        self.device = mirror if self._on_cpu else mirror.to(device)
-        self._places: list[int] = []
-        self._pages: list[int] = []
-
-    def write(self, row: int, first: int, pages: list[int]) -> None:
-        """Pages of a sequence, from its block `first` on."""
-        self.host[row, first : first + len(pages)] = pages
-        if not self._on_cpu:
-            start = row * self._width + first
-            self._places += range(start, start + len(pages))
-            self._pages += pages
-
-    def write_one(self, row: int, block: int, page: int) -> None:
-        """The same for one page."""
-        self.host[row, block] = page
-        if not self._on_cpu:
-            self._places.append(row * self._width + block)
-            self._pages.append(page)
-
-    def send(self) -> None:
-        """Brings the device's copy up to date."""
-        if not self._places:
-            return
-        changes = torch.tensor([self._places, self._pages], dtype=torch.int64).to(self.device.device)
-        self.device.view(-1).index_copy_(0, changes[0], changes[1].to(torch.int32))
-        self._places, self._pages = [], []
+    layout: Layout
+    rows: Ints
+    """Slots of the sequences."""
+    sent: bool = False
+    """Whether the device has it, or the copy is under way."""
 
 
 class BatchBuilder:
     """Fills the staging buffer, from arrays that have one entry per slot of a running sequence.
 
+    Where the device makes the inputs of decodes, it takes their tokens out of the relay buffer, in which
+    sampling has left them: the host writes placeholders, negative ids that stand for tokens it need not know.
+
     Args:
         largest_bucket: rows of the largest padded batch.
-        on_device: whether the device makes the inputs of decodes; None = if it is a GPU.
+        on_device: whether the device makes the inputs of decodes; None = if it is a GPU, or `overlapped`.
+        overlapped: batches are built while the forward before them runs, so host and device share nothing.
+        check_relay: see that every token is in the relay buffer when it is taken out. Waits for the device.
     """
 
     def __init__(
@@ -194,27 +199,30 @@ class BatchBuilder:
         device: torch.device,
         largest_bucket: int = 0,
         on_device: bool | None = None,
+        overlapped: bool = False,
+        check_relay: bool = False,
     ) -> None:
         seqs = max(max_seqs, largest_bucket)
         self.block_size = block_size
         self.padding_row = max_seqs
-        self.tables = BlockTables(max_seqs, -(-max_model_len // block_size), device)
+        shared = device.type == "cpu" and not overlapped
+        self.tables = BlockTables(max_seqs, -(-max_model_len // block_size), device, shared)
         self._next: Ints = np.zeros((3, max_seqs), dtype=np.int64)
         """Of the sequence in each slot: its latest token, its position, and where its keys and values go
         unless that is a new page. What it computes next when it decodes. Out of date while it decodes."""
-        self._staging = StagingBuffer(max(max_tokens, seqs), seqs, device)
+        self._staging = StagingBuffer(max(max_tokens, seqs), seqs, device, shared)
         self._counting: Ints = np.arange(max(max_tokens, seqs) + 1)
         self._shift, self._mask = block_size.bit_length() - 1, block_size - 1
         self._rows: Ints = np.zeros(0, dtype=np.int64)
         self._decoding: Ints = self._next[:, self._rows]
         """`[3, S]` of the sequences that decode, in the order of the batch, kept up to date here as long as
         they are the same."""
-        self._filled: tuple[Layout, Ints] | None = None
-        """Layout and slots of the latest batch, if it was all decodes."""
-        self._unsent = True
-        """Whether the device has not seen these yet."""
+        self._latest: AllDecodes | None = None
+        """The latest batch, if it was all decodes."""
         self._state: DecodeState | None = None
-        if on_device or (on_device is None and device.type != "cpu"):
+        self._check_relay = check_relay
+        if on_device or overlapped or (on_device is None and device.type != "cpu"):
+            self._next[0] = -1 - np.arange(max_seqs)
             positions = torch.full((max_seqs + 1,), -1, dtype=torch.int64, device=device)
             self._state = DecodeState(torch.zeros_like(positions), positions, self.tables.device)
         self._pages: NDArray[np.int32] = np.zeros((seqs, self.tables.host.shape[1]), dtype=np.int32)
@@ -249,7 +257,12 @@ class BatchBuilder:
             self._pages[index, block] = page
 
     def sampled(self, rows: Ints, tokens: Ints) -> None:
-        """The latest tokens of the sequences in these slots: the decodes first, as in the batch."""
+        """The latest tokens of the sequences in these slots: the decodes first, as in the batch.
+
+        Of no use where the relay buffer has them.
+        """
+        if self._state is not None:
+            return
         decodes = len(self._rows)
         self._decoding[0] = tokens[:decodes]
         if len(tokens) > decodes:
@@ -258,17 +271,21 @@ class BatchBuilder:
     def decodes(self, padded: int = 0) -> Layout:
         """The batch in which every sequence decodes, filled up to `padded` rows with nothing."""
         rows, decoding, count = self._rows, self._decoding, len(self._rows)
-        size = padded or count
+        size, latest = padded or count, self._latest
+        on_host = self._state is None
+        alike = latest is not None and latest.rows is rows and len(latest.layout.host.rows) == size
+        if alike and latest is not None and not on_host:
+            np.add(decoding, _ONE_FURTHER, out=decoding)
+            return latest.layout
         layout = self._staging.layout(size, size, size)
         host = layout.host
-        on_host = self._state is None
         if on_host:
             host.tokens[:, :count] = decoding
         np.add(decoding, _ONE_FURTHER, out=decoding)
         if on_host:
             host.seq_lens[:count] = decoding[1]
-        if self._filled is None or self._filled[0] is not layout or self._filled[1] is not rows:
-            self._filled, self._unsent = (layout, rows), True
+        if not alike or latest is None or latest.layout is not layout:
+            self._latest = AllDecodes(layout, rows)
             host.rows[:count] = host.emit_rows[:count] = rows
             host.query_start[:] = self._counting[: size + 1]
             host.tokens[:, count:] = _PADDING
@@ -303,7 +320,7 @@ class BatchBuilder:
         layout = self._staging.layout(int(ends[-1]), len(rows), len(emitted))
         host = layout.host
 
-        self._filled = None
+        self._latest = None
         host.tokens[:, :decodes] = self._decoding
         ids, positions, places = host.tokens[:, decodes:]
         np.concatenate(chunks, out=ids)
@@ -323,17 +340,50 @@ class BatchBuilder:
 
     def send(self, layout: Layout) -> Inputs:
         """Everything the forward reads, on the device."""
-        self.tables.send()
-        inputs, state = layout.device, self._state
-        if state is None:
-            self._staging.send(layout)
-        elif self._filled is None:  # a mixed batch: the state follows it
-            self._staging.send(layout)
+        self.transfer(self.pack(layout))
+        return layout.device
+
+    def pack(self, layout: Layout) -> Transfer:
+        """What has to be copied for the batch just built."""
+        latest = self._latest
+        staged = not self._staging.shared and (self._state is None or latest is None or not latest.sent)
+        if latest is not None:
+            latest.sent = True
+        decodes = len(self._rows) if latest is None and self._state is not None else -1
+        return Transfer(layout, staged, self.tables.changes(), decodes)
+
+    def transfer(self, parcel: Transfer) -> None:
+        """On the launching side: starts the copies; tokens out of the relay buffer replace placeholders."""
+        if parcel.pages is not None:
+            self.tables.apply(parcel.pages)
+        if parcel.staged:
+            self._staging.send(parcel.layout)
+        state, decodes, inputs = self._state, parcel.decodes, parcel.layout.device
+        if state is not None and decodes >= 0:  # a mixed batch: the state follows it
+            gathered = inputs.input_ids[:decodes]
+            torch.index_select(state.tokens, 0, inputs.rows[:decodes], out=gathered)
+            if self._check_relay:
+                self._taken(gathered, inputs.rows[:decodes])
             state.positions.index_copy_(0, inputs.rows, inputs.seq_lens.long())
-        elif self._unsent:
-            self._staging.send(layout)
-            self._unsent = False
-        return inputs
+
+    def read_by(self, reader: Ticket[Any], parcel: Transfer) -> None:
+        """The copies of a batch are under way; its buffers are not written again before they are done."""
+        if parcel.pages is not None:
+            self.tables.ring.read_by(reader)
+        if parcel.staged:
+            self._staging.ring.read_by(reader)
+
+    def taken(self, inputs: Inputs, decodes: int) -> None:
+        """On the launching side: the device has made the inputs of so many decodes."""
+        if self._check_relay:
+            self._taken(inputs.input_ids[:decodes], inputs.rows[:decodes])
+
+    def _taken(self, tokens: torch.Tensor, rows: torch.Tensor) -> None:
+        """Tokens that have been taken out of these slots of the relay buffer; each comes out once."""
+        assert self._state is not None
+        if bool((tokens < 0).any()):
+            raise AssertionError(f"taken out of the relay buffer before they were there: {tokens.tolist()}")
+        self._state.tokens.index_fill_(0, rows, POISON)
 
     def keep(self, inputs: Inputs, tokens: torch.Tensor) -> None:
         """Sampled tokens `[R]` become the next inputs of their sequences, without a way through the host."""

@@ -21,6 +21,7 @@ from engine.kernels.compilations import Watch, watch
 from engine.kernels.cuda import library
 from engine.kernels.gpu import gpu_of
 from engine.kv_pool import Capacity, allocate, capacity
+from engine.launching import launch_side
 from engine.memory import check_memory
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
@@ -146,6 +147,8 @@ def make_executor(
         block_size=config.block_size,
         device=device,
         largest_bucket=max(buckets) if with_graphs else 0,
+        overlapped=config.async_scheduling,
+        check_relay=config.check_relay,
     )
     if capture is not None:
         warm_up(forward, builder, Bounds.of(config, max_model_len), gpu_of(device))
@@ -154,7 +157,8 @@ def make_executor(
                 graphs = DecodeGraphs(forward, builder, max_model_len, buckets, capture)
     if expert_load is not None:
         expert_load.zero_()
-    return Executor(forward, builder, config.max_num_seqs, graphs, expert_load)
+    side = launch_side(device, config.async_scheduling)
+    return Executor(forward, builder, config.max_num_seqs, graphs, expert_load, side)
 
 
 @torch.inference_mode()

@@ -63,6 +63,10 @@ class EngineConfig:
     fairness_tokens: int | None = None
     lpm_max_queue: int = 128
     in_batch_sharing_tokens: int | None = 32
+    async_scheduling: bool = False
+    """A step is planned and launched before the outcome of the one before it is known (vLLM's name)."""
+    check_relay: bool = False
+    """With `async_scheduling`: see that every token is on the device when a forward takes it. Slow."""
     enforce_eager: bool = False
     """No CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
@@ -98,6 +102,15 @@ class EngineConfig:
             raise InputError("given twice", key="num_kv_blocks", fix="drop it, or kv_cache_memory_bytes")
         if self.clock != "wall" and self.device == "cuda":
             raise InputError("does not tell GPU time", key="clock", value=self.clock, fix="use wall")
+        if self.async_scheduling and self.clock != "wall":
+            raise InputError(
+                "tells the time of one thread, and asynchronous scheduling has two",
+                key="clock",
+                value=self.clock,
+                fix="use wall, or no async_scheduling",
+            )
+        if self.check_relay and not self.async_scheduling:
+            raise InputError("needs async_scheduling", key="check_relay", fix="turn that on, or this off")
         if self.yardstick_us is not None:
             if self.clock != "steady":
                 raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from engine.batch import BatchBuilder, Inputs, Ints, Layout
+from engine.batch import BatchBuilder, Inputs, Ints, Layout, Transfer
 from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import KVCache
-from engine.sequence import NO_SLOT, Sequence
+from engine.launching import HostLaunch, LaunchSide
+from engine.sequence import NO_SLOT, Roster, Sequence
 
 
 class Model(Protocol):
@@ -81,6 +83,8 @@ class Emitters:
     """Tokens at which any of them ends."""
     watched: bool
     """Whether every token of some of them has to be looked at."""
+    constrained: bool = False
+    """Whether a grammar says of some of them which token may come next."""
 
     @classmethod
     def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
@@ -92,6 +96,7 @@ class Emitters:
             min((end_of(sequence.request, tick) for sequence in sequences), default=NEVER),
             frozenset().union(*{sequence.stop_ids for sequence in sequences}),
             any(sequence.watched for sequence in sequences),
+            any(sequence.grammar is not None for sequence in sequences),
         )
 
 
@@ -110,6 +115,8 @@ class Batch:
     """One step, ready to run."""
 
     layout: Layout
+    transfer: Transfer
+    """What has to be copied for it."""
     emitters: Emitters
     num_seqs: int
     num_decodes: int
@@ -125,6 +132,7 @@ class Executor:
     Args:
         graphs: captured decode steps, or None: everything eager.
         expert_load: `[sparse layers, experts]` to which the model adds the tokens of each expert, or None.
+        side: carries out copies and forwards; None = the calling thread.
     """
 
     def __init__(
@@ -134,13 +142,15 @@ class Executor:
         max_num_seqs: int,
         graphs: Graphs | None = None,
         expert_load: torch.Tensor | None = None,
+        side: LaunchSide | None = None,
     ) -> None:
         self.forward = forward
+        self.side = side or HostLaunch()
         self.graphs = graphs
         self._expert_load = expert_load
         self.builder = builder
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._decoding: list[Request] = []
+        self._decoding = Roster()
         self._decodes = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
 
     # -- slots -----------------------------------------------------------------------------------
@@ -152,7 +162,7 @@ class Executor:
             sequence.slot = NO_SLOT
 
     def keep_tokens(self, batch: Batch, tokens: torch.Tensor) -> None:
-        """What was sampled `[R]` is the next input of each; the device need not wait for the host."""
+        """On the launching side: what was sampled `[R]` goes into the relay buffer, as next inputs."""
         self.builder.keep(batch.layout.device, tokens)
 
     def note_tokens(self, emitters: Emitters, tokens: Ints) -> None:
@@ -169,15 +179,11 @@ class Executor:
     def prepare(
         self,
         step: Step,
-        decoding: list[Request],
+        decoding: Roster,
         scheduler: Scheduler,
         sequence_of: dict[Request, Sequence],
     ) -> Batch:
-        """The batch of a planned step, in the staging buffer.
-
-        Args:
-            decoding: those that decode; the same object as last time means the same requests.
-        """
+        """The batch of a planned step, in the staging buffer."""
         for request in step.preempted:
             self.release(sequence_of[request])
         if decoding is not self._decoding:
@@ -198,7 +204,8 @@ class Executor:
         count = len(decoding)
         bucket = self.graphs.bucket(count) if self.graphs is not None else 0
         layout = self.builder.decodes(bucket)
-        return Batch(layout, decodes, count, count, 1, step.features.max_context + 1, bucket)
+        transfer = self.builder.pack(layout)
+        return Batch(layout, transfer, decodes, count, count, 1, step.features.max_context + 1, bucket)
 
     def _mixed(
         self,
@@ -218,11 +225,13 @@ class Executor:
             slots.append(sequence.slot)
             starts.append(start)
             chunks.append(sequence.tokens(start, end))
+            assert len(chunks[-1]) == count, "a token that is recomputed has not arrived"
             complete.append(sequence if end == request.num_tokens else None)
         emits = [sequence is not None for sequence in complete]
         layout = self.builder.mixed(slots, starts, chunks, emits)
         return Batch(
             layout,
+            self.builder.pack(layout),
             self._emitters([sequence for sequence in complete if sequence is not None], scheduler.tick),
             num_seqs=len(layout.host.rows),
             num_decodes=len(self._decodes.sequences),
@@ -244,17 +253,20 @@ class Executor:
 
     # -- launch ------------------------------------------------------------------------------------
 
-    def send(self, batch: Batch) -> Inputs:
-        """Starts the copies of what its forward reads."""
-        return self.builder.send(batch.layout)
+    def send(self, batch: Batch) -> None:
+        """Hands the copies of what its forward reads to the launching side."""
+        parcel = batch.transfer
+        if not parcel.empty:
+            self.builder.read_by(self.side.submit(partial(self.builder.transfer, parcel)), parcel)
 
-    def launch(self, batch: Batch, inputs: Inputs) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Starts the forward of a batch that has been sent.
+    def launch(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """On the launching side: starts the forward of a batch that has been sent.
 
         Returns:
             Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions, which may
             have padding behind them.
         """
+        inputs = batch.layout.device
         hidden, positions = self._hidden(batch, inputs), inputs.positions
         if batch.num_decodes < batch.num_seqs:  # not every row emits
             if not batch.emitters.sequences:
@@ -265,19 +277,26 @@ class Executor:
     def _hidden(self, batch: Batch, inputs: Inputs) -> torch.Tensor:
         if batch.bucket:
             assert self.graphs is not None
-            return self.graphs.replay(batch.bucket, batch.num_decodes)
+            hidden = self.graphs.replay(batch.bucket, batch.num_decodes)
+            self.builder.taken(inputs, batch.num_decodes)
+            return hidden
         meta = self.builder.metadata(
             inputs,
             num_decodes=batch.num_decodes,
             max_query_len=batch.max_query_len,
             max_seq_len=batch.max_seq_len,
         )
+        if batch.num_decodes == batch.num_seqs:
+            self.builder.taken(inputs, batch.num_decodes)
         return self.forward.hidden(inputs, meta)
 
-    def active_experts(self) -> int:
-        """Experts that had a token since the last call, over all sparse layers; -1 where nobody counts."""
+    def active_experts(self) -> torch.Tensor | None:
+        """On the launching side: experts that had a token since the last call, over all sparse layers.
+
+        None where nobody counts.
+        """
         if self._expert_load is None:
-            return -1
-        active = int(self._expert_load.count_nonzero())
+            return None
+        active = self._expert_load.count_nonzero()
         self._expert_load.zero_()
         return active

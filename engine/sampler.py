@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
-import numpy as np
 import torch
 
 from engine.executor import Emitters
-from engine.kernels.sampling import SamplingTensors, apply_penalties, logprobs, sample
-from engine.sequence import Sequence, TokenLogprobs
+from engine.kernels.sampling import SamplingTensors, logprobs, sample
+from engine.outcome import Outcome, SampledLogprobs
+from engine.penalties import Entrant, TokenCounts
+from engine.sequence import Sequence
 
 
 @dataclass(slots=True)
-class _Parameters:
-    """Those of the sequences of a batch, on the device; they outlive a step."""
+class Penalised:
+    """The rows of a batch whose logits depend on the tokens so far."""
+
+    index: torch.Tensor
+    """In the batch."""
+    rows: torch.Tensor
+    """In the counts."""
+    penalties: torch.Tensor
+    """[3, B] repetition, presence, frequency."""
+    entrants: list[Entrant]
+    """Whose tokens are to be counted first of all; empty once that is done."""
+
+
+@dataclass(slots=True)
+class HeldBack:
+    """Tokens that would end sequences which may not end yet."""
+
+    index: torch.Tensor
+    """In the batch, one for each pair of a row and a token."""
+    tokens: torch.Tensor
+    until: torch.Tensor
+    """The position from which on a row may end."""
+
+
+@dataclass(slots=True)
+class SamplingPlan:
+    """How to sample for the sequences of a batch: made on the host, on the device, and outliving a step."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -23,11 +51,12 @@ class _Parameters:
     min_p: torch.Tensor
     seeds: torch.Tensor
     filtered: bool
-    penalised: list[int]
-    """Rows whose logits depend on the tokens so far."""
-    held_back: list[int]
-    """Rows that may not end before a number of tokens."""
-    with_logprobs: list[int]
+    penalised: Penalised | None = None
+    held_back: HeldBack | None = None
+    with_logprobs: list[int] = field(default_factory=list)
+    """Rows of the batch."""
+    logprobs_index: torch.Tensor | None = None
+    most_logprobs: int = 0
     greedy: SamplingTensors | None = None
     """What to sample with where all are greedy: it is the same at every position."""
 
@@ -49,118 +78,127 @@ class Sampler:
     """Samples the next token of every emitting sequence.
 
     A token depends on its logits, the request's parameters and seed, and its position, and on nothing
-    else in the batch.
+    else in the batch. Nothing here waits for the device, nor asks the host for a token that it may not know.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._emitters: Emitters | None = None
-        self._parameters: _Parameters | None = None
+        self._plan: SamplingPlan | None = None
+        self._counts = TokenCounts(device)
+
+    def plan(self, emitters: Emitters) -> SamplingPlan:
+        """On the host: what sampling for these sequences needs."""
+        if self._plan is None or emitters is not self._emitters:
+            self._emitters, self._plan = emitters, self._collect(emitters.sequences)
+        return self._plan
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        self._counts.release(sequence)
 
     def launch(
         self,
         logits: torch.Tensor,
         positions: torch.Tensor,
-        emitters: Emitters,
+        plan: SamplingPlan,
         bitmask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Token ids `[R]` int64, on the device; -1 where the bitmask allows nothing.
+    ) -> Outcome:
+        """On the launching side: token ids `[R]` int64 and their log-probabilities, on the device.
 
         Args:
             logits: `[R, vocab]` float32.
             positions: int64, of the token each row was computed from; more than `[R]` may be given.
-            emitters: the sequences of the rows.
-            bitmask: `[R, ceil(vocab / 32)]` int32, tokens allowed; None = all.
+            bitmask: `[R, ceil(vocab / 32)]` int32, what is allowed; None = all. Where nothing is: -1.
         """
-        sequences = emitters.sequences
-        if self._parameters is None or emitters is not self._emitters:
-            self._emitters, self._parameters = emitters, self._collect(sequences)
-        own = self._parameters
         raw = logits
-        if own.held_back:
-            logits = self._hold_back(logits, own.held_back, sequences)
-        if own.penalised:
-            logits = self._penalise(logits, own.penalised, sequences)
-        tensors = own.greedy or own.at(positions[: len(logits)] + 1)
+        if plan.held_back is not None:
+            logits = _hold_back(logits, positions, plan.held_back)
+        if plan.penalised is not None:
+            logits = self._penalise(logits, plan.penalised)
+        tensors = plan.greedy or plan.at(positions[: len(logits)] + 1)
         if bitmask is not None:
             tensors = replace(tensors, bitmask=bitmask)
         tokens = sample(logits, tensors)
-        if own.with_logprobs:
-            _note_logprobs(raw, tokens, own.with_logprobs, sequences)
-        return tokens
+        if plan.penalised is not None:
+            chosen = tokens.index_select(0, plan.penalised.index)
+            self._counts.count(plan.penalised.rows, chosen if bitmask is None else chosen.clamp_min(0))
+        if plan.logprobs_index is None:
+            return Outcome(tokens)
+        return Outcome(tokens, _logprobs(raw, tokens, plan))
 
-    def _collect(self, sequences: Ordered[Sequence]) -> _Parameters:
+    def _collect(self, sequences: Ordered[Sequence]) -> SamplingPlan:
         all_params = [sequence.params for sequence in sequences]
-
-        def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype).to(self._device, non_blocking=True)
-
-        found = _Parameters(
-            temperature=column([p.temperature for p in all_params], torch.float32),
-            top_k=column([max(p.top_k, 0) for p in all_params], torch.int32),
-            top_p=column([p.top_p for p in all_params], torch.float32),
-            min_p=column([p.min_p for p in all_params], torch.float32),
-            seeds=column([s.seed for s in sequences], torch.int64),
+        found = SamplingPlan(
+            temperature=self._column((p.temperature for p in all_params), torch.float32),
+            top_k=self._column((max(p.top_k, 0) for p in all_params), torch.int32),
+            top_p=self._column((p.top_p for p in all_params), torch.float32),
+            min_p=self._column((p.min_p for p in all_params), torch.float32),
+            seeds=self._column((s.seed for s in sequences), torch.int64),
             filtered=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in all_params),
-            penalised=[i for i, p in enumerate(all_params) if p.penalised],
-            held_back=[i for i, p in enumerate(all_params) if p.min_tokens > 0],
-            with_logprobs=[i for i, p in enumerate(all_params) if p.logprobs is not None],
+            penalised=self._penalised(sequences),
+            held_back=self._held_back(sequences),
         )
+        wanted = {i: p.logprobs for i, p in enumerate(all_params) if p.logprobs is not None}
+        if wanted:
+            found.with_logprobs, found.most_logprobs = list(wanted), max(wanted.values())
+            found.logprobs_index = self._column(wanted, torch.int64)
         if all(p.temperature == 0 for p in all_params):
             found.greedy = found.at(torch.zeros_like(found.seeds), all_greedy=True)
         return found
 
-    def _hold_back(self, logits: torch.Tensor, rows: list[int], sequences: Ordered[Sequence]) -> torch.Tensor:
-        """Forbids the tokens that would end a sequence too early."""
-        places = [
-            (row, token)
-            for row in rows
-            if len(sequences[row].output_ids) < sequences[row].params.min_tokens
-            for token in sequences[row].stop_ids
-        ]
-        if not places:
-            return logits
-        index = torch.tensor(places, dtype=torch.int64).to(self._device)
-        logits = logits.clone()
-        logits[index[:, 0], index[:, 1]] = -torch.inf
-        return logits
+    def _column(self, values: Iterable[float], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=dtype).to(self.device, non_blocking=True)
 
-    def _penalise(self, logits: torch.Tensor, rows: list[int], sequences: Ordered[Sequence]) -> torch.Tensor:
-        vocabulary = logits.shape[1]
-        prompts = np.zeros((len(rows), vocabulary), dtype=np.bool_)
-        counts = np.zeros((len(rows), vocabulary), dtype=np.int32)
-        for i, row in enumerate(rows):
-            prompts[i, sequences[row].prompt_ids] = True
-            counts[i] = np.bincount(np.array(sequences[row].output_ids, dtype=np.int64), minlength=vocabulary)
-        penalties = torch.tensor(
-            [
-                (p.repetition_penalty, p.presence_penalty, p.frequency_penalty)
-                for p in (sequences[row].params for row in rows)
-            ],
-            dtype=torch.float32,
-        ).to(self._device)
-        index = torch.tensor(rows, dtype=torch.int64).to(self._device)
-        changed = apply_penalties(
-            logits.index_select(0, index),
-            torch.from_numpy(prompts).to(self._device),
-            torch.from_numpy(counts).to(self._device),
-            *penalties.unbind(dim=1),
+    def _penalised(self, sequences: Ordered[Sequence]) -> Penalised | None:
+        index = [i for i, sequence in enumerate(sequences) if sequence.params.penalised]
+        if not index:
+            return None
+        rows, entrants = self._counts.rows_of([sequences[i] for i in index])
+        params = [sequences[i].params for i in index]
+        values = (
+            [p.repetition_penalty for p in params],
+            [p.presence_penalty for p in params],
+            [p.frequency_penalty for p in params],
         )
-        return logits.index_copy(0, index, changed)
+        penalties = self._column(chain(*values), torch.float32).view(3, len(index))
+        return Penalised(
+            self._column(index, torch.int64), self._column(rows, torch.int64), penalties, entrants
+        )
+
+    def _held_back(self, sequences: Ordered[Sequence]) -> HeldBack | None:
+        """Output token number `min_tokens` is the first that may end a sequence."""
+        held = [
+            (i, token, len(sequence.prompt_ids) + sequence.params.min_tokens - 1)
+            for i, sequence in enumerate(sequences)
+            if len(sequence.output_ids) < sequence.params.min_tokens
+            for token in sequence.stop_ids
+        ]
+        if not held:
+            return None
+        index, tokens, until = (self._column(column, torch.int64) for column in zip(*held, strict=True))
+        return HeldBack(index, tokens, until)
+
+    def _penalise(self, logits: torch.Tensor, own: Penalised) -> torch.Tensor:
+        if own.entrants:
+            self._counts.enter(own.entrants, logits.shape[1])
+            own.entrants.clear()
+        changed = self._counts.penalise(logits.index_select(0, own.index), own.rows, own.penalties)
+        return logits.index_copy(0, own.index, changed)
 
 
-def _note_logprobs(
-    logits: torch.Tensor, tokens: torch.Tensor, rows: list[int], sequences: Ordered[Sequence]
-) -> None:
-    """Stores log-probabilities of the model itself, before any penalty, temperature or filter."""
-    index = torch.tensor(rows, dtype=torch.int64).to(logits.device)
-    logits = logits.index_select(0, index)
-    wanted = [sequences[row].params.logprobs or 0 for row in rows]
-    chosen = tokens.index_select(0, index).clamp_min(0).unsqueeze(1)  # -1 where nothing was allowed
-    own = torch.log_softmax(logits, dim=-1).gather(1, chosen).squeeze(1).tolist()
-    values, ids = logprobs(logits, min(max(wanted), logits.shape[1]))
-    for i, row in enumerate(rows):
-        count = wanted[i]
-        noted: TokenLogprobs = dict(zip(ids[i, :count].tolist(), values[i, :count].tolist(), strict=True))
-        noted.setdefault(int(chosen[i]), own[i])
-        sequences[row].logprobs.append(noted)
+def _hold_back(logits: torch.Tensor, positions: torch.Tensor, held: HeldBack) -> torch.Tensor:
+    """Forbids the tokens that would end a sequence too early."""
+    early = positions.index_select(0, held.index) < held.until
+    values = logits[held.index, held.tokens].masked_fill(early, -torch.inf)
+    return logits.index_put((held.index, held.tokens), values)
+
+
+def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, plan: SamplingPlan) -> SampledLogprobs:
+    """Log-probabilities of the model itself, before any penalty, temperature or filter."""
+    assert plan.logprobs_index is not None
+    logits = logits.index_select(0, plan.logprobs_index)
+    chosen = tokens.index_select(0, plan.logprobs_index).clamp_min(0).unsqueeze(1)  # -1: nothing was allowed
+    own = torch.log_softmax(logits, dim=-1).gather(1, chosen).squeeze(1)
+    values, ids = logprobs(logits, min(plan.most_logprobs, logits.shape[1]))
+    return SampledLogprobs(own, values, ids, plan.with_logprobs)

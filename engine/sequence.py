@@ -21,6 +21,14 @@ TokenLogprobs = dict[int, float]
 """Log-probability by token id, of one emitted token and of the most likely ones beside it."""
 
 
+class Roster(list[Request]):
+    """The requests that decode in a step, in running order.
+
+    An object never changes. Engine, executor and step log keep it from step to step and know by `is` that the
+    same requests decode as before; another object may, but need not, list others.
+    """
+
+
 class Sequence:
     """One request in the engine.
 

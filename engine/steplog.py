@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from blis_py.core.step import Step
 from blis_py.traces.steplog import (
     FEATURE_KINDS,
     MASK_KINDS,
+    OVERLAP_KINDS,
     REQUEST_KINDS,
     SCHEMA,
     STEP_KINDS,
@@ -24,7 +26,7 @@ from blis_py.traces.steplog import (
     write_step_log,
 )
 from engine.grammar.masks import NO_MASKS, MaskTimes
-from engine.sequence import Sequence
+from engine.sequence import Roster, Sequence
 
 _KINDS = STEP_KINDS | TIMING_KINDS
 _NUMBERS = tuple(name for name, kind in _KINDS.items() if kind in ("int", "float"))
@@ -49,16 +51,23 @@ class StepRecorder:
     def __init__(self, meta: dict[str, Any]) -> None:
         self.meta = {"schema": SCHEMA, **meta}
         self.steps = 0
+        """Steps that are over."""
+        self._planned = 0
+        self._overlapped = bool(self.meta.get("scheduler", {}).get("async_scheduling"))
+        self._forwards: list[tuple[int, int]] = []
+        """With asynchronous scheduling: when the forward of each step began and ended."""
+        self._seen: list[int] = []
+        """With it: when the first step was planned that could know the outcome of each."""
         self._latest: list[tuple[float, ...]] = []
         self._packed: list[NDArray[np.float64]] = [np.zeros((0, len(_NUMBERS)))]
         self._lists: dict[str, dict[int, tuple[int, ...]]] = {
             name: {} for name, kind in STEP_KINDS.items() if kind == "ints"
         }
-        self._decoding: list[Request] | None = None
+        self._decoding: Roster | None = None
         self._masks: dict[int, MaskTimes] = {}
         """Of the steps with constrained rows."""
-        self._state = (0, 0, 0)
-        """Waiting and running requests and blocks in use in the current step."""
+        self._states: deque[tuple[int, int, int]] = deque()
+        """Waiting and running requests and blocks in use in each step that is planned and not over."""
         self._arrived: list[tuple[Sequence, int]] = []
         """Requests added since the last step boundary, with the number of their block keys."""
         self._open: dict[int, tuple[Sequence, int, int]] = {}
@@ -67,6 +76,7 @@ class StepRecorder:
         """Rows of requests that have ended, by number."""
         self._abort_ns: dict[int, int] = {}
         self._key_numbers: dict[Hashable, int] = {}
+        self._end_ns = 0
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -74,8 +84,15 @@ class StepRecorder:
         """A request has entered the queue."""
         self._arrived.append((sequence, len(sequence.request.block_keys)))
 
-    def boundary(self, now_ns: int) -> None:
-        """The scheduler is about to look at the queue: what was added since the last time is in it."""
+    def boundary(self, now_ns: int, unfinished: int = 0) -> None:
+        """The scheduler is about to look at the queue: what was added since the last time is in it.
+
+        Args:
+            unfinished: requests there are, these included; told with asynchronous scheduling.
+        """
+        if self._overlapped and len(self._seen) < self.steps:
+            idle = unfinished == len(self._arrived) and self._planned == self.steps
+            self._seen.append(self._end_ns if idle else now_ns)
         if self._arrived:
             for sequence, keys in self._arrived:
                 self._open[sequence.index] = (sequence, now_ns, keys)
@@ -86,13 +103,10 @@ class StepRecorder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def planned(self, step: Step, scheduler: Scheduler, decoding: list[Request]) -> None:
-        """Notes who is in the step that has just been planned.
-
-        Args:
-            decoding: the same object as last time means the same requests.
-        """
-        index, lists = self.steps, self._lists
+    def planned(self, step: Step, scheduler: Scheduler, decoding: Roster) -> None:
+        """Notes who is in the step that has just been planned."""
+        index, lists = self._planned, self._lists
+        self._planned += 1
         if decoding is not self._decoding:
             self._decoding = decoding
             lists["decode_ids"][index] = _rows(decoding)
@@ -103,7 +117,7 @@ class StepRecorder:
             lists["admitted_ids"][index] = _rows(step.admitted)
         if step.preempted:
             lists["preempted_ids"][index] = _rows(step.preempted)
-        self._state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use())
+        self._states.append((len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use()))
 
     def masked(self, times: MaskTimes) -> None:
         """Notes the mask of the step that is about to be done."""
@@ -119,8 +133,17 @@ class StepRecorder:
         active_experts: int = -1,
         failed: bool = False,
         launch_bound: bool = False,
+        forward: tuple[int, int] = (-1, -1),
     ) -> None:
-        """The step is over."""
+        """The step planned longest ago is over.
+
+        Args:
+            forward: when its work on the device began and ended, with asynchronous scheduling.
+        """
+        if self._overlapped:
+            self._forwards.append(forward)
+            self._end_ns = times[1]
+            self._seen += [self._end_ns] * (self.steps - len(self._seen))
         ended = _rows(finished)
         if ended:
             self._lists["finished_ids"][self.steps] = ended
@@ -130,7 +153,7 @@ class StepRecorder:
                 self.steps,
                 *times,
                 bucket,
-                *self._state,
+                *self._states.popleft(),
                 active_experts,
                 failed,
                 f.prefill_seqs,
@@ -172,13 +195,18 @@ class StepRecorder:
         steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
         if self._masks:
             rows = [self._masks.get(i, NO_MASKS) for i in range(self.steps)]
-            for name, column in zip(MASK_KINDS, zip(*rows, strict=True), strict=True):
-                steps[name] = list(column)
+            for name, masked in zip(MASK_KINDS, zip(*rows, strict=True), strict=True):
+                steps[name] = list(masked)
         for name, by_step in self._lists.items():
             steps[name] = [by_step.get(i, ()) for i in range(self.steps)]
         latest: tuple[int, ...] = ()
         for i in range(self.steps):
             latest = steps["decode_ids"][i] = self._lists["decode_ids"].get(i, latest)
+        if self._overlapped:
+            seen = self._seen + [self._end_ns] * (self.steps - len(self._seen))
+            forwards = zip(*self._forwards, strict=True) if self._forwards else ((), ())
+            columns = (*(list(column) for column in forwards), seen)
+            steps |= dict(zip(OVERLAP_KINDS, columns, strict=True))
         return StepLog(self.meta, steps, self._requests())
 
     def write(self, path: str | Path) -> None:

@@ -11,9 +11,10 @@ from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.request import Request
+from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
@@ -51,7 +52,9 @@ class StepPlayback(Playback):
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
         env, nobody_else = Environment(), Outlook()
-        instance = AutoregressiveInstance(
+        overlapped = self._scheduler.config.async_scheduling
+        kind = OverlappedInstance if overlapped else AutoregressiveInstance
+        instance = kind(
             env, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
         )
         return self._submitted(instance, [one.request for one in self.recorded])
@@ -60,8 +63,12 @@ class StepPlayback(Playback):
         scheduler = self._scheduler
         if not scheduler.kv.prefix_caching:
             return
-        for request in _ending(scheduler, step, steps):
-            scheduler.block_table(request)
+        overlapped = scheduler.config.async_scheduling
+        for request in _in_flight(step) if overlapped else _ending(scheduler, step, steps):
+            if overlapped:
+                scheduler.settle(request)
+            else:
+                scheduler.block_table(request)
             request.block_keys = [*request.block_keys, *self.recorded[request.row].published]
 
 
@@ -94,6 +101,11 @@ def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
     for request, tokens in step.prefills:
         if request.computed + tokens == request.num_tokens and request.generated + 1 == request.target:
             yield request
+
+
+def _in_flight(step: Step) -> Iterable[Request]:
+    """Who ends with a step in flight and still has blocks; the scheduler does not know its outcome."""
+    return [r for r in step.ending if r.status not in (Status.FINISHED, Status.WAITING)]
 
 
 class _Tap:

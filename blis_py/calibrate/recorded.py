@@ -123,6 +123,7 @@ def recorded_requests(
             min(until, default=-1),
             _in_blocks(keys[:of_prompt], recorded_size, size),
             row,
+            ends_by_eos=reason == "stop",
         )
         published = keys[of_prompt:] if same_prompt and size == recorded_size else ()
         recorded.append(Recorded(request, table["enqueue_ns"][row], published))
@@ -157,8 +158,15 @@ def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]
 def step_durations(log: StepLog) -> Ints:
     """What each step cost, in ns: until the next one began, where anybody was there in between, else its end.
 
-    So what a synchronous loop does between two steps belongs to the first of them.
+    So what a synchronous loop does between two steps belongs to the first of them. With asynchronous
+    scheduling a step begins when the one before it is over, or it is planned with none in flight, and is over
+    when the next one is planned that can know its outcome.
     """
+    if "seen_ns" in log.steps:
+        seen = log.column("seen_ns")
+        begun = np.maximum(log.column("start_ns"), np.append(0, seen[:-1])[: len(seen)])
+        periods: Ints = seen - begun
+        return periods
     starts, ends = log.column("start_ns"), log.column("end_ns")
     came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
     went = np.array(log.requests["finish_ns"], dtype=np.int64)

@@ -116,7 +116,13 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
 
     Args:
         source: a name for the run.
+
+    Raises:
+        InputError: the run was overlapped.
     """
+    if "seen_ns" in log.steps:
+        fix = "record a run without asynchronous scheduling"
+        raise InputError("steps that overlap cannot be told apart", key="async_scheduling", fix=fix)
     if not len(log):
         return samples_from(_meta_of(log), {}, 0)
     columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}

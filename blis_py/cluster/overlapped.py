@@ -88,11 +88,11 @@ class OverlappedInstance(AutoregressiveInstance):
         end_ns = self.now_ns if flight is None else self._flight_end_ns
         if step is not None:
             self._note(step, end_ns, run)
-            if self._before_finish is not None:
-                self._before_finish(step, run.steps)
             self.scheduler.advance(step, run.steps)
         if flight is not None:
             self.now_ns = end_ns
+            if self._before_finish is not None:
+                self._before_finish(flight, 1)
             finished = self.scheduler.resolve(flight)
             if finished:
                 self._finished(finished)

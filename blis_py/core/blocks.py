@@ -189,6 +189,12 @@ class BlockPool:
             else:
                 del id_of[key]
 
+    def forget_free(self) -> None:
+        """Of blocks that nobody uses, nobody finds the content any more."""
+        for entry in self._queue.values():
+            if isinstance(entry, dict):
+                self.forget(list(entry))
+
     def _forget_twin(self, key: Hashable, block: int) -> None:
         twins = self._twins[key]
         if self._id_of[key] == block:

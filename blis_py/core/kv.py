@@ -169,6 +169,10 @@ class KVCache:
             request.kept_blocks = table
             request.kept_full = max(request.computed // self.block_size - len(named), 0)
 
+    def forget_unused(self) -> None:
+        """Nothing that no request holds can be found again: some of it may never have been computed."""
+        self.pool.forget_free()
+
     def _register_answer(self, request: Request, table: list[int]) -> None:
         """Names the full blocks of an answer that others may ask for; nobody did while it decoded."""
         end = min(request.computed // self.block_size, len(request.block_keys))

@@ -37,6 +37,9 @@ class RadixPool(BlockPool):
         if missing > 0:
             self._append(self._tree.evict(missing))
 
+    def forget_free(self) -> None:
+        self._make_room(self.num_free)
+
     def locked(self, count: int) -> None:
         """So many blocks of the tree can no longer be evicted."""
         if count:

@@ -53,7 +53,7 @@ FEATURE_KINDS: dict[str, Kind] = {
 STEP_KINDS: dict[str, Kind] = {
     "step": "int",  # index in the log
     "start_ns": "int",  # when the scheduler planned it: what had arrived by then was seen
-    "end_ns": "int",
+    "end_ns": "int",  # with asynchronous scheduling, other steps are planned and finished in between
     **dict.fromkeys(SEGMENTS, "int"),
     "gpu_ns": "int",  # forward and sampling: CUDA events behind the copies; on the CPU launch_ns + sample_ns
     "regime": "text",  # graph or eager
@@ -106,10 +106,15 @@ MASK_KINDS: dict[str, Kind] = {
     "mask_exposed_ns": "int",  # the part of it in which the device had nothing to do
 }
 """There where any row was constrained."""
+OVERLAP_KINDS: dict[str, Kind] = {
+    "forward_start_ns": "int",  # with asynchronous scheduling: when the device began; -1 = never
+    "forward_end_ns": "int",  # and was done with it
+    "seen_ns": "int",  # when the next step was planned that could know its outcome
+}
 DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
-_FURTHER = TIMING_KINDS | MASK_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+_FURTHER = TIMING_KINDS | MASK_KINDS | OVERLAP_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
 """Columns that a log may have or not."""
 
 

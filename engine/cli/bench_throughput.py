@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
+from blis_py.traces.steplog import StepLog, write_step_log
 from engine.cli.diffusion import DLLM, build
 from engine.cli.options import ENGINE, STEP_LOG, say
 from engine.sequence import Sequence as Running
@@ -19,12 +21,24 @@ WORKLOAD = (
     Flag("--output-len", int, "", "Tokens of an output. Default 128."),
     Flag("--prefix-len", int, "", "Further tokens in front that all prompts share. Default 0."),
 )
+COMPARE = Flag("--compare-overlap", bool, "", "Both loops, synchronous and overlapped, side by side.")
 OUTPUT = (Flag("--output-json", str, "", "Write the result to a file as well.", metavar="FILE"), STEP_LOG)
-GROUPS = (("Workload", WORKLOAD), *ENGINE, ("Block diffusion", DLLM), ("Output", OUTPUT))
+GROUPS = (("Workload", (*WORKLOAD, COMPARE)), *ENGINE, ("Block diffusion", DLLM), ("Output", OUTPUT))
 
 
 def throughput(flags: Flags) -> None:
     """Offline throughput, in the shape of `vllm bench throughput`."""
+    if COMPARE.name in flags:
+        from engine.cli.compare_overlap import compare
+
+        finish(compare(flags), flags, write_log=_no_log)
+    else:
+        result, log = measured(flags)
+        finish(result, flags, partial(write_step_log, log))
+
+
+def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
+    """Serves the requests, after a few to warm up; the result, and the step log."""
     import numpy as np
 
     from blis_py.requests.table import RequestTable
@@ -73,7 +87,11 @@ def throughput(flags: Flags) -> None:
             "committed_tokens_per_step": counters.committed_tokens_per_step,
             "idle_block_rounds": counters.idle_block_rounds,
         }
-    finish(result, flags, engine.recorder.write)
+    return result, engine.recorder.log()
+
+
+def _no_log(path: str) -> None:
+    raise AssertionError("there are two")
 
 
 def complete(outcomes: Sequence[Running | InputError]) -> None:

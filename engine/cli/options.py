@@ -57,12 +57,22 @@ SCHEDULER = (
     Flag("--fairness-tokens", int, "fairness_tokens", "The same, by prefill tokens since arrival."),
     Flag("--lpm-max-queue", int, "lpm_max_queue", "With lpm: beyond, order of arrival. Default 128."),
     Flag("--no-enable-prefix-caching", bool, "enable_prefix_caching", "Compute every prompt in full."),
+    Flag(
+        "--async-scheduling",
+        bool,
+        "async_scheduling",
+        "Plan and launch the next step while one runs.",
+        ("--overlap",),
+    ),
+    Flag("--no-async-scheduling", bool, "async_scheduling", "Step by step, the default.", ("--no-overlap",)),
+    Flag("--check-relay", bool, "check_relay", "With --async-scheduling: check tokens on the device. Slow."),
     Flag("--enforce-eager", bool, "enforce_eager", "No CUDA graphs."),
 )
 STEP_LOG = Flag("--step-log", str, "", "Write the step log: .csv, .csv.gz or .parquet.", metavar="FILE")
 ENGINE = (("Model", MODEL), ("Memory", MEMORY), ("Scheduler", SCHEDULER))
 
 _FLAGS = (*MODEL, *MEMORY, *SCHEDULER)
+_OFF = ("--no-enable-prefix-caching", "--no-async-scheduling")
 
 
 def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
@@ -70,6 +80,9 @@ def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
     from blis_py.errors import InputError
 
     settings = dict(defaults)
+    both = [name for name in ("--async-scheduling", "--overlap") if name in flags]
+    if both and ("--no-async-scheduling" in flags or "--no-overlap" in flags):
+        raise InputError("contradicts --no-async-scheduling", key=both[0], fix="give one of the two")
     for flag in _FLAGS:
         for name in (flag.name, *flag.aliases):
             if name in flags:
@@ -82,7 +95,7 @@ def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
 def _value(flag: str, given: Any) -> Any:
     if flag == "--yardstick":
         return _yardstick_us(given)
-    return given if flag != "--no-enable-prefix-caching" else False
+    return given if flag not in _OFF else False
 
 
 def _yardstick_us(given: str) -> tuple[float, float]:

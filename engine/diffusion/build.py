@@ -52,6 +52,13 @@ def build_diffusion_engine(
         InputError: the model is unknown, damaged, not for block diffusion, or does not fit; settings that
             cannot work.
     """
+    if config.async_scheduling:
+        raise InputError(
+            "block diffusion has no overlapped loop: its next batch depends on what this one finishes",
+            key="async_scheduling",
+            value=True,
+            fix="leave it off; --dllm-fdfo goes from round to round without the scheduler",
+        )
     device = pick_device(config.device)
     dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
     compilations = watch_kernels(device)

@@ -16,7 +16,7 @@ import torch
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_log import DiffusionLog
 from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
-from blis_py.core.request import Request, Status
+from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
 from engine.clock import Clock
@@ -24,6 +24,7 @@ from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.loops import run_fdfo, run_sync
 from engine.diffusion.steplog import RoundRecorder, TimedRounds
 from engine.kernels.compilations import Watch
+from engine.lifecycle import EngineLifecycle
 from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
@@ -46,8 +47,13 @@ class DiffusionOutput:
         return [sequence for sequence, tokens in self.blocks if tokens]
 
 
-class DiffusionEngine:
+class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
     """Requests in, blocks of tokens out. `engine.diffusion.build` makes one.
+
+    A prompt may be empty. Its loops over the rounds of a batch are in `engine.diffusion.loops`. It has no
+    overlapped loop: which requests are in the next batch depends on whose block this batch finishes, so what
+    could be planned ahead is the next round of the same batch, and that asks nothing of the scheduler anyway:
+    first-done-first-out goes straight on with it.
 
     Args:
         scheduler: fresh; the engine is its only driver.
@@ -55,6 +61,9 @@ class DiffusionEngine:
         poll: called between the rounds of a batch, to bring in arrivals (by `add_request`).
         compilations: kernels that were compiled for it.
     """
+
+    request_kind = DiffusionRequest
+    default_params = GREEDY
 
     def __init__(
         self,
@@ -68,70 +77,19 @@ class DiffusionEngine:
         poll: Callable[[], None] | None = None,
         compilations: Watch | None = None,
     ) -> None:
-        self.compilations = compilations or Watch()
-        self.scheduler, self.executor, self.clock = scheduler, executor, clock
-        self.recorder = recorder
-        self.tokenizer = tokenizer
+        super().__init__(
+            scheduler=scheduler,
+            recorder=recorder,
+            clock=clock,
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            compilations=compilations,
+        )
+        self.executor = executor
         self.poll = poll
         self.log = DiffusionLog()
-        self.vocab_size = vocab_size
-        self._added = 0
-        self._sequences: dict[Request, Sequence] = {}
-        self._by_id: dict[str, DiffusionRequest] = {}
         self._committed: dict[Request, list[int]] = {}
         """Token ids of prompt and committed blocks, what lies beyond an end of sequence included."""
-        self._to_abort: list[DiffusionRequest] = []
-
-    # -- requests --------------------------------------------------------------------------------
-
-    def add_request(
-        self,
-        prompt: str | Ordered[int],
-        params: SamplingParams = GREEDY,
-        *,
-        request_id: str | None = None,
-        arrival_ns: int | None = None,
-        priority: int = 1,
-        deadline_ns: int = -1,
-    ) -> Sequence:
-        """Puts a request into the queue; arguments as for `LLMEngine.add_request`. A prompt may be empty.
-
-        Raises:
-            InputError: it can never be served. The engine is as it was before.
-        """
-        request_id = request_id or f"request_{self._added}"
-        if request_id in self._by_id:
-            raise InputError("there is a request of this name", key="request_id", value=request_id)
-        ids = self._tokenize(prompt)
-        self._check(ids, params)
-        config = self.scheduler.config
-        request = DiffusionRequest(
-            request_id,
-            self.clock.now_ns() if arrival_ns is None else arrival_ns,
-            len(ids),
-            max_tokens=params.max_tokens or 0,
-            priority=priority,
-            deadline_ns=deadline_ns,
-            block_keys=token_keys(ids, config.block_size) if config.enable_prefix_caching else (),
-            row=self._added,
-        )
-        refusal = self.scheduler.add(request)
-        if refusal is not None:
-            fix = "shorten the prompt or lower max_tokens, or give the engine a larger max_model_len"
-            raise InputError(f"the request cannot be served: {refusal}", key=request_id, fix=fix)
-        eos = self.tokenizer.eos_ids if self.tokenizer is not None and not params.ignore_eos else frozenset()
-        sequence = Sequence(
-            self._added,
-            request,
-            ids,
-            params,
-            seed=0,
-            stop_ids=eos | frozenset(params.stop_token_ids),
-            tokenizer=self.tokenizer,
-            prompt=prompt if isinstance(prompt, str) else None,
-        )
-        self._added += 1
-        return self._enter(sequence, request, ids)
 
     def place_request(
         self, prompt: list[int], computed: int, params: SamplingParams = GREEDY, keys: Ordered[bytes] = ()
@@ -153,62 +111,11 @@ class DiffusionEngine:
         self.scheduler.place(request, computed)
         self._added += 1
         sequence = Sequence(number, request, prompt, params, seed=0, stop_ids=frozenset(), tokenizer=None)
-        return self._enter(sequence, request, prompt)
+        return self._enter(sequence)
 
-    def _enter(self, sequence: Sequence, request: DiffusionRequest, ids: list[int]) -> Sequence:
-        """The scheduler has taken it, so does the engine."""
-        self._sequences[request], self._by_id[request.id], self._committed[request] = sequence, request, ids
-        self.recorder.added(sequence)
-        return sequence
-
-    def abort_request(self, request_id: str) -> None:
-        """Ends a request before the next batch. Unknown and ended ones are left alone."""
-        request = self._by_id.get(request_id)
-        if request is not None:
-            self._to_abort.append(request)
-
-    def reset(self) -> None:
-        """As if just built: an empty prefix cache, an empty step log, request numbers and the clock at 0.
-
-        Raises:
-            RuntimeError: requests are unfinished.
-        """
-        if self._sequences:
-            raise RuntimeError(f"{len(self._sequences)} requests are unfinished")
-        self.scheduler = DiffusionScheduler(self.scheduler.config, self.scheduler.diffusion)
-        self.recorder, self.log = RoundRecorder(self.recorder.meta), DiffusionLog()
-        self._added = 0
-        self.clock.restart()
-
-    @property
-    def has_unfinished(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self._sequences)
-
-    def _tokenize(self, prompt: str | Ordered[int]) -> list[int]:
-        if not isinstance(prompt, str):
-            return list(prompt)
-        if self.tokenizer is None:
-            raise InputError("text needs a tokenizer", key="prompt", fix="give token ids")
-        return self.tokenizer.encode(prompt)
-
-    def _check(self, ids: list[int], params: SamplingParams) -> None:
-        for key, tokens in (("prompt", ids), ("stop_token_ids", params.stop_token_ids)):
-            wrong = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
-            if wrong is not None:
-                raise InputError(f"the model has tokens 0 to {self.vocab_size - 1}", key=key, value=wrong)
-        if params.temperature:
-            fix = "use temperature 0"
-            raise InputError(
-                "block diffusion takes the best tokens", key="temperature", value=params.temperature, fix=fix
-            )
-        if params.penalised or params.logprobs is not None:
-            raise InputError("penalties and logprobs are not there for block diffusion", key="sampling")
-        if params.structured_outputs is not None:
-            fix = "drop it, or use an autoregressive model"
-            raise InputError("is not there for block diffusion", key="structured_outputs", fix=fix)
-        if params.stop_strings and self.tokenizer is None:
-            raise InputError("needs a tokenizer", key="stop", fix="use stop_token_ids")
+    def _enter(self, sequence: Sequence) -> Sequence:
+        self._committed[sequence.request] = sequence.prompt_ids.tolist()
+        return super()._enter(sequence)
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -308,38 +215,35 @@ class DiffusionEngine:
         assert isinstance(parent, bytes)
         return token_keys(self._committed[request][named * page :], page, parent)
 
-    # -- leaving -----------------------------------------------------------------------------------
-
-    def let_go(self, now_ns: int | None = None) -> list[Sequence]:
-        """Ends those whose deadline has come and those to be aborted; every step begins with it."""
-        now_ns = self.clock.now_ns() if now_ns is None else now_ns
-        gone = []
-        if self.scheduler.first_deadline_ns <= now_ns:
-            gone += [self._remove(request, now_ns) for request in self.scheduler.expire(now_ns)]
-        for request in self._to_abort:
-            if request.status is not Status.FINISHED:
-                self.scheduler.abort(request)
-                self.recorder.aborted(self._sequences[request], now_ns)
-                gone.append(self._remove(request, now_ns))
-        self._to_abort.clear()
-        return gone
-
     def _fail(self, batch: Batch, error: Exception, timed: TimedRounds) -> list[Sequence]:
-        """Ends the requests of a batch that broke, the latest first: it may share pages of an earlier one."""
-        involved = {*batch.denoise, *(request for request, _ in batch.prefills)}
-        end_ns, failed = self.clock.now_ns(), []
-        for request in [r for r in reversed(self.scheduler.running) if r in involved]:
-            self.scheduler.abort(request)
-            sequence = self._sequences[request]
-            sequence.finish_reason, sequence.error = "error", f"{type(error).__name__}: {error}"
-            failed.append(self._remove(request, end_ns))
+        """Ends the requests of a batch that broke."""
+        end_ns = self.clock.now_ns()
+        involved = [*batch.denoise, *(request for request, _ in batch.prefills)]
+        failed = self._abort_failed(involved, error, end_ns)
         timed.failed(end_ns, failed)
         return failed
 
-    def _remove(self, request: Request, now_ns: int) -> Sequence:
-        """The scheduler has let go of it, so does the engine."""
-        sequence = self._sequences.pop(request)
-        del self._by_id[request.id], self._committed[request]
-        self.executor.slots.forget(cast(DiffusionRequest, request))
-        sequence.finished(now_ns)
-        return sequence
+    # -- what an engine for block diffusion supplies -----------------------------------------------
+
+    def _check_params(self, prompt_ids: list[int], params: SamplingParams) -> None:
+        if params.temperature:
+            fix = "use temperature 0"
+            raise InputError(
+                "block diffusion takes the best tokens", key="temperature", value=params.temperature, fix=fix
+            )
+        if params.penalised or params.logprobs is not None:
+            raise InputError("penalties and logprobs are not there for block diffusion", key="sampling")
+        if params.structured_outputs is not None:
+            fix = "drop it, or use an autoregressive model"
+            raise InputError("is not there for block diffusion", key="structured_outputs", fix=fix)
+
+    def _seed(self, params: SamplingParams, number: int) -> int:
+        return 0
+
+    def _held(self, sequence: Sequence) -> None:
+        del self._committed[sequence.request]
+        self.executor.slots.forget(cast(DiffusionRequest, sequence.request))
+
+    def _forget(self) -> None:
+        self.scheduler = DiffusionScheduler(self.scheduler.config, self.scheduler.diffusion)
+        self.recorder, self.log = RoundRecorder(self.recorder.meta), DiffusionLog()

@@ -63,6 +63,8 @@ class RoundRecorder(StepRecorder):
         """Of every round: its batch, and the blocks denoised, committing and of prompt."""
         self._block_rounds: dict[int, tuple[int, ...]] = {}
         self._batches = 0
+        self._members = (0, 0, 0)
+        """Waiting and running requests and blocks in use in the rounds of the current batch."""
 
     def members(self, batch: Batch, state: tuple[int, int, int]) -> None:
         """Notes who is in the batch whose rounds come next.
@@ -78,7 +80,7 @@ class RoundRecorder(StepRecorder):
         for name, requests in (("admitted_ids", batch.admitted), ("preempted_ids", batch.preempted)):
             if requests:
                 lists[name][index] = _rows(requests)
-        self._state = state
+        self._members = state
 
     def round(
         self,
@@ -100,6 +102,7 @@ class RoundRecorder(StepRecorder):
             (self._batches, features.denoise_blocks, features.commit_blocks, features.prefill_blocks)
         )
         times = past.times(end_ns)
+        self._states.append(self._members)
         self.done(batch, times, finished, bucket=bucket, failed=failed, launch_bound=past.launch_bound)
 
     def batch_over(self) -> None:

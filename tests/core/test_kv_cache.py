@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,3 +188,30 @@ def test_content_that_two_blocks_hold_outlives_the_first_of_them() -> None:
     late = machine.add("C", [("p", 8)], 9)
     machine.drain()
     assert late.cached_tokens == 8
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_what_nobody_holds_can_be_forgotten_and_what_somebody_holds_stays(cache: str) -> None:
+    config = SchedulerConfig(num_kv_blocks=20, max_model_len=100, block_size=4, prefix_cache=cache)
+    scheduler = Scheduler(config)
+
+    def request(name: str, output: int, keys: str) -> Request:
+        return Request(name, 0, 13, output, output, block_keys=list(keys))
+
+    scheduler.add(request("gone", 1, "abc"))
+    scheduler.add(request("here", 9, "xyz"))
+    step = scheduler.schedule(0)
+    assert step is not None
+    scheduler.finish(step)
+    scheduler.kv.forget_unused()
+    scheduler.check()
+    for name, keys, cached in (("again", "abc", 0), ("shares", "xyz", 12)):
+        scheduler.add(asked := request(name, 1, keys))
+        step = scheduler.schedule(0)
+        assert step is not None
+        scheduler.finish(step)
+        assert asked.cached_tokens == cached
+    while (step := scheduler.schedule(0)) is not None:
+        scheduler.finish(step)
+    scheduler.check()
+    assert scheduler.kv.pool.num_free == 20

@@ -36,6 +36,7 @@ GIVEN = {
     "steps_2runs.csv.gz": _DATA / "vllm_steps_h100" / "steps_2runs.csv.gz",
     "RTX4090__Llama-3.1-8B__tp1": _DATA / "vllm_runs" / "kernel_profiles" / "RTX4090__Llama-3.1-8B__tp1",
     "tiny-profile": ROOT / "docs" / "recorded" / "tiny-profile",
+    "overlap": ROOT / "docs" / "recorded" / "overlap",
     "tiny-run": ROOT / "docs" / "recorded" / "tiny-run",
 }
 """What a guide has the reader download or measure, and where it lies; without it the example is skipped."""

@@ -30,13 +30,14 @@ from engine.diffusion.executor import DiffusionExecutor, RunningBatch, TokensOf
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import DllmSettings
 from engine.diffusion.steplog import RoundRecorder
-from engine.engine import NOTHING, LLMEngine
+from engine.engine import LLMEngine
 from engine.executor import Batch
 from engine.kernels.dry_run import Variant, recorded
 from engine.kernels.gpu import HOPPER
 from engine.kernels.triton.autotune import TUNERS
 from engine.models.config import load_model_config
 from engine.models.decoder import Decoder
+from engine.outcome import Outcome, nothing
 from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
@@ -50,11 +51,11 @@ class DryEngine(LLMEngine):
 
     def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Any:
         if logits is None:
-            return NOTHING
+            return nothing()
         tokens = np.random.default_rng(0).integers(VOCAB, size=len(batch.emitters.sequences))
         self.executor.keep_tokens(batch, torch.empty(len(tokens), dtype=torch.int64, device=META))
         self.executor.note_tokens(batch.emitters, tokens)
-        return tokens
+        return Outcome(torch.from_numpy(tokens))
 
 
 class DryBatch(RunningBatch):

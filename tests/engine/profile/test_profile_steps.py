@@ -141,7 +141,8 @@ def test_two_steps_of_a_visit_are_not_measured_whatever_the_contexts(
     bench: StepBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joining and leading."""
-    monkeypatch.setattr("engine.engine.token_keys", None)
+    for module in ("engine", "lifecycle"):
+        monkeypatch.setattr(f"engine.{module}.token_keys", None)
     for contexts in ((30,) * 2, (400, 350, 300, 250, 200, 150, 100, 50)):
         bench.visit(Shape("decode", contexts, steps=2))
         assert bench.engine.recorder.steps == 2 + 2
@@ -156,7 +157,7 @@ def test_a_measured_prompt_is_added_hashed_and_found_in_the_cache_as_in_service(
         hashed.append(len(ids))
         return token_keys(ids, *rest)
 
-    monkeypatch.setattr("engine.engine.token_keys", noting)
+    monkeypatch.setattr("engine.lifecycle.token_keys", noting)
     bench.visit(Shape("prefill", prefills=((20, 160), (7, 0))))
     log = bench.engine.recorder.log()
     assert hashed[-2:] == [180, 7]

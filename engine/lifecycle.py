@@ -1,0 +1,232 @@
+"""What every request goes through in an engine, whatever a step is.
+
+    add -> (core: waiting, running, ...) -> let go, failed or finished -> removed
+
+The twin of `blis_py.core.lifecycle` on the engine's side of the clock. A kind of request (autoregressive,
+block diffusion) supplies which prompts and parameters it takes, how a batch is run, and what it held on the
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Ordered
+from typing import Generic, TypeVar
+
+from blis_py.core.lifecycle import Lifecycle
+from blis_py.core.request import Request, Status
+from blis_py.core.token_keys import token_keys
+from blis_py.errors import InputError
+from engine.clock import Clock
+from engine.grammar.state import Grammar
+from engine.kernels.compilations import Watch
+from engine.models.tokenizer import Tokenizer
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence
+from engine.steplog import StepRecorder
+
+DEFAULT_PRIORITY = 1
+_Scheduler = TypeVar("_Scheduler", bound=Lifecycle)
+_Recorder = TypeVar("_Recorder", bound=StepRecorder)
+
+
+class EngineLifecycle(Generic[_Scheduler, _Recorder]):
+    """The requests of one engine.
+
+    Args:
+        scheduler: fresh; the engine is its only driver.
+        recorder: gets a row for every step.
+        vocab_size: token ids are below it.
+        compilations: kernels that were compiled for it.
+    """
+
+    request_kind: type[Request] = Request
+    default_params = SamplingParams()
+
+    def __init__(
+        self,
+        *,
+        scheduler: _Scheduler,
+        recorder: _Recorder,
+        clock: Clock,
+        vocab_size: int,
+        tokenizer: Tokenizer | None,
+        compilations: Watch | None,
+    ) -> None:
+        self.scheduler, self.recorder, self.clock = scheduler, recorder, clock
+        self.vocab_size, self.tokenizer = vocab_size, tokenizer
+        self.compilations = compilations or Watch()
+        self._added = 0
+        self._sequences: dict[Request, Sequence] = {}
+        self._by_id: dict[str, Sequence] = {}
+        self._to_abort: list[Sequence] = []
+
+    # -- what a kind of request supplies ---------------------------------------------------------------
+
+    def _check_params(self, prompt_ids: list[int], params: SamplingParams) -> None:
+        """Raises `InputError` for what this kind of engine does not serve."""
+        raise NotImplementedError
+
+    def _open_grammar(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
+        """What an output keeps to; None where it is free."""
+        return None
+
+    def _seed(self, params: SamplingParams, number: int) -> int:
+        """Of the random numbers of a request."""
+        raise NotImplementedError
+
+    def _held(self, sequence: Sequence) -> None:
+        """It has left: what it held on the device is free."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """As if just built: fresh scheduler and recorder, and whatever else is remembered of requests."""
+        raise NotImplementedError
+
+    # -- requests come ---------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        prompt: str | Ordered[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        arrival_ns: int | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        deadline_ns: int = -1,
+    ) -> Sequence:
+        """Puts a request into the queue.
+
+        Args:
+            prompt: text, or token ids.
+            arrival_ns: when the client sent it, by the engine's clock; `None` = now.
+            priority: smaller is more urgent.
+            deadline_ns: when the client gives up, by the engine's clock; -1 = never.
+
+        Raises:
+            InputError: it can never be served; no other request is affected.
+        """
+        params = params or self.default_params
+        number = self._added
+        self._added += 1
+        request_id = request_id or f"request_{number}"
+        if request_id in self._by_id:
+            raise InputError("there is a request of this name", key="request_id", value=request_id)
+        prompt_ids = self._tokenize(prompt)
+        self._check(prompt_ids, params)
+        stop_ids = self._stop_ids(params)
+        grammar = self._open_grammar(params, stop_ids)
+        config = self.scheduler.config
+        caching = self.scheduler.kv.prefix_caching
+        request = self.request_kind(
+            request_id,
+            self.clock.now_ns() if arrival_ns is None else arrival_ns,
+            len(prompt_ids),
+            max_tokens=params.max_tokens or 0,
+            priority=priority,
+            deadline_ns=deadline_ns,
+            block_keys=token_keys(prompt_ids, config.block_size) if caching else (),
+            row=number,
+        )
+        refusal = self.scheduler.add(request)
+        if refusal is not None:
+            fix = "shorten the prompt or lower max_tokens, or give the engine a larger max_model_len"
+            raise InputError(f"the request cannot be served: {refusal}", key=request_id, fix=fix)
+        sequence = Sequence(
+            number,
+            request,
+            prompt_ids,
+            params,
+            seed=self._seed(params, number),
+            stop_ids=stop_ids,
+            tokenizer=self.tokenizer,
+            prompt=prompt if isinstance(prompt, str) else None,
+            grammar=grammar,
+        )
+        return self._enter(sequence)
+
+    def _enter(self, sequence: Sequence) -> Sequence:
+        """The scheduler has taken it, so does the engine."""
+        request = sequence.request
+        self._sequences[request] = self._by_id[request.id] = sequence
+        self.recorder.added(sequence)
+        return sequence
+
+    def _tokenize(self, prompt: str | Ordered[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if self.tokenizer is None:
+            raise InputError("text needs a tokenizer", key="prompt", fix="give token ids")
+        return self.tokenizer.encode(prompt)
+
+    def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
+        for key, ids in (("prompt", prompt_ids), ("stop_token_ids", params.stop_token_ids)):
+            if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+                wrong = next(i for i in ids if not 0 <= i < self.vocab_size)
+                raise InputError(f"the model has tokens 0 to {self.vocab_size - 1}", key=key, value=wrong)
+        self._check_params(prompt_ids, params)
+        if params.stop_strings and self.tokenizer is None:
+            raise InputError("needs a tokenizer", key="stop", fix="use stop_token_ids")
+
+    def _stop_ids(self, params: SamplingParams) -> frozenset[int]:
+        eos = self.tokenizer.eos_ids if self.tokenizer is not None and not params.ignore_eos else frozenset()
+        return eos | frozenset(params.stop_token_ids)
+
+    # -- and go ----------------------------------------------------------------------------------------
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._sequences)
+
+    def abort_request(self, request_id: str) -> None:
+        """Ends a request before the next step; the step reports it. Unknown and ended ones are left alone."""
+        sequence = self._by_id.get(request_id)
+        if sequence is not None:
+            self._to_abort.append(sequence)
+
+    def reset(self) -> None:
+        """As if just built: an empty prefix cache, an empty step log, request numbers and the clock at 0.
+
+        Raises:
+            RuntimeError: requests are unfinished, or a step is.
+        """
+        if self._sequences:
+            raise RuntimeError(f"{len(self._sequences)} requests are unfinished")
+        self._forget()
+        self._added = 0
+        self.clock.restart()
+
+    def let_go(self, now_ns: int | None = None) -> list[Sequence]:
+        """Ends those whose deadline has come and those to be aborted; every step begins with it."""
+        now_ns = self.clock.now_ns() if now_ns is None else now_ns
+        gone = []
+        if self.scheduler.first_deadline_ns <= now_ns:
+            gone += [self._remove(request, now_ns) for request in self.scheduler.expire(now_ns)]
+        if self._to_abort:
+            for sequence in sorted(self._to_abort, key=lambda s: s.index):
+                if sequence.request.status is not Status.FINISHED:
+                    self.scheduler.abort(sequence.request)
+                    self.recorder.aborted(sequence, now_ns)
+                    gone.append(self._remove(sequence.request, now_ns))
+            self._to_abort.clear()
+        return gone
+
+    def _abort_failed(self, requests: Iterable[Request], error: BaseException, now_ns: int) -> list[Sequence]:
+        """Ends those whose forward broke, the latest first: it may share blocks of an earlier one."""
+        broken, failed = set(requests), []
+        known = [*self.scheduler.waiting, *self.scheduler.running] if broken else []
+        for request in [r for r in reversed(known) if r in broken]:
+            self.scheduler.abort(request)
+            sequence = self._sequences[request]
+            sequence.finish_reason, sequence.error = "error", f"{type(error).__name__}: {error}"
+            failed.append(self._remove(request, now_ns))
+        return failed
+
+    def _remove(self, request: Request, now_ns: int) -> Sequence:
+        """The scheduler has let go of it, so does the engine."""
+        sequence = self._sequences.pop(request)
+        del self._by_id[request.id]
+        self._held(sequence)
+        sequence.finished(now_ns)
+        return sequence

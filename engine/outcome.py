@@ -1,0 +1,83 @@
+"""What came of a step: tokens and log-probabilities, on the device, on their way, and on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.sequence import Sequence, TokenLogprobs
+
+
+@dataclass(slots=True)
+class SampledLogprobs:
+    """Of the B rows that asked for them."""
+
+    own: torch.Tensor
+    """[B] of the token that was chosen."""
+    values: torch.Tensor
+    """[B, k] of the most likely tokens."""
+    ids: torch.Tensor
+    """[B, k]"""
+    rows: list[int]
+    """Of the step, which these are."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one step; the tensors are on the device, or on the host behind `to_host`."""
+
+    tokens: torch.Tensor
+    """[R] int64, one for each emitting sequence."""
+    logprobs: SampledLogprobs | None = None
+    active_experts: torch.Tensor | None = None
+    """How many had a token, a single number; None where nobody counts."""
+
+    def to_host(self) -> Outcome:
+        """On the launching side: starts the copies into pinned memory. Read them when they are done."""
+        if self.tokens.device.type == "cpu":
+            return self
+        told, active = self.logprobs, self.active_experts
+        return Outcome(
+            _pinned(self.tokens),
+            told and SampledLogprobs(_pinned(told.own), _pinned(told.values), _pinned(told.ids), told.rows),
+            active if active is None else _pinned(active),
+        )
+
+    def experts(self) -> int:
+        """How many experts had a token; -1 where nobody counted. On the host."""
+        return -1 if self.active_experts is None else int(self.active_experts)
+
+
+def nothing() -> Outcome:
+    """Of a step in which nobody emits."""
+    return Outcome(torch.zeros(0, dtype=torch.int64))
+
+
+@dataclass(slots=True)
+class Emitted:
+    """What a step gave to the requests that were still there."""
+
+    sequences: list[Sequence]
+    tokens: list[int]
+    rows: list[int] | None = field(default=None)
+    """Which rows of the outcome these are; None = all."""
+
+
+def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
+    """Gives each sequence that is still there the log-probabilities of its token."""
+    own, values, ids = (part.tolist() for part in (told.own, told.values, told.ids))
+    places = range(len(emitted.sequences)) if emitted.rows is None else emitted.rows
+    here = {row: i for i, row in enumerate(places)}
+    for i, row in enumerate(told.rows):
+        if row not in here:
+            continue
+        sequence, token = emitted.sequences[here[row]], emitted.tokens[here[row]]
+        count = sequence.params.logprobs or 0
+        noted: TokenLogprobs = dict(zip(ids[i][:count], values[i][:count], strict=True))
+        noted.setdefault(token, own[i])
+        sequence.logprobs.append(noted)
+
+
+def _pinned(there: torch.Tensor) -> torch.Tensor:
+    return torch.empty(there.shape, dtype=there.dtype, pin_memory=True).copy_(there, non_blocking=True)

@@ -1,0 +1,78 @@
+"""What penalties depend on, kept on the device: which tokens a prompt has, and how often each was emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+import numpy as np
+import torch
+
+from engine.kernels.sampling import apply_penalties
+from engine.sequence import Sequence
+
+_FEWEST_ROWS = 8
+
+Entrant = tuple[int, torch.Tensor, torch.Tensor]
+"""Row, prompt and output so far of a sequence whose tokens are not on the device yet."""
+
+
+class TokenCounts:
+    """A row for each sequence with penalties, from its first token to its end, preemptions included.
+
+    The host gives out rows (`rows_of`, `release`), the launching side fills them: every sampled token is
+    counted behind the sampling, so the host need not know it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._row_of: dict[Sequence, int] = {}
+        self._free: list[int] = []
+        self._prompts = torch.zeros((0, 0), dtype=torch.bool, device=device)
+        self._counts = torch.zeros((0, 0), dtype=torch.int32, device=device)
+
+    def rows_of(self, sequences: Ordered[Sequence]) -> tuple[list[int], list[Entrant]]:
+        """Row of each, and who enters now: their tokens have all arrived."""
+        entrants: list[Entrant] = []
+        for sequence in sequences:
+            if sequence not in self._row_of:
+                row = self._free.pop() if self._free else len(self._row_of)
+                self._row_of[sequence] = row
+                output = np.array(sequence.output_ids, dtype=np.int64)
+                entrants.append((row, torch.from_numpy(sequence.prompt_ids), torch.from_numpy(output)))
+        return [self._row_of[sequence] for sequence in sequences], entrants
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        row = self._row_of.pop(sequence, None)
+        if row is not None:
+            self._free.append(row)
+
+    # -- on the launching side -------------------------------------------------------------------------
+
+    def enter(self, entrants: Ordered[Entrant], vocabulary: int) -> None:
+        """Fills the rows of those who enter; they may have been somebody else's."""
+        for row, prompt, output in entrants:
+            if row >= len(self._counts):
+                self._grow(row + 1, vocabulary)
+            self._prompts[row].zero_()
+            self._prompts[row].index_fill_(0, prompt.to(self._device, non_blocking=True), True)
+            counts = torch.bincount(output, minlength=vocabulary).to(torch.int32)
+            self._counts[row].copy_(counts, non_blocking=True)
+
+    def _grow(self, rows: int, vocabulary: int) -> None:
+        size = max(_FEWEST_ROWS, rows, 2 * len(self._counts))
+        for name in ("_prompts", "_counts"):
+            before = getattr(self, name)
+            grown = torch.zeros((size, vocabulary), dtype=before.dtype, device=self._device)
+            if len(before):
+                grown[: len(before)] = before
+            setattr(self, name, grown)
+
+    def penalise(self, logits: torch.Tensor, rows: torch.Tensor, penalties: torch.Tensor) -> torch.Tensor:
+        """Logits `[B, V]` of the sequences in these rows, with their penalties `[3, B]`."""
+        return apply_penalties(logits, self._prompts[rows], self._counts[rows], *penalties)
+
+    def count(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """One more of these tokens `[B]` in each row."""
+        ones = torch.ones_like(tokens, dtype=torch.int32)
+        self._counts.index_put_((rows, tokens), ones, accumulate=True)

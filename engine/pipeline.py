@@ -1,0 +1,90 @@
+"""How well host and device work at the same time: the pipeline of a recorded run, out of its step log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.traces.steplog import SEGMENTS, StepLog
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Times of every step, in ns by the engine's clock."""
+
+    launched_ns: Times
+    """The host has handed it over."""
+    begin_ns: Times
+    """Its forward begins on the device,"""
+    end_ns: Times
+    """and ends, sampling included."""
+    busy: NDArray[np.bool_]
+    """For every step but the first, whether anybody was there all the time since the one before it ended."""
+
+    @property
+    def bubble(self) -> float:
+        """Share of the time in which requests were there and the device had no forward to do.
+
+        The idle time between forwards over the time from one beginning to the next.
+        """
+        idle = np.maximum(self.begin_ns[1:] - self.end_ns[:-1], 0)[self.busy]
+        periods = np.diff(self.begin_ns)[self.busy]
+        return float(idle.sum() / periods.sum()) if periods.sum() else 0.0
+
+    @property
+    def launch_lead_ns(self) -> Times:
+        """How long before the end of the forward before it each step was handed over; negative = later."""
+        leads: Times = (self.end_ns[:-1] - self.launched_ns[1:])[self.busy]
+        return leads
+
+    @property
+    def run_ahead(self) -> float:
+        """Share of steps that were handed over before the forward before them had ended."""
+        leads = self.launch_lead_ns
+        return float((leads > 0).mean()) if len(leads) else 0.0
+
+
+def pipeline(log: StepLog) -> Pipeline:
+    """The pipeline of a run, whose steps have all been carried out, synchronous or overlapped."""
+    ready = log.column("start_ns") + log.column("schedule_ns") + log.column("prepare_ns")
+    launched = ready + log.column("launch_ns")
+    if "forward_start_ns" in log.steps:
+        begin, end = log.column("forward_start_ns"), log.column("forward_end_ns")
+    elif log.meta.get("device") == "cpu":  # the host itself computes what it launches
+        begin, end, launched = ready, ready + log.column("gpu_ns"), ready
+    else:
+        end = launched + log.column("sample_ns")
+        begin = end - log.column("gpu_ns")
+    return Pipeline(launched, begin, end, _somebody_there(log, end))
+
+
+def _somebody_there(log: StepLog, ends: Times) -> NDArray[np.bool_]:
+    came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
+    went = np.array(log.requests["finish_ns"], dtype=np.int64)
+    over = log.column("end_ns")[:-1]
+    unfinished = np.searchsorted(came, over, side="right") - np.searchsorted(
+        np.sort(went[went >= 0]), over, side="right"
+    )
+    there: NDArray[np.bool_] = unfinished > 0
+    return there
+
+
+def summary(log: StepLog) -> dict[str, float]:
+    """In the units of people: bubble, launch lead, and host time per step by segment."""
+    found = pipeline(log)
+    leads = found.launch_lead_ns
+    segments = {f"{name.removesuffix('_ns')}_us": float(log.column(name).mean()) / 1000 for name in SEGMENTS}
+    periods = np.diff(found.begin_ns)[found.busy]
+    return {
+        "steps": len(log),
+        "step_period_us": float(periods.mean()) / 1000 if len(periods) else 0.0,
+        "forward_us": float((found.end_ns - found.begin_ns).mean()) / 1000,
+        "bubble": found.bubble,
+        "launch_lead_us": float(np.median(leads)) / 1000 if len(leads) else 0.0,
+        "run_ahead": found.run_ahead,
+        **segments,
+    }
