@@ -45,6 +45,8 @@ _HOMES = {
     "InputError": "blis_py.errors",
     "__version__": "blis_py.version",
 }
+_SIMULATES = ("build", "replay", "run", "Simulation")
+"""Before these are imported, the inner loop is taken from native code, where there is any."""
 
 
 def __getattr__(name: str) -> Any:
@@ -53,6 +55,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'blis_py' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _SIMULATES:
+        from blis_py import native
+
+        native.activate()
     return getattr(import_module(_HOMES[name]), name)
 
 

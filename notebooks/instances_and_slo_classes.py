@@ -23,10 +23,10 @@
 #
 # The rest of this page is how we know, who pays for it, and how far to trust it.
 #
-# *What the numbers rest on: the default step times, `trained-physics`, use the coefficients published
-# for BLIS, not a measurement, and the one for prefill is optimistic about long prompts (faster than the
-# GPU's datasheet peak allows); `roofline`, computed from the datasheet, is the cross-check in the last
-# section.*
+# *What the numbers rest on: the engine is `--engine blis`, one step after the other, and its step times,
+# `trained-physics`, use the coefficients published for BLIS, not a measurement; the one for prefill is
+# optimistic about long prompts (faster than the GPU's datasheet peak allows); `roofline`, computed from the
+# datasheet, is the cross-check in the last section.*
 
 # %%
 import os
@@ -84,6 +84,7 @@ def simulation(num_instances, scheduler, latency_model="trained-physics"):
         seed=SEED,
         model="qwen3-14b",
         gpu="h100",
+        engine="blis",
         num_instances=num_instances,
         scheduler=scheduler,
         latency_model=latency_model,
@@ -327,7 +328,8 @@ show(pd.DataFrame(second.values()).set_index(["scheduler", "instances"]))
 # To try it on your own traffic, the same from the command line:
 #
 # ```
-# blis run --workload mixed-slo --model qwen3-14b --gpu h100 --num-instances 5 --scheduler priority-fcfs \
+# blis run --workload mixed-slo --model qwen3-14b --gpu h100 --engine blis --num-instances 5 \
+#     --scheduler priority-fcfs \
 #     --slo-ttft critical=500ms,standard=1s --slo-itl critical=50ms
 # ```
 #

@@ -75,6 +75,9 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
     assert output(["-c", where], compiled).decode().startswith(compiled["BLIS_NATIVE"])
     assert output(["-c", where], interpreted).decode().strip() == str(ROOT / "blis_py" / "core" / "kv.py")
 
+    python = "import blis_py; blis_py.run; from blis_py.core import kv; print(kv.__file__)"
+    assert output(["-c", python], compiled).decode().startswith(compiled["BLIS_NATIVE"])
+
     mixed = "from blis_py.core import kv; from blis_py import native; print(native.activate())"
     assert output(["-c", mixed], compiled) == b"False\n"
 
