@@ -34,6 +34,8 @@ class Result:
         """What the reader should know before believing the figures."""
         self.intervals: Intervals | None = None
         """Error bars, where they have been asked for; see `blis_py.intervals`."""
+        self.cross_check: list[dict[str, Any]] | None = None
+        """The same run under other latency models, where asked for; see `blis_py.cross_check`."""
 
     def __repr__(self) -> str:
         return f"Result({self.record!r})"
@@ -43,15 +45,20 @@ class Result:
         return self.simulation.config
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The content of `summary.json`; see `blis_py.metrics.summarise`."""
+    def _numbers(self) -> dict[str, Any]:
         from blis_py.metrics import summarise
 
-        numbers = summarise(self.record, goodput=self.simulation.targets, slo=parse_slos(self.config.slo))
+        return summarise(self.record, goodput=self.simulation.targets, slo=parse_slos(self.config.slo))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`; see `blis_py.metrics.summarise`."""
         heading: dict[str, Any] = {"capacity": self.simulation.capacity, "models": self.simulation.models}
         heading["notes"] = list(self.notes)
         bars = {} if self.intervals is None else {"intervals": self.intervals.as_dict()}
-        return {**heading, "scheduler": asdict(self.simulation.scheduler), **numbers, **bars}
+        checked = {} if self.cross_check is None else {"cross_check": self.cross_check}
+        scheduler = asdict(self.simulation.scheduler)
+        return {**heading, "scheduler": scheduler, **self._numbers, **bars, **checked}
 
     @cached_property
     def requests(self) -> pd.DataFrame:

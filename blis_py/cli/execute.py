@@ -43,6 +43,11 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     if reruns is not None:
         with Progress(sys.stderr) as progress:
             result.intervals = reruns.intervals(progress)
+    if flags.get("--cross-check"):
+        from blis_py.cross_check import cross_check
+
+        with Progress(sys.stderr) as progress:
+            result.cross_check = cross_check(simulation, result.summary, progress)
     for note in result.notes[len(simulation.notes) :]:
         say(f"note: {note}")
     show_and_write(result, style, flags)

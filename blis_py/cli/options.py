@@ -285,6 +285,7 @@ RUN = (
     Flag("--seed", int, "seed", "Seed of everything random. Default 42."),
     Flag("--horizon", str, "horizon", "When to stop: 60s, 10m, or µs. By default, when all is done."),
     Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),
+    Flag("--cross-check", bool, "", "The same run under every latency model that applies, a row each."),
     Flag("--slo", list[str], "slo", "Target: ttft.p99=500ms (repeatable).", metavar="TARGET"),
     Flag(
         "--goodput",

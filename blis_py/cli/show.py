@@ -24,6 +24,10 @@ def _table(result: Result) -> None:
         from blis_py.report.intervals import print_intervals
 
         print_intervals(result.intervals, result.summary["cluster"])
+    if result.cross_check is not None:
+        from blis_py.report.cross_check import print_cross_check
+
+        print_cross_check(result.cross_check)
 
 
 def _one_place() -> bool:

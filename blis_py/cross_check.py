@@ -1,0 +1,57 @@
+"""The same run under every latency model that applies: how far the answer depends on the step times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from blis_py.api import Simulation
+from blis_py.config.models import LatencySection
+from blis_py.errors import InputError
+
+MODELS = ("trained", "roofline", "trained-physics")
+"""Those that need nothing but a model and a GPU."""
+FIGURES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "mean"), ("tpot_ms", "p99"), ("e2e_ms", "p99"))
+
+Progress = Callable[[int, int], None]
+
+
+def cross_check(
+    simulation: Simulation, summary: Mapping[str, Any], progress: Progress | None = None
+) -> list[dict[str, Any]]:
+    """One row for each latency model, that of the run first.
+
+    Args:
+        simulation: the run, with its own latency model.
+        summary: what it came to.
+
+    Returns:
+        Rows of `latency_model`, `rests_on`, `verdict`, `requests_per_s` and `FIGURES` in ms; or, of a
+        model that does not apply, with `refused`, the reason.
+    """
+    return [_row(simulation, summary), *_others(simulation, progress)]
+
+
+def _others(simulation: Simulation, progress: Progress | None) -> Iterator[dict[str, Any]]:
+    config = simulation.config
+    for name in MODELS:
+        if name == simulation.latency.name:
+            continue
+        try:
+            other = Simulation.of(replace(config, latency=LatencySection(model=name)))
+        except InputError as error:
+            yield {"latency_model": name, "refused": str(error)}
+            continue
+        yield _row(other, other.run(record_steps=False, progress=progress).summary)
+
+
+def _row(simulation: Simulation, summary: Mapping[str, Any]) -> dict[str, Any]:
+    cluster = summary["cluster"]
+    return {
+        "latency_model": simulation.latency.name,
+        "rests_on": simulation.latency.provenance,
+        "verdict": summary["load"]["verdict"],
+        "requests_per_s": cluster["throughput"]["requests_per_s"],
+        **{f"{metric}.{statistic}": cluster[metric][statistic] for metric, statistic in FIGURES},
+    }

@@ -1,0 +1,46 @@
+"""Latency models beside each other on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+_COLUMNS = {
+    "verdict": "verdict",
+    "requests_per_s": "requests/s",
+    "ttft_ms.p50": "TTFT p50",
+    "ttft_ms.p99": "TTFT p99",
+    "tpot_ms.mean": "TPOT mean",
+    "tpot_ms.p99": "TPOT p99",
+    "e2e_ms.p99": "E2E p99",
+}
+
+
+def print_cross_check(rows: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
+    """A line for each latency model; those that do not apply below, with the reason."""
+    from rich.console import Console
+    from rich.table import Table
+
+    out = sys.stdout if file is None else file
+    console = Console(file=out, width=None if out.isatty() else 100, highlight=False, markup=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("latency model")
+    for heading in _COLUMNS.values():
+        table.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for row in rows:
+        if "refused" not in row:
+            table.add_row(row["latency_model"], *(_figure(row[key]) for key in _COLUMNS))
+    console.print()
+    console.print(table)
+    for row in rows:
+        if "refused" in row:
+            console.print(f"{row['latency_model']} does not apply: {row['refused']}")
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (int, float)):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
