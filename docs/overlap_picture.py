@@ -150,7 +150,7 @@ def load() -> Figure:
 
 def measured(settings: dict[str, Any], rate: float, asynchronous: bool) -> tuple[float, float, float]:
     """Mean TTFT and TPOT in ms, and output tokens a second."""
-    result = blis.run(rate=rate, seed=1, async_scheduling=asynchronous, **settings)
+    result = blis.run(engine="blis", rate=rate, seed=1, async_scheduling=asynchronous, **settings)
     cluster = result.summary["cluster"]
     tokens: float = cluster["throughput"]["output_tokens_per_s"]
     return cluster["ttft_ms"]["mean"], cluster["tpot_ms"]["mean"], tokens

@@ -557,7 +557,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             raise InputError("is empty", key="prompt", fix="give at least one token")
 
     def _open_grammar(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
-        return self.grammars.open(params, stop_ids)
+        return self.grammars.begin(params, stop_ids)
 
     def _seed(self, params: SamplingParams, number: int) -> int:
         return _mix(self._own_seed, number) if params.seed is None else params.seed

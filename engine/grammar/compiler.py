@@ -31,7 +31,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
 
-    def open(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
+    def begin(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
         """The grammar of a request, at its beginning; None where it asks for none.
 
         Args:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
 from engine.grammar.regex import as_compiled
 
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
@@ -51,9 +52,10 @@ def enforceable(text: str) -> str:
         InputError: the text is no JSON, or the schema says what cannot be enforced.
     """
     try:
-        schema = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error}", key="structured_outputs.json", value=text) from None
+        schema = parse_json(text)
+    except InputError as error:
+        problem = error.problem.removeprefix("not JSON: ")
+        raise InputError(f"is not JSON: {problem}", key="structured_outputs.json", value=text) from None
     try:
         _check(schema, "json")
     except (TypeError, AttributeError, RecursionError) as error:

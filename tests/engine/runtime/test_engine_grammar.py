@@ -218,7 +218,7 @@ def test_text_is_utf_8_whatever_bytes_the_model_likes(engine: LLMEngine) -> None
     for sequence in served(engine, *params):
         text = bytes(sequence.output_ids[:-1]).decode()
         assert re.fullmatch("[^ -~]{4}", text)
-    grammar = engine.grammars.open(params[0], frozenset({EOS}))
+    grammar = engine.grammars.begin(params[0], frozenset({EOS}))
     assert grammar is not None
     for first, seconds in ((0xED, range(0x80, 0xA0)), (0xE1, range(0x80, 0xC0))):
         assert grammar.accept(first)
@@ -359,7 +359,7 @@ def allowed(grammar: Any) -> set[int]:
 
 def test_rollback_is_as_if_the_latest_tokens_had_never_been(engine: LLMEngine) -> None:
     params = SamplingParams(guided_regex="ab?é+")
-    grammar = engine.grammars.open(params, frozenset({EOS}))
+    grammar = engine.grammars.begin(params, frozenset({EOS}))
     assert grammar is not None
     states = []
     for token in "abéé".encode():
@@ -379,14 +379,14 @@ def test_a_grammar_is_compiled_once(engine: LLMEngine) -> None:
     params = SamplingParams(guided_regex="[a-m]{3,17}x")
     compiler = engine.grammars._compiler
     before = compiler.get_cache_size_bytes()
-    engine.grammars.open(params, frozenset({EOS}))
+    engine.grammars.begin(params, frozenset({EOS}))
     after = compiler.get_cache_size_bytes()
-    engine.grammars.open(SamplingParams(guided_regex="[a-m]{3,17}x"), frozenset())
+    engine.grammars.begin(SamplingParams(guided_regex="[a-m]{3,17}x"), frozenset())
     assert before < after == compiler.get_cache_size_bytes()
 
 
 def test_special_tokens_are_never_allowed_within_an_output(engine: LLMEngine) -> None:
-    grammar = engine.grammars.open(SamplingParams(guided_regex=r"[^a]*"), frozenset({EOS}))
+    grammar = engine.grammars.begin(SamplingParams(guided_regex=r"[^a]*"), frozenset({EOS}))
     assert {token for token in allowed(grammar) if token >= 256} == {EOS}
 
 
@@ -395,7 +395,7 @@ def test_an_end_of_sequence_that_looks_like_text_is_no_text() -> None:
     from engine.grammar.compiler import Grammars
     from engine.models.tokenizer import ByteTokenizer
 
-    grammar = Grammars(ByteTokenizer(264, [ord("!")]), 264).open(
+    grammar = Grammars(ByteTokenizer(264, [ord("!")]), 264).begin(
         SamplingParams(guided_regex="[^a]*"), frozenset()
     )
     assert {ord("!"), ord("a")} & allowed(grammar) == set()
