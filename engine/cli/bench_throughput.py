@@ -11,6 +11,7 @@ from blis_py.cli.options import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog, write_step_log
+from engine.cli.compare_overlap import COMPARE, compare
 from engine.cli.diffusion import DLLM, build
 from engine.cli.options import ENGINE, STEP_LOG, say
 from engine.sequence import Sequence as Running
@@ -21,7 +22,6 @@ WORKLOAD = (
     Flag("--output-len", int, "", "Tokens of an output. Default 128."),
     Flag("--prefix-len", int, "", "Further tokens in front that all prompts share. Default 0."),
 )
-COMPARE = Flag("--compare-overlap", bool, "", "Both loops, synchronous and overlapped, side by side.")
 OUTPUT = (Flag("--output-json", str, "", "Write the result to a file as well.", metavar="FILE"), STEP_LOG)
 GROUPS = (("Workload", (*WORKLOAD, COMPARE)), *ENGINE, ("Block diffusion", DLLM), ("Output", OUTPUT))
 
@@ -29,9 +29,7 @@ GROUPS = (("Workload", (*WORKLOAD, COMPARE)), *ENGINE, ("Block diffusion", DLLM)
 def throughput(flags: Flags) -> None:
     """Offline throughput, in the shape of `vllm bench throughput`."""
     if COMPARE.name in flags:
-        from engine.cli.compare_overlap import compare
-
-        finish(compare(flags), flags, write_log=_no_log)
+        finish(compare(flags, measured), flags, write_log=_no_log)
     else:
         result, log = measured(flags)
         finish(result, flags, partial(write_step_log, log))

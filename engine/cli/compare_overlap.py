@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from blis_py.cli.options import Flags
+from collections.abc import Callable
+
+from blis_py.cli.options import Flag, Flags
 from blis_py.errors import InputError
-from engine.cli.bench_throughput import COMPARE, measured
+from blis_py.traces.steplog import StepLog
 from engine.cli.options import say
 
+Measure = Callable[[Flags], tuple[dict[str, object], StepLog]]
+COMPARE = Flag("--compare-overlap", bool, "", "Both loops, synchronous and overlapped, side by side.")
 _LOOPS = ("synchronous", "overlapped")
 _SWITCHES = ("--async-scheduling", "--overlap", "--no-async-scheduling", "--no-overlap")
 _ROWS = {
@@ -25,8 +29,13 @@ _ROWS = {
 _SHARES = ("bubble", "run_ahead")
 
 
-def compare(flags: Flags) -> dict[str, object]:
+def compare(
+    flags: Flags, measured: Callable[[Flags], tuple[dict[str, object], StepLog]]
+) -> dict[str, object]:
     """The results of both, each with its pipeline; a table of them is talk.
+
+    Args:
+        measured: serves the requests with one of them; its result and step log.
 
     Raises:
         InputError: a flag that asks for one of the loops only, or for one step log.

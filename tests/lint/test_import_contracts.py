@@ -69,3 +69,14 @@ def test_a_forbidden_import_fails(copy: Path, what: str) -> None:
     broken = [line for line in done.stdout.splitlines() if line.endswith("BROKEN")]
     assert done.returncode == 1
     assert any(contract in line for line in broken), done.stdout
+
+
+def test_no_two_modules_of_the_engine_need_each_other() -> None:
+    """Whatever package they are in; imports inside functions and for types count."""
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("engine", cache_dir=None)
+    needs = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    while free := [module for module, others in needs.items() if not others & needs.keys()]:
+        for module in free:
+            del needs[module]
+    assert not needs, "a circle among these, or above it"

@@ -23,9 +23,9 @@ from engine.kernels.attention import AttentionMetadata
 from engine.models import build_model, load_model_config
 from engine.models.config import find_config
 from engine.sampling_params import SamplingParams
-from engine.tiny.diffusion import BLOCK, CONFIG
-from engine.tiny.model import Qwen3, Shape, load, save
 from engine.tiny.vocab import MASK
+from training.diffusion import BLOCK, CONFIG
+from training.model import Qwen3, Shape, load, save
 
 CHOICES = [LowConfidence(0.6), JointThreshold(0.5, 0.3), TopKPerStep(6)]
 

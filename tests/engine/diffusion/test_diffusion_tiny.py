@@ -23,9 +23,9 @@ from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import DllmSettings
 from engine.sampling_params import SamplingParams
 from engine.tiny import checkpoint
-from engine.tiny.diffusion import generate
-from engine.tiny.model import load
 from engine.tiny.tasks import TASKS, check, make
+from training.diffusion import generate
+from training.model import load
 
 try:
     FOLDER = checkpoint("diffusion")

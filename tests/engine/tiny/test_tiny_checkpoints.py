@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from engine.tiny import CHECKPOINTS, checkpoint  # noqa: E402
-from engine.tiny.model import load  # noqa: E402
 from engine.tiny.tasks import TASKS, check, make  # noqa: E402
-from engine.tiny.train import KINDS  # noqa: E402
 from engine.tiny.vocab import EOS, MASK, encode  # noqa: E402
+from training.model import load  # noqa: E402
+from training.train import KINDS  # noqa: E402
 
 PROBLEMS = {"ar": 30, "diffusion": 12}  # of each task
 MINIMUM = {"ar": 0.95, "diffusion": 0.85}  # of the recorded accuracies: arithmetic is hard to denoise

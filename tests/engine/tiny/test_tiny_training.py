@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from engine.tiny import autoregressive, diffusion  # noqa: E402
-from engine.tiny.model import Qwen3, Shape, load, save  # noqa: E402
-from engine.tiny.muon import orthogonalize  # noqa: E402
-from engine.tiny.packing import IGNORE, Example, pack  # noqa: E402
 from engine.tiny.tasks import MAX_TOKENS, TASKS, make, task_of  # noqa: E402
-from engine.tiny.train import KINDS, evaluate, token_losses, train  # noqa: E402
 from engine.tiny.vocab import EOS, MASK, VOCAB_SIZE, encode  # noqa: E402
+from training import autoregressive, diffusion  # noqa: E402
+from training.model import Qwen3, Shape, load, save  # noqa: E402
+from training.muon import orthogonalize  # noqa: E402
+from training.packing import IGNORE, Example, pack  # noqa: E402
+from training.train import KINDS, evaluate, token_losses, train  # noqa: E402
 
 BLOCK = diffusion.BLOCK
 

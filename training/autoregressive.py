@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from engine.tiny.model import Qwen3
-from engine.tiny.packing import IGNORE, Example
 from engine.tiny.tasks import MAX_TOKENS
 from engine.tiny.vocab import EOS, PAD, decode, encode
+from training.model import Qwen3
+from training.packing import IGNORE, Example
 
 CONFIG: dict[str, Any] = {}  # what config.json says beyond the shape
 MASK_BLOCK = 1

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.tiny.model import Qwen3
-from engine.tiny.packing import IGNORE, Example
 from engine.tiny.tasks import MAX_TOKENS
 from engine.tiny.vocab import EOS, MASK, decode, encode
+from training.model import Qwen3
+from training.packing import IGNORE, Example
 
 BLOCK = MASK_BLOCK = 32
 THRESHOLD = 0.95

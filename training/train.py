@@ -1,4 +1,4 @@
-"""Train a tiny model from scratch: `python -m engine.tiny.train --kind ar --out DIR`.
+"""Train a tiny model from scratch: `python -m training.train --kind ar --out DIR`.
 
 Deterministic: the same kind, seed, number of steps and torch build on the same kind of CPU give the same
 weights, byte for byte. Runs on one thread, because the order of sums depends on their number.
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.tiny import autoregressive, diffusion
-from engine.tiny.model import Qwen3, save, write_json
-from engine.tiny.muon import Muon
-from engine.tiny.packing import IGNORE, Batch, pack
 from engine.tiny.tasks import MAX_TOKENS, TASKS, check, make
+from training import autoregressive, diffusion
+from training.model import Qwen3, save, write_json
+from training.muon import Muon
+from training.packing import IGNORE, Batch, pack
 
 KINDS: dict[str, ModuleType] = {"ar": autoregressive, "diffusion": diffusion}
 STEPS = {"ar": 1500, "diffusion": 3500}
