@@ -56,7 +56,14 @@ class Stream:
     needs: Path | None = None
 
     def settings(self, policy: Mapping[str, Any]) -> dict[str, Any]:
-        return {"model": "llama-3.1-8b", "gpu": "h100", **self.engine, **self.requests, **policy}
+        return {
+            "engine": "blis",
+            "model": "llama-3.1-8b",
+            "gpu": "h100",
+            **self.engine,
+            **self.requests,
+            **policy,
+        }
 
 
 def hot(rate: float) -> Stream:

@@ -83,14 +83,26 @@ def million(quick: bool) -> Case:
     rate = MILLION_SHARE_OF_CAPACITY * MILLION_INSTANCES * _capacity()
     count = 20_000 if quick else 1_000_000
     arguments = [
-        *("run", "--model", "llama-3.1-8b", "--gpu", "h100", "--num-instances", str(MILLION_INSTANCES)),
+        *("run", "--engine", "blis", "--model", "llama-3.1-8b", "--gpu", "h100"),
+        *("--num-instances", str(MILLION_INSTANCES)),
         *("--rate", f"{rate:.1f}", "--num-requests", str(count)),
         *("--prompt-tokens", str(MILLION_PROMPT_TOKENS), "--prompt-tokens-stdev", "0"),
         *("--output-tokens", str(MILLION_OUTPUT_TOKENS), "--output-tokens-stdev", "0"),
         *("--format", "json"),
     ]
     what = f"{count:,} requests, 512 / 256, {MILLION_INSTANCES} instances at 80 % of capacity"
-    return Case(what, tuple(arguments), goal=None if quick else Goal(60.0, 2000))
+    return Case(what, tuple(arguments), goal=None if quick else Goal(60.0, 500))
+
+
+def week(quick: bool) -> Case:
+    """A little traffic for a long time: memory follows requests, not steps."""
+    count = 2_000 if quick else 200_000
+    arguments = [
+        *("run", "--engine", "blis", "--model", "llama-3.1-8b", "--gpu", "h100", "--rate", "0.33"),
+        *("--num-requests", str(count), "--output-tokens", "300", "--format", "json"),
+    ]
+    what = f"{count:,} requests in a week, one Llama-3.1-8B / H100"
+    return Case(what, tuple(arguments), goal=None if quick else Goal(120.0, 500))
 
 
 CASES: dict[str, Callable[[bool], Case]] = {
@@ -101,6 +113,7 @@ CASES: dict[str, Callable[[bool], Case]] = {
     "azure_conversation": azure_conversation,
     "azure_code": azure_code,
     "million": million,
+    "week": week,
 }
 """Name -> case; the argument asks for a small one that only shows that it runs."""
 
@@ -110,7 +123,7 @@ _QUICK_LIMIT = ("--limit", "500")
 def _bench_trace(name: str, instances: int, what: str, peer: Peer, goal: Goal, quick: bool) -> Case:
     header, data = (f"../shared/data/bench_traces/{name}{end}" for end in (".yaml", ".csv.gz"))
     arguments = [
-        *("replay", "--trace-header", header, "--trace-data", data),
+        *("replay", "--engine", "blis", "--trace-header", header, "--trace-data", data),
         *("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1"),
         *("--num-instances", str(instances), "--format", "json"),
     ]
@@ -123,7 +136,7 @@ def _bench_trace(name: str, instances: int, what: str, peer: Peer, goal: Goal, q
 def _azure(name: str, what: str, quick: bool) -> Case:
     trace = f"../shared/data/azure_2023/azure2023_{name}.csv"
     arguments = [
-        *("replay", "--trace", trace, "--model", "llama-3.1-8b", "--gpu", "h100"),
+        *("replay", "--engine", "blis", "--trace", trace, "--model", "llama-3.1-8b", "--gpu", "h100"),
         *("--num-instances", "4", "--format", "json", *(_QUICK_LIMIT if quick else ())),
     ]
     what = f"{what}, 4 × Llama-3.1-8B / H100"

@@ -27,6 +27,7 @@ def build(output_tokens: int, rate: float, num_requests: int, num_instances: int
         model=MODEL,
         gpu=GPU,
         num_instances=num_instances,
+        engine="blis",
         rate=rate,
         num_requests=num_requests,
         prompt_tokens=PROMPT_TOKENS,
