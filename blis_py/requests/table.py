@@ -90,8 +90,8 @@ class RequestTable:
     ends_by_eos: NDArray[np.bool_] | None = None
     """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
     due_ns: Ints | None = None
-    """In a closed loop, when each request would have been sent but for the limit on requests under way;
-    `None` = there is none."""
+    """In a closed loop, when each request would have been sent but for the limit on requests under way; -1
+    where nothing limits it. `None` = there is no closed loop."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

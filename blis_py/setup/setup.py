@@ -27,13 +27,14 @@ from blis_py.metrics.slo import (
     parse_slos,
     require_known_classes,
 )
+from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
 
 if TYPE_CHECKING:
-    from blis_py.cluster.closed_loop import ClosedLoop
+    from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.latency.fitted_profile import FittedProfile
 
@@ -59,6 +60,8 @@ class Setup:
     """What the user should know before believing the result."""
     diffusion: BlockDiffusion | None = None
     """None = the requests are autoregressive."""
+    loops: Loops | None = None
+    """Clients that wait for answers before they send more; None = nobody does."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
@@ -98,6 +101,7 @@ class Setup:
                 *_other_models(asked.table, config),
             ),
             diffusion=block_diffusion(asked, config.dllm, scheduler),
+            loops=asked.loops,
         )
 
     @property
@@ -144,13 +148,16 @@ class Setup:
         record.config = as_dict(config)
         return record, domain_notes(self.latency)
 
-    def _source(self) -> RequestTable | ClosedLoop:
+    def _source(self) -> RequestTable | ClosedLoops:
         """The requests as they come, or as permits allow."""
         load = self.config.workload
-        if load.concurrency is None:
+        if load.concurrency is None and self.loops is None:
             return self.table
-        from blis_py.cluster.closed_loop import ClosedLoop
+        from blis_py.cluster.closed_loop import ClosedLoop, ClosedLoops
 
+        if self.loops is not None:
+            return ClosedLoops(self.table, self.loops)
+        assert load.concurrency is not None
         return ClosedLoop(self.table, load.concurrency, round(load.think_time_ms * 1e6))
 
 
