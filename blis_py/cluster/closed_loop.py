@@ -93,7 +93,9 @@ class ClosedLoops:
 
 
 def _free(event: Event) -> None:
-    event.value.put(1)
+    permits = event.value
+    assert isinstance(permits, Container)
+    permits.put(1)
 
 
 class ClosedLoop(ClosedLoops):
