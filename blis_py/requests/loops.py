@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Loops:
 
     parts: Sequence[Loop]
     at_most: int | None = None
+
+    def limited(self, count: int) -> Loops:
+        """With no more requests than that."""
+        return replace(self, at_most=count if self.at_most is None else min(count, self.at_most))
 
     def of_rows(self, table: RequestTable) -> list[int]:
         """Index of the loop that each row belongs to."""

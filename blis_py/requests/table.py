@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS
+from blis_py.core.bounds import LAST_NS, SECOND_NS
 from blis_py.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -206,6 +206,12 @@ class RequestTable:
     def limited(self, count: int) -> RequestTable:
         """The first `count` requests."""
         return self if count >= len(self) else self.take(slice(0, count))
+
+    def busiest(self, count: int) -> int:
+        """The row at which those `count` requests in a row begin that bring most tokens per second."""
+        tokens = np.concatenate(([0], np.cumsum(self.prompt_tokens + self.output_tokens)))
+        span_ns = self.arrival_ns[count - 1 :] - self.arrival_ns[: len(self) - count + 1]
+        return int(((tokens[count:] - tokens[:-count]) / (span_ns + SECOND_NS)).argmax())
 
     def scaled(
         self,

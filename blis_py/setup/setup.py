@@ -10,7 +10,7 @@ from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.config.models import LatencySection, RunConfig, SchedulerSection
 from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -103,6 +103,25 @@ class Setup:
             diffusion=block_diffusion(asked, config.dllm, scheduler),
             loops=asked.loops,
         )
+
+    def priced_by(self, model: str) -> Self:
+        """The same under another latency model that needs nothing but the model and the GPU.
+
+        Raises:
+            InputError: it does not apply.
+        """
+        config = replace(self.config, latency=LatencySection(model=model))
+        return replace(self, config=config, latency=_latency_model(_served(config)))
+
+    def busiest(self, count: int) -> Self:
+        """The same with so many requests alone: those that come while most is asked for.
+
+        Where what comes depends on the answers, or the requests have numbers drawn for each, the first ones.
+        """
+        if self.loops is not None:
+            return replace(self, loops=self.loops.limited(count))
+        begin = 0 if self.diffusion is not None else self.table.busiest(count)
+        return replace(self, table=self.table.take(slice(begin, begin + count)))
 
     @property
     def models(self) -> str:
