@@ -99,7 +99,8 @@ def _convert(spelling: str, kind: Any, value: Any) -> Any:
 
 
 def _parameter_name(spelling: str) -> str:
-    return spelling.lstrip("-").replace("-", "_")
+    name = spelling.lstrip("-").replace("-", "_")
+    return name if spelling.startswith("--") or spelling == name else f"short_{name}"
 
 
 def _parameter(name: str, spelling: str, flag: Flag, panel: str) -> inspect.Parameter:

@@ -24,6 +24,8 @@ def configure(flags: Flags) -> RunConfig:
         if name in _KEYS
     ]
     overrides += vllm_flags.settings(flags)
+    for note in vllm_flags.notes(flags):
+        print(f"note: {note}", file=sys.stderr)
     bundle = flags.get("--policy-config")
     config = load_config(flags.get("--config"), overrides, sets=flags.get("--set", ()), policy_config=bundle)
     if bundle is not None:

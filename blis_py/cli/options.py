@@ -42,7 +42,7 @@ MODEL = (
         metavar="NAME",
     ),
     Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file. Default h100.", ("--hardware",)),
-    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1.", ("--tensor-parallel-size",)),
+    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1.", ("--tensor-parallel-size", "-tp")),
     Flag(
         "--link-gbps",
         float,
