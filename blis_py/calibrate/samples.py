@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES
+from blis_py.core.features import FEATURE_NAMES, SELDOM
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -30,7 +30,8 @@ SCHEMA = 1
 """Raised whenever a column changes its meaning or goes; further columns do not raise it."""
 _MARK = "# blis-py samples "
 
-DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not in FEATURE_NAMES)
+_ORDINARY = (*FEATURE_NAMES, *SELDOM)
+DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not in _ORDINARY)
 """What the features of a diffusion round have beyond those of other steps; 0 for these."""
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
@@ -47,8 +48,9 @@ COLUMNS = (
     *DIFFUSION_NAMES,
     *TIMES,
     "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
+    *SELDOM,
 )
-_LATER = ("launch_bound",)
+_LATER = ("launch_bound", *SELDOM)
 """Columns that samples of earlier engines lack; 0 there."""
 
 Column = NDArray[Any]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.calibrate.samples import samples_of
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
@@ -76,7 +76,7 @@ class StepBias:
 def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     """Prices every step of a log, but for those that failed, as it was composed in the engine."""
     samples = samples_of(log, "run")
-    kind, names = StepFeatures, FEATURE_NAMES
+    kind, names = StepFeatures, (*FEATURE_NAMES, *SELDOM)
     if "diffusion" in log.meta:
         kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_FEATURES)
     columns = [samples[name].tolist() for name in names]

@@ -3,6 +3,9 @@
     GPU  = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
     host = Σ price * term
 
+Of decode KV that is read again in the same step (pages that sequences share) only a part counts, as far as
+that was measured (`repeated_reads`).
+
 One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
 with its batch padded to the graph's size; everything else by those of `eager`. Nothing is refused beyond what
 was measured, but every such step is counted (`Fitted.outside`), and the notes of a run tell. Where the GPU
@@ -122,6 +125,7 @@ class Fitted:
         graph = profile.regimes.get("graph")
         self._graph = _Regime(graph, *prices["graph"]) if graph is not None else None
         self._buckets = profile.graph_buckets if graph is not None else ()
+        self._saved = profile.repeated_reads
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
         self._decodes: dict[tuple[int, int], _Decode] = {}
         self._expert_cache: dict[int, float] = {}
@@ -193,7 +197,7 @@ class Fitted:
         if not f.prefill_seqs and f.decode_seqs:
             decode = self._decode(f.decode_seqs, f.emitted_rows)
             self._count(decode, f, 1)
-            return _decode_ns(decode, f.decode_kv_tokens, f.max_context), decode.host_ns
+            return _decode_ns(decode, self._read(f), f.max_context), decode.host_ns
         bucket = self._bucket(f) if self._buckets else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
         self.outside.priced += 1
@@ -215,7 +219,7 @@ class Fitted:
         new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
         curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)
-        kv = f.decode_kv_tokens
+        kv = self._read(f)
         i = bisect_right(curve.at, kv) - 1
         gpu = curve.ns[i] + curve.slopes[i] * (kv - curve.at[i])
         a = regime.gpu_line
@@ -228,6 +232,12 @@ class Fitted:
         if prompts:
             host += regime.host_prefill
         return int(gpu) or 1, int(host + 0.5)
+
+    def _read(self, f: StepFeatures) -> int:
+        """Decode KV to be paid for."""
+        if not f.shared_kv_tokens:
+            return f.decode_kv_tokens
+        return max(f.decode_kv_tokens - int(self._saved * f.shared_kv_tokens), 0)
 
     def _decode(self, seqs: int, rows: int) -> _Decode:
         found = self._decodes.get((seqs, rows))
@@ -277,7 +287,7 @@ class Fitted:
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
-        seqs, kv, longest = features.decode_seqs, features.decode_kv_tokens, features.max_context
+        seqs, kv, longest = features.decode_seqs, self._read(features), features.max_context
         if not seqs:
             ends = list(accumulate([self.step_ns(features) for _ in range(steps)], initial=start_ns))[1:]
             return PricedRun(ends).until(until_ns)
@@ -287,7 +297,7 @@ class Fitted:
         least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
         price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
-        run = price(decode, features, steps, start_ns, until_ns, hides)
+        run = price(decode, features, kv, steps, start_ns, until_ns, hides)
         self._count(decode, features, run.steps)
         return run
 
@@ -320,9 +330,9 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
 
 
 def _one_by_one(
-    decode: _Decode, f: StepFeatures, steps: int, start_ns: int, until_ns: int, hides_host: bool
+    decode: _Decode, f: StepFeatures, kv: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
 ) -> PricedRun:
-    kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
+    longest, ends, end = f.max_context, [], start_ns
     for _ in range(steps):
         gpu_ns = _decode_ns(decode, kv, longest)
         end += max(gpu_ns, decode.host_ns) if hides_host else gpu_ns + decode.host_ns
@@ -335,11 +345,11 @@ def _one_by_one(
 
 
 def _in_numpy(
-    decode: _Decode, f: StepFeatures, steps: int, start_ns: int, until_ns: int, hides_host: bool
+    decode: _Decode, f: StepFeatures, read: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
 ) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
-    kv = (f.decode_kv_tokens + f.decode_seqs * done).astype(np.float64)
+    kv = (read + f.decode_seqs * done).astype(np.float64)
     gpu: Array
     if decode.arrays is None:
         gpu = decode.curve.ns[0] + decode.curve.slopes[0] * (kv - decode.curve.at[0])

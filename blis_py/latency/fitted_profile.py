@@ -108,6 +108,8 @@ class FittedProfile:
     0 = all of them."""
     sources: dict[str, int] = field(default_factory=dict)
     """Measured steps by the source of their samples."""
+    repeated_reads: float = 0.0
+    """Share of a KV entry's price that reading it again in the same step does not cost."""
     file: str | None = None
     """Where it was read from."""
 
@@ -194,7 +196,8 @@ def read_profile(name: str | Path) -> FittedProfile:
         fix = f"run `blis profile fit {path.parent}` first"
         raise InputError("nothing has been fitted here", file=path, key="fit", fix=fix)
     regimes, experts_in_use, sources = _read_fit(fit, path)
-    return FittedProfile(values, regimes, experts_in_use, sources, str(path))
+    saved = Part(fit, path, "fit").of("repeated_reads").number(0, 1) if "repeated_reads" in fit else 0.0
+    return FittedProfile(values, regimes, experts_in_use, sources, saved, str(path))
 
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
@@ -203,6 +206,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "schema": SCHEMA,
         "provenance": replace(profile, meta=dict(meta)).describe(),
         "experts_in_use": profile.experts_in_use,
+        **({"repeated_reads": profile.repeated_reads} if profile.repeated_reads else {}),
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_TOKENS, check_count
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import StepFeatures
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
 from blis_py.errors import InputError
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -48,7 +48,7 @@ SEGMENTS = ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
 """Host time of a step by what the host was doing. `launch_ns` on the CPU is the forward itself; `sample_ns`
 contains the wait for the device."""
 FEATURE_KINDS: dict[str, Kind] = {
-    field.name: "float" if field.name == "prefill_prompt_pairs" else "int" for field in fields(StepFeatures)
+    name: "float" if name == "prefill_prompt_pairs" else "int" for name in FEATURE_NAMES
 }
 STEP_KINDS: dict[str, Kind] = {
     "step": "int",  # index in the log
@@ -100,6 +100,8 @@ DIFFUSION_STEP_KINDS: dict[str, Kind] = {
 TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 }
+SELDOM_KINDS: dict[str, Kind] = dict.fromkeys(SELDOM, "int")
+"""Features of which a log has the column where any step has some of it."""
 MASK_KINDS: dict[str, Kind] = {
     "constrained_rows": "int",  # emitted rows that a grammar constrains
     "mask_ns": "int",  # host time for their masks, a part of sample_ns
@@ -114,7 +116,9 @@ OVERLAP_KINDS: dict[str, Kind] = {
 DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
-_FURTHER = TIMING_KINDS | MASK_KINDS | OVERLAP_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+_FURTHER = (
+    TIMING_KINDS | SELDOM_KINDS | MASK_KINDS | OVERLAP_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+)
 """Columns that a log may have or not."""
 
 
@@ -141,6 +145,7 @@ class StepLog:
     def features(self, index: int) -> StepFeatures:
         """The features of one step; `DiffusionFeatures` of a round."""
         common = {name: self.steps[name][index] for name in FEATURE_KINDS}
+        common |= {name: self.steps[name][index] for name in SELDOM if name in self.steps}
         if "batch" not in self.steps:
             return StepFeatures(**common)
         return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
