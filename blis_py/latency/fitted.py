@@ -3,8 +3,8 @@
     GPU  = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
     host = Σ price * term
 
-Of decode KV that is read again in the same step (pages that sequences share) only a part counts, as far as
-that was measured (`repeated_reads`).
+less what KV entries cost less that are read again in the same step, being in pages that sequences share
+(`repeated_read_ns`, as far as that was measured).
 
 One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
 with its batch padded to the graph's size; everything else by those of `eager`. Nothing is refused beyond what
@@ -125,7 +125,7 @@ class Fitted:
         graph = profile.regimes.get("graph")
         self._graph = _Regime(graph, *prices["graph"]) if graph is not None else None
         self._buckets = profile.graph_buckets if graph is not None else ()
-        self._saved = profile.repeated_reads
+        self._saved_ns = profile.repeated_read_ns
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
         self._decodes: dict[tuple[int, int], _Decode] = {}
         self._expert_cache: dict[int, float] = {}
@@ -197,7 +197,8 @@ class Fitted:
         if not f.prefill_seqs and f.decode_seqs:
             decode = self._decode(f.decode_seqs, f.emitted_rows)
             self._count(decode, f, 1)
-            return _decode_ns(decode, self._read(f), f.max_context), decode.host_ns
+            gpu_ns = _decode_ns(decode, f.decode_kv_tokens, f.max_context)
+            return self._less(gpu_ns, f), decode.host_ns
         bucket = self._bucket(f) if self._buckets else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
         self.outside.priced += 1
@@ -219,7 +220,7 @@ class Fitted:
         new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
         curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)
-        kv = self._read(f)
+        kv = f.decode_kv_tokens
         i = bisect_right(curve.at, kv) - 1
         gpu = curve.ns[i] + curve.slopes[i] * (kv - curve.at[i])
         a = regime.gpu_line
@@ -231,13 +232,13 @@ class Fitted:
         host = regime.host_step + a[0] * prompts + a[1] * new + a[4] * seqs + a[5] * rows
         if prompts:
             host += regime.host_prefill
-        return int(gpu) or 1, int(host + 0.5)
+        return self._less(int(gpu) or 1, f), int(host + 0.5)
 
-    def _read(self, f: StepFeatures) -> int:
-        """Decode KV to be paid for."""
+    def _less(self, gpu_ns: int, f: StepFeatures) -> int:
+        """Without what is saved where pages are read again."""
         if not f.shared_kv_tokens:
-            return f.decode_kv_tokens
-        return max(f.decode_kv_tokens - int(self._saved * f.shared_kv_tokens), 0)
+            return gpu_ns
+        return max(gpu_ns - int(self._saved_ns * f.shared_kv_tokens), 1)
 
     def _decode(self, seqs: int, rows: int) -> _Decode:
         found = self._decodes.get((seqs, rows))
@@ -287,17 +288,18 @@ class Fitted:
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
-        seqs, kv, longest = features.decode_seqs, self._read(features), features.max_context
+        seqs, kv, longest = features.decode_seqs, features.decode_kv_tokens, features.max_context
         if not seqs:
             ends = list(accumulate([self.step_ns(features) for _ in range(steps)], initial=start_ns))[1:]
             return PricedRun(ends).until(until_ns)
         decode = self._decode(seqs, features.emitted_rows)
         # No later step is shorter, so this many are enough.
-        gpu_ns, hides = _decode_ns(decode, kv, longest), self._hides_host
+        gpu_ns, hides = self._less(_decode_ns(decode, kv, longest), features), self._hides_host
         least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
         price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
-        run = price(decode, features, kv, steps, start_ns, until_ns, hides)
+        saved_ns = int(self._saved_ns * features.shared_kv_tokens)
+        run = price(decode, features, saved_ns, steps, start_ns, until_ns, hides)
         self._count(decode, features, run.steps)
         return run
 
@@ -330,11 +332,11 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
 
 
 def _one_by_one(
-    decode: _Decode, f: StepFeatures, kv: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
+    decode: _Decode, f: StepFeatures, less_ns: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
 ) -> PricedRun:
-    longest, ends, end = f.max_context, [], start_ns
+    kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
     for _ in range(steps):
-        gpu_ns = _decode_ns(decode, kv, longest)
+        gpu_ns = max(_decode_ns(decode, kv, longest) - less_ns, 1)
         end += max(gpu_ns, decode.host_ns) if hides_host else gpu_ns + decode.host_ns
         ends.append(end)
         if end >= until_ns or end > LAST_NS:
@@ -345,11 +347,11 @@ def _one_by_one(
 
 
 def _in_numpy(
-    decode: _Decode, f: StepFeatures, read: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
+    decode: _Decode, f: StepFeatures, less_ns: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
 ) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
-    kv = (read + f.decode_seqs * done).astype(np.float64)
+    kv = (f.decode_kv_tokens + f.decode_seqs * done).astype(np.float64)
     gpu: Array
     if decode.arrays is None:
         gpu = decode.curve.ns[0] + decode.curve.slopes[0] * (kv - decode.curve.at[0])
@@ -359,6 +361,6 @@ def _in_numpy(
         gpu = ns[i] + slopes[i] * (kv - at[i])
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
-    whole = np.maximum(within_the_clock(gpu).astype(np.int64), 1)
+    whole = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
     whole = np.maximum(whole, decode.host_ns) if hides_host else whole + decode.host_ns
     return run_of(whole, start_ns, until_ns)

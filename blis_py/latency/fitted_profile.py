@@ -108,8 +108,8 @@ class FittedProfile:
     0 = all of them."""
     sources: dict[str, int] = field(default_factory=dict)
     """Measured steps by the source of their samples."""
-    repeated_reads: float = 0.0
-    """Share of a KV entry's price that reading it again in the same step does not cost."""
+    repeated_read_ns: float = 0.0
+    """What a KV entry costs less where another decode of the step has read it."""
     file: str | None = None
     """Where it was read from."""
 
@@ -196,7 +196,8 @@ def read_profile(name: str | Path) -> FittedProfile:
         fix = f"run `blis profile fit {path.parent}` first"
         raise InputError("nothing has been fitted here", file=path, key="fit", fix=fix)
     regimes, experts_in_use, sources = _read_fit(fit, path)
-    saved = Part(fit, path, "fit").of("repeated_reads").number(0, 1) if "repeated_reads" in fit else 0.0
+    saved_ns = fit.get("repeated_read_ns", 0.0)
+    saved = Part(saved_ns, path, "fit.repeated_read_ns", "fit again").number(0, _LARGEST)
     return FittedProfile(values, regimes, experts_in_use, sources, saved, str(path))
 
 
@@ -206,7 +207,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "schema": SCHEMA,
         "provenance": replace(profile, meta=dict(meta)).describe(),
         "experts_in_use": profile.experts_in_use,
-        **({"repeated_reads": profile.repeated_reads} if profile.repeated_reads else {}),
+        **({"repeated_read_ns": _plain(profile.repeated_read_ns)} if profile.repeated_read_ns else {}),
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }

@@ -170,7 +170,7 @@ class StepBench:
         samples = samples.where(np.arange(first, first + shape.steps))
         samples.table["shape"][:] = 0
         new = sum(tokens for tokens, _ in shape.prefills)
-        planned = (len(shape.decodes), new, sum(past for _, past in shape.prefills))
+        planned: tuple[int, ...] = (len(shape.decodes), new, sum(past for _, past in shape.prefills))
         names: tuple[str, ...] = ("decode_seqs", "prefill_tokens", "prefill_kv_tokens")
         if shape.decodes and not shape.prefills:
             planned, names = (*planned, (len(shape.decodes) - 1) * shape.shared), (*names, "shared_kv_tokens")

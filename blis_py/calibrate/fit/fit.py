@@ -20,7 +20,7 @@ from blis_py.calibrate.fit.basis import (
 )
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
 from blis_py.calibrate.fit.residual import correct, gpu_ns
-from blis_py.calibrate.fit.sharing import SHARED, repeated_reads
+from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
 from blis_py.calibrate.samples import StepSamples
 from blis_py.errors import InputError
@@ -66,8 +66,8 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
         raise InputError("no eager steps, so prefills cannot be priced", fix="measure prefills as well")
     names, counts = np.unique(samples["source"], return_counts=True)
     sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    saved = repeated_reads(samples.where(samples["source"] == SHARED), regimes, shape, in_use)
-    return FittedProfile(dict(samples.meta), regimes, in_use, sources, saved)
+    saved_ns = repeated_read_ns(samples.where(samples["source"] == SHARED), regimes)
+    return FittedProfile(dict(samples.meta), regimes, in_use, sources, saved_ns)
 
 
 @dataclass(frozen=True)

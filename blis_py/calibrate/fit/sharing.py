@@ -2,75 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import compress
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
-from blis_py.calibrate.fit.basis import Rows, one_row_per_shape, rows_of
-from blis_py.calibrate.fit.residual import gpu_ns
+from blis_py.calibrate.fit.basis import one_row_per_shape
 from blis_py.calibrate.samples import StepSamples
 from blis_py.latency.fitted_profile import RegimeFit
-from blis_py.latency.model_shape import ModelShape
 
 SHARED = "shared"
 """Source of the samples it is learned on: compositions with and without shared pages, otherwise alike."""
+_KV = ("decode_kv_tokens", "padded_kv_tokens")
 
-Array = NDArray[np.float64]
 
+def repeated_read_ns(samples: StepSamples, regimes: Mapping[str, RegimeFit]) -> float:
+    """What an entry that is read again costs less; 0 where nothing tells.
 
-def repeated_reads(
-    samples: StepSamples, regimes: Mapping[str, RegimeFit], shape: ModelShape | None, in_use: float
-) -> float:
-    """The share of a KV entry's price that reading it again does not cost; 0 where nothing tells.
-
-    Each composition with shared pages is compared with its twin without, by the ratio of their times, so
-    that what a fit has wrong about both does not count.
+    By least squares over compositions with shared pages, each against its twin without, so that what a fit
+    has wrong about both does not count. No more than reading an entry costs.
     """
-    pairs = [pair for name, fit in regimes.items() for pair in _pairs(samples, name, fit, shape, in_use)]
-    if not pairs:
+    if not len(samples):
         return 0.0
-
-    def loss(saved: float) -> float:
-        return float(sum(np.square(error(saved)).sum() for error in pairs))
-
-    best = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded").x
-    return round(float(best), 3)
-
-
-class _Pairs:
-    """Rows with shared pages, and what their twins took."""
-
-    def __init__(self, rows: Rows, twins_ns: Array, fit: RegimeFit) -> None:
-        self._rows, self._fit = rows, fit
-        self._kv = rows.point.decode_kv_tokens.copy()
-        self._again = rows.samples["shared_kv_tokens"].astype(np.float64)
-        self._measured = np.log(rows.gpu_ns / twins_ns)
-        self._plain = gpu_ns(rows, fit.gpu, fit.correction)
-
-    def __call__(self, saved: float) -> Array:
-        """Logarithms of the ratios of predicted to measured savings."""
-        self._rows.point.decode_kv_tokens = np.maximum(self._kv - saved * self._again, 0.0)
-        error: Array = np.log(gpu_ns(self._rows, self._fit.gpu, self._fit.correction) / self._plain)
-        return error - self._measured
-
-
-def _pairs(
-    samples: StepSamples, regime: str, fit: RegimeFit, shape: ModelShape | None, in_use: float
-) -> Iterator[_Pairs]:
-    mine = (samples["regime"] == regime) & (samples["gpu_ns"] > 0)
-    if not mine.any():
-        return
-    rows = rows_of(one_row_per_shape(samples.where(mine)), shape, in_use)
-    rows.point.knee = fit.knee
-    again = rows.samples["shared_kv_tokens"]
-    alike = list(zip(*(rows.samples[n].tolist() for n in ("decode_seqs", "decode_kv_tokens")), strict=True))
-    twins = {
-        what: ns for what, ns, n in zip(alike, rows.gpu_ns.tolist(), again.tolist(), strict=True) if not n
-    }
-    keep = np.array([bool(n) and what in twins for what, n in zip(alike, again.tolist(), strict=True)])
-    if keep.any():
-        twins_ns = np.array([twins[what] for what, kept in zip(alike, keep.tolist(), strict=True) if kept])
-        yield _Pairs(rows.where(keep), twins_ns, fit)
+    rows = one_row_per_shape(samples.where(samples["gpu_ns"] > 0))
+    names = ("decode_seqs", "decode_kv_tokens")
+    alike = list(zip(*(rows[n].tolist() for n in names), rows["regime"].tolist(), strict=True))
+    again, gpu_ns = rows["shared_kv_tokens"].astype(np.float64), rows["gpu_ns"].astype(np.float64)
+    alone = dict(compress(zip(alike, gpu_ns.tolist(), strict=True), again == 0))
+    pairs = (again > 0) & np.array([what in alone for what in alike])
+    if not pairs.any():
+        return 0.0
+    saved_ns = np.array([alone[what] for what in compress(alike, pairs)]) - gpu_ns[pairs]
+    each_ns = float(again[pairs] @ saved_ns / (again[pairs] @ again[pairs]))
+    most_ns = max(sum(fit.gpu.get(name, 0.0) for name in _KV) for fit in regimes.values())
+    return min(max(each_ns, 0.0), most_ns)
