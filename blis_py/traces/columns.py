@@ -66,11 +66,18 @@ class Columns:
         value = (self[key] if values is None else values)[first]
         row, fix = int(self._rows[first]), fix or "correct the row"
         _refuse(self.path, row, key, value, problem, fix, self._bad, int(rows.sum()))
-        kept = np.flatnonzero(~rows)
-        self._rows = self._rows[kept]
-        self._columns = {name: _taken(column, kept) for name, column in self._columns.items()}
-        self._require_any()
+        self.leave_out(rows)
         return True
+
+    def leave_out(self, rows: Mask) -> int:
+        """Goes on without these rows, which are no error; returns how many there were."""
+        count = int(rows.sum())
+        if count:
+            kept = np.flatnonzero(~rows)
+            self._rows = self._rows[kept]
+            self._columns = {name: _taken(column, kept) for name, column in self._columns.items()}
+            self._require_any()
+        return count
 
     def _require_any(self) -> None:
         if len(self):

@@ -17,9 +17,10 @@ import numpy as np
 from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
-from blis_py.files.opening import reading
+from blis_py.files.opening import reading as opened
 from blis_py.requests.table import Content, Ints, RequestTable
-from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.gathered import FAILED
+from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 512
 MS_NS = 1_000_000
@@ -28,27 +29,23 @@ NOT_YET = ("session_id", "delay", "wait_for", "tool_wait_ms")
 """Keys of multi-turn variants of the format."""
 
 
-def recognises(first_line: str) -> bool:
-    return first_line.lstrip().startswith("{")
-
-
-def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
+def read(path: Path, reading: Reading) -> RequestTable:
     """The requests of the trace, in the order of the file.
 
-    A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`.
+    A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`. Requests
+    without output failed when they were recorded; they are left out and counted.
 
     Raises:
         InputError: with file, line, key and value.
     """
-    if header is not None:
-        raise InputError("a Mooncake trace has no header file", file=header, fix="leave it out")
-    bad = bad_rows or BadRows()
+    bad = reading.bad
+    failed = 0
     arrivals: list[int] = []
     prompts: list[int] = []
     outputs: list[int] = []
     blocks: list[list[int]] = []
     names: dict[str, int] = {}
-    with reading(path) as text:
+    with opened(path) as text:
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
@@ -58,10 +55,14 @@ def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None
             except InputError as error:
                 bad.refuse(error, number)
                 continue
+            if row["output_length"] == 0:
+                failed += 1
+                continue
             arrivals.append(round(row["timestamp"] * MS_NS))
             prompts.append(row["input_length"])
             outputs.append(row["output_length"])
             blocks.append(row.get("hash_ids", []))
+    reading.left_out(failed, FAILED)
     if not arrivals:
         first = "" if bad.first is None else f": all lines are bad, the first: {bad.first.problem}"
         fix = "give a file with at least one line"
@@ -88,7 +89,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
     _check_keys(row, where)
     _check_number(row, "timestamp", 0, LAST_NS // MS_NS, where, whole=False)
     _check_number(row, "input_length", 1, MOST_TOKENS, where)
-    _check_number(row, "output_length", 1, MOST_TOKENS, where)
+    _check_number(row, "output_length", 0, MOST_TOKENS, where)
     if "hash_ids" in row:
         _check_blocks(row["hash_ids"], row["input_length"], where)
     return row
