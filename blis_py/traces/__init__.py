@@ -12,6 +12,7 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.files.paths import exists
+from blis_py.files.yaml_files import load_mapping
 from blis_py.outputs.complete import check_complete
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Labels, RequestTable
@@ -89,6 +90,14 @@ def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path,
             return None
         path = tracev2.header_beside(path) if header is None else Path(header)
     return path, tracev2.read_header(path)
+
+
+def is_spec(source: str) -> bool:
+    """Whether this is a workload spec, or the name of a bundled one, rather than a recording."""
+    path = Path(source)
+    if not exists(path):
+        return True
+    return path.suffix in _YAML and "trace_version" not in load_mapping(path)
 
 
 def of_diffusion(header: Mapping[str, Any]) -> bool:

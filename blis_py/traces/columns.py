@@ -148,7 +148,7 @@ def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], 
             finished[name].append(values)
     if not numbers:
         return Columns(path, {}, np.zeros(0, dtype=np.int64), bad)
-    whole = {name: columns[name].join(parts) for name, parts in finished.items()}
+    whole = {name: columns[name].join(finished.pop(name)) for name in tuple(finished)}
     if bad.count:
         whole = {name: _used(column) for name, column in whole.items()}
     return Columns(path, whole, np.concatenate(numbers), bad)

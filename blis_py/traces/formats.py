@@ -139,7 +139,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
 
 
 def _instead(found: Probe) -> str:
-    """What can be done with a file that nobody knows: the formats of its kind, and what it lacks to be one."""
+    """What to do with a file that nobody knows: the formats of its kind, and what it lacks to be one."""
     alike = [format for format in FORMATS.values() if found.lacks(format.kind) is None]
     lacking = "; ".join(f"no {format.title}: it {format.misses(found)}" for format in alike)
     if found.kind in ("csv", "parquet"):

@@ -20,6 +20,7 @@ from blis_py.files.arrow import pyarrow
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.gathered import FAILED
+from blis_py.traces.kinds import joined, without_room
 from blis_py.traces.mapped import LABELS, UNITS_NS, check_roles, since_the_first
 from blis_py.traces.reading import Reading
 
@@ -73,59 +74,117 @@ def write(table: RequestTable, path: Path) -> None:
         writer.close()
 
 
+_LIMITS = {
+    "arrival_ns": (0, LAST_NS),
+    "deadline_ns": (-1, LAST_NS),
+    "slo_target_ns": (0, LAST_NS),
+    "input_tokens": (1, MOST_TOKENS),
+    "output_tokens": (1, MOST_TOKENS),
+}
+
+
 def read(path: Path, reading: Reading) -> RequestTable:
     """A table as `write` left it.
 
     Raises:
         InputError: a column is missing, or holds what cannot be a request.
     """
-    limits = {"arrival_ns": (0, LAST_NS), "deadline_ns": (-1, LAST_NS), "slo_target_ns": (0, LAST_NS)}
-    least = {"input_tokens": 1, "output_tokens": 1}
-    whole = _open(path).read(columns=list(COLUMNS))
-    numbers = {}
-    for name in _NUMBERS:
-        low, high = limits.get(name, (least.get(name, 0), MOST_TOKENS))
-        column = np.asarray(whole[name].to_numpy())
-        if column.dtype.kind not in "iu":
-            raise InputError("not whole numbers", file=path, key=name, value=str(column.dtype))
-        if ((column < low) | (column > high)).any():
-            raise InputError(f"must be from {low} to {high}", file=path, key=name)
-        numbers[name] = column.astype(np.int64)
-    names = {name: Labels.of(cell or "" for cell in whole[name].to_pylist()) for name in _NAMES}
-    content, contents = _contents(path, whole["content"].to_pylist())
-    ids = whole["request_id"].to_pylist()
+    file = _open(path)
+    for name in COLUMNS:
+        if name not in file.schema_arrow.names:
+            raise InputError("missing column", file=path, key=name, fix="name its columns with --columns")
+    numbers: dict[str, list[Ints]] = {name: [] for name in _NUMBERS}
+    coded = {name: _Coded() for name in (*_NAMES, "content")}
+    streaming, ids, done = [], _Ids(), 0
+    for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(COLUMNS)):
+        for name, parts in numbers.items():
+            parts.append(_whole_numbers(path, name, batch.column(name)))
+        for name, codes in coded.items():
+            codes.add(batch.column(name))
+        streaming.append(np.asarray(batch.column("streaming").to_numpy(zero_copy_only=False), dtype=np.bool_))
+        ids.add(batch.column("request_id"), done)
+        done += len(batch)
+    if not done:
+        raise InputError("no requests in it", file=path, fix="give a file with at least one row")
+    whole = {name: joined(numbers.pop(name)) for name in _NUMBERS}
+    content, contents = _contents(path, coded["content"].labels())
     return RequestTable.build(
-        numbers["arrival_ns"],
-        numbers["input_tokens"],
-        numbers["output_tokens"],
-        max_tokens=numbers["max_tokens"],
-        deadline_ns=numbers["deadline_ns"],
-        slo_target_ns=numbers["slo_target_ns"],
-        prefix_tokens=numbers["prefix_tokens"],
-        slo_class=names["slo_class"],
-        tenant=names["tenant_id"],
-        client=names["client_id"],
-        model=names["model"],
-        prefix_group=names["prefix_group"],
-        streaming=np.asarray(whole["streaming"].to_numpy(zero_copy_only=False), dtype=np.bool_),
+        whole["arrival_ns"],
+        whole["input_tokens"],
+        whole["output_tokens"],
+        max_tokens=whole["max_tokens"],
+        deadline_ns=whole["deadline_ns"],
+        slo_target_ns=whole["slo_target_ns"],
+        prefix_tokens=whole["prefix_tokens"],
+        slo_class=coded["slo_class"].labels(),
+        tenant=coded["tenant_id"].labels(),
+        client=coded["client_id"].labels(),
+        model=coded["model"].labels(),
+        prefix_group=coded["prefix_group"].labels(),
+        streaming=np.concatenate(streaming),
         content=content,
         contents=contents,
-        request_id=None if ids == [f"request_{row}" for row in range(len(ids))] else ids,
+        request_id=ids.names,
     )
 
 
-def _contents(path: Path, cells: list[str]) -> tuple[Ints, tuple[Content, ...]]:
+def _whole_numbers(path: Path, name: str, column: Any) -> Ints:
+    low, high = _LIMITS.get(name, (0, MOST_TOKENS))
+    numbers = np.asarray(column.to_numpy(zero_copy_only=False))
+    if numbers.dtype.kind not in "iu":
+        raise InputError("not whole numbers", file=path, key=name, value=str(numbers.dtype))
+    if ((numbers < low) | (numbers > high)).any():
+        raise InputError(f"must be from {low} to {high}", file=path, key=name)
+    return without_room(numbers.astype(np.int64))
+
+
+class _Coded:
+    """A column of text, of which there are few distinct ones, piece by piece."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._codes: list[NDArray[np.int32]] = []
+
+    def add(self, column: Any) -> None:
+        pa = pyarrow()
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        texts = [text or "" for text in column.dictionary.to_pylist()]
+        numbers = [self._names.setdefault(text, len(self._names)) for text in texts]
+        empty = self._names.setdefault("", len(self._names)) if column.null_count else -1
+        places = column.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
+        self._codes.append(np.array([*numbers, empty], dtype=np.int32)[places])
+
+    def labels(self) -> Labels:
+        return Labels(np.concatenate(self._codes), tuple(self._names)).without_unused()
+
+
+class _Ids:
+    """Names of requests, as long as they are no others than those they would have anyway."""
+
+    def __init__(self) -> None:
+        self.names: list[str] | None = None
+
+    def add(self, column: Any, done: int) -> None:
+        names = column.to_pylist()
+        if self.names is None and names != [f"request_{done + row}" for row in range(len(names))]:
+            self.names = [f"request_{row}" for row in range(done)]
+        if self.names is not None:
+            self.names += names
+
+
+def _contents(path: Path, cells: Labels) -> tuple[Ints, tuple[Content, ...]]:
     from blis_py.traces.tracev2 import runs_of
 
     known: dict[Content, int] = {}
-    by_cell: dict[str, int] = {}
-    for cell in dict.fromkeys(cells):
-        runs = runs_of(cell or "")
+    codes = []
+    for cell in cells.names:
+        runs = runs_of(cell)
         if runs is None:
             problem = "not a list of [segment, tokens] pairs"
             raise InputError(problem, file=path, key="content", value=cell)
-        by_cell[cell] = known.setdefault(runs, len(known)) if runs else -1
-    return np.fromiter((by_cell[cell] for cell in cells), dtype=np.int64, count=len(cells)), tuple(known)
+        codes.append(known.setdefault(runs, len(known)) if runs else -1)
+    return np.array(codes, dtype=np.int64)[cells.codes], tuple(known)
 
 
 def read_mapped(path: Path, reading: Reading) -> RequestTable:
