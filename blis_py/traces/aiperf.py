@@ -32,8 +32,8 @@ def read_aiperf(path: Path, reading: Reading) -> RequestTable:
             start = first_of(row, (("metadata", "request_start_ns"),))
             lengths = (_value(row, f"{side}_sequence_length") for side in ("input", "output"))
             gathered.add(where, number, start, *lengths)
-    reading.left_out(warm_up, "they warmed the server up")
-    reading.left_out(failed, "they were not answered")
+    reading.left_out(warm_up, "sent to warm the server up")
+    reading.left_out(failed, "not answered")
     return gathered.table()
 
 

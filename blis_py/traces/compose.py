@@ -29,23 +29,22 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         np.where(table.content >= 0, table.content + offset, -1)
         for table, offset in zip(own, offsets.tolist(), strict=False)
     ]
-    columns = (
-        "arrival_ns",
-        "prompt_tokens",
-        "output_tokens",
-        "max_tokens",
-        "deadline_ns",
-        "prefix_tokens",
-        "streaming",
-        "slo_target_ns",
-    )
-    labels = ("slo_class", "tenant", "client", "model", "prefix_group")
-    whole = {name: np.concatenate([getattr(table, name) for table in own]) for name in columns}
     together = RequestTable(
-        **whole,
-        **{name: _joined([getattr(table, name) for table in own]) for name in labels},
+        arrival_ns=np.concatenate([table.arrival_ns for table in own]),
+        prompt_tokens=np.concatenate([table.prompt_tokens for table in own]),
+        output_tokens=np.concatenate([table.output_tokens for table in own]),
+        max_tokens=np.concatenate([table.max_tokens for table in own]),
+        deadline_ns=np.concatenate([table.deadline_ns for table in own]),
+        slo_class=_joined([table.slo_class for table in own]),
+        tenant=_joined([table.tenant for table in own]),
+        client=_joined([table.client for table in own]),
+        model=_joined([table.model for table in own]),
+        prefix_group=_joined([table.prefix_group for table in own]),
+        prefix_tokens=np.concatenate([table.prefix_tokens for table in own]),
         content=np.concatenate(content),
         contents=tuple(runs for table in own for runs in table.contents),
+        streaming=np.concatenate([table.streaming for table in own]),
+        slo_target_ns=np.concatenate([table.slo_target_ns for table in own]),
         request_id=[table.id_of(row) for table in own for row in range(len(table))],
         ends_by_eos=_ends(own),
     )

@@ -13,7 +13,7 @@ from blis_py.errors import InputError
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces.reading import Reading
 
-FAILED = "they have no output tokens (failed when they were recorded)"
+FAILED = "no output tokens (failed when recorded)"
 
 
 class Gathered:

@@ -35,7 +35,7 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
         fix = "save it as JSON with its requests"
         raise InputError("has no requests, only figures", file=path, key="requests.successful", fix=fix)
     others = sum(len(within(requests, kind) or ()) for kind in ("incomplete", "errored"))
-    reading.left_out(others, "they were not answered")
+    reading.left_out(others, "not answered")
     gathered = Gathered(path, reading)
     for number, request in enumerate(answered):
         where = f"{path}: requests.successful[{number}]"

@@ -30,5 +30,5 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
         start = seconds(first_of(request, (("start_time",),)))
         prompt, output = (first_of(info, places) for places in (_INPUTS, _OUTPUTS))
         gathered.add(f"{path}: request {number}", number, start, prompt, output)
-    reading.left_out(failed, "they were not answered")
+    reading.left_out(failed, "not answered")
     return gathered.table()

@@ -159,9 +159,7 @@ def moments(unit: str) -> Kind:
         )
 
     def parse(cell: str) -> str:
-        try:
-            float(cell)
-        except ValueError:
+        if not _is_number(cell):
             datetime.fromisoformat(cell.strip())
         return cell
 
@@ -169,6 +167,9 @@ def moments(unit: str) -> Kind:
         try:
             numbers = cells.astype(np.float64) * UNITS_NS[unit]
         except ValueError:
+            if _is_number(cells[0]):
+                wrong = np.array([not _is_number(cell) for cell in cells], dtype=np.bool_)
+                raise BadCells("not a number, unlike the first row", wrong) from None
             return _dates_ns(cells)
         bad = ~((numbers >= 0) & (numbers <= LAST_NS))
         if bad.any():
@@ -196,6 +197,14 @@ def _dates_ns(cells: NDArray[Any]) -> Ints:
     if since_1970.min(initial=0) < 0:
         raise BadCells("before 1970", since_1970 < 0, "is the clock right?")
     return since_1970
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_date(cell: str) -> bool:

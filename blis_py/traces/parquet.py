@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
-from blis_py.files.arrow import pyarrow
+from blis_py.files.parquet_files import open_parquet, pyarrow
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.gathered import FAILED
@@ -41,11 +41,6 @@ _NAMES: dict[str, Callable[[RequestTable], Labels]] = {
     "prefix_group": lambda table: table.prefix_group,
 }
 COLUMNS = (*_NUMBERS, *_NAMES, "request_id", "streaming", "content")
-
-
-def column_names(path: Path) -> tuple[str, ...]:
-    """The columns of a file."""
-    return tuple(_open(path).schema_arrow.names)
 
 
 def write(table: RequestTable, path: Path) -> None:
@@ -89,7 +84,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     Raises:
         InputError: a column is missing, or holds what cannot be a request.
     """
-    file = _open(path)
+    file = open_parquet(path)
     for name in COLUMNS:
         if name not in file.schema_arrow.names:
             raise InputError("missing column", file=path, key=name, fix="name its columns with --columns")
@@ -195,14 +190,15 @@ def read_mapped(path: Path, reading: Reading) -> RequestTable:
     """
     columns = reading.columns
     check_roles(columns)
-    there = column_names(path)
+    file = open_parquet(path)
+    there = file.schema_arrow.names
     for role, name in columns.items():
         if name not in there:
             fix = f"there are {', '.join(there)}"
             raise InputError("missing column", file=path, key=f"--columns {role}={name}", fix=fix)
     pieces: dict[str, list[Any]] = {role: [] for role in columns}
     done = 0
-    for batch in _open(path).iter_batches(ROWS_AT_ONCE, columns=list(columns.values())):
+    for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns.values())):
         for role, values in _good_rows(path, batch, columns, reading, done).items():
             pieces[role].append(values)
         done += len(batch)
@@ -274,11 +270,3 @@ def _of_pieces(columns: dict[str, NDArray[Any]], reading: Reading) -> RequestTab
         prefix_group=labels["prefix_group"],
         request_id=columns["request_id"].tolist() if "request_id" in columns else None,
     )
-
-
-def _open(path: Path) -> Any:
-    pa = pyarrow()
-    try:
-        return pa.parquet.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"not a Parquet file: {error}", file=path, fix="copy it again") from None

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of, stripped
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text, reading
+from blis_py.files.parquet_files import is_parquet, open_parquet
 
 MOST_RESULT_BYTES = 1 << 28
 """Of a benchmark result, which is one JSON document: 256 MiB, a hundred thousand requests with their gaps."""
@@ -66,9 +68,7 @@ def probe(path: Path) -> Probe:
     if path.is_dir():
         return Probe(path, "folder", tuple(sorted(entry.name for entry in path.iterdir())[:64]))
     if is_parquet(path):
-        from blis_py.traces.parquet import column_names
-
-        return Probe(path, "parquet", column_names(path))
+        return Probe(path, "parquet", tuple(open_parquet(path).schema_arrow.names))
     with reading(path) as text:
         start = text.read(_LONGEST_FIRST_LINE).lstrip()
         line, _, rest = start.partition("\n")
@@ -76,19 +76,21 @@ def probe(path: Path) -> Probe:
     if start[:1] not in ("{", "["):
         return _of_csv(path, line)
     if goes_on and start[0] == "{" and len(line.strip()) > 1:
-        first = parse_json(line, f"{path}:1", fix="write one object per line")
-        if isinstance(first, dict):
+        first = _first_object(line, path)
+        if first is not None:
             return Probe(path, "jsonl", tuple(first))
     return _of_document(path, start, goes_on)
 
 
-def is_parquet(path: Path) -> bool:
-    """By its first bytes; what cannot be opened is none."""
+def _first_object(line: str, path: Path) -> dict[str, Any] | None:
+    """The object on the first line; None where a document begins there that goes on."""
     try:
-        with path.open("rb") as raw:
-            return raw.read(4) == b"PAR1"
-    except (OSError, ValueError):
-        return False  # whoever reads it as text says why
+        first = parse_json(line, f"{path}:1", fix="write one object per line")
+    except InputError:
+        if line.rstrip().endswith("}"):
+            raise
+        return None
+    return first if isinstance(first, dict) else None
 
 
 def _of_csv(path: Path, line: str) -> Probe:

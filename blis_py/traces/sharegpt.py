@@ -28,6 +28,6 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
             unanswered += 1
             continue
         gathered.add(f"{path}: conversation {number}", number, None, *(tokens.count(text) for text in texts))
-    reading.left_out(unanswered, "their conversation has no question with an answer")
+    reading.left_out(unanswered, "a conversation without question and answer")
     tokens.tell()
     return gathered.table()

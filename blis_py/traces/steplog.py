@@ -26,11 +26,11 @@ from blis_py.core.bounds import MOST_TOKENS, check_count
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
-from blis_py.files.arrow import pyarrow
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading
+from blis_py.files.parquet_files import pyarrow
 from blis_py.outputs.complete import check_complete
 from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import writing

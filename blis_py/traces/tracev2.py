@@ -25,10 +25,10 @@ from blis_py.errors import InputError
 from blis_py.files import paths
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
+from blis_py.files.parquet_files import is_parquet
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Kind, Mask, integers, labels, repeated
-from blis_py.traces.probe import is_parquet
 from blis_py.traces.reading import Reading
 from blis_py.traces.tracev2_header import DIFFUSION, read_header
 from blis_py.traces.tracev2_write import write
