@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -100,7 +101,9 @@ def _convert(spelling: str, kind: Any, value: Any) -> Any:
 
 def _parameter_name(spelling: str) -> str:
     name = spelling.lstrip("-").replace("-", "_")
-    return name if spelling.startswith("--") or spelling == name else f"short_{name}"
+    if spelling.startswith("-") and not spelling.startswith("--"):
+        return f"short_{name}"
+    return f"{name}_" if iskeyword(name) else name
 
 
 def _parameter(name: str, spelling: str, flag: Flag, panel: str) -> inspect.Parameter:
