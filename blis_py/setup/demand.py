@@ -57,13 +57,19 @@ def requests(config: RunConfig) -> RequestTable:
         InputError: they depend on what becomes of them.
     """
     asked = demand(config)
-    if asked.loops is not None:
-        problem, fix = (
-            "has clients with concurrency, which only a simulation serves",
-            "give --concurrency here",
-        )
-        raise InputError(problem, key="workload.spec", value=config.workload.spec, fix=fix)
+    require_open_loops(asked, config)
     return asked.table
+
+
+def require_open_loops(asked: Demand, config: RunConfig) -> None:
+    """
+    Raises:
+        InputError: what is sent depends on what becomes of it.
+    """
+    if asked.loops is not None:
+        problem = "has clients with concurrency, which only a simulation serves"
+        fix = "take that out, and limit all requests together with --concurrency"
+        raise InputError(problem, key="workload.spec", value=config.workload.spec, fix=fix)
 
 
 def demand(config: RunConfig) -> Demand:
