@@ -22,6 +22,7 @@ from blis_py.requests.table import RequestTable
 if TYPE_CHECKING:
     from blis_py.traces.reading import Reading
     from blis_py.workload.diffusion import DiffusionClient
+    from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
 TARGETS = "goodput_slo_targets"
@@ -46,6 +47,8 @@ class Demand:
     """What became of what was asked for."""
     loops: Loops | None = None
     """Clients that wait for answers before they send more; None = nobody does."""
+    horizon_ns: int | None = None
+    """When the run stops; None = when all is done."""
     source: str = ""
     """Which format a recording was taken for, and why; empty where somebody said which, or there is none."""
 
@@ -85,6 +88,8 @@ def demand(config: RunConfig) -> Demand:
         if load.concurrency is not None and load.rate is None:
             asked = _as_permits_allow(asked, config)
     asked = _with_unforeseen_ends(_with_diffusion(asked, config), load.eos_share)
+    if config.horizon is not None:
+        asked = replace(asked, horizon_ns=horizon_ns_of(config))
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
 
 
@@ -108,8 +113,19 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
         seed,
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
+        notes=(*spec.notes, *_spec_horizon_notes(config, spec, table)),
         loops=loops,
+        horizon_ns=spec.horizon * 1000 or None,
     )
+
+
+def _spec_horizon_notes(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> list[str]:
+    """Requests under way at the end of the load are cut off, if it is the spec's horizon that ends it."""
+    count = config.workload.num_requests or spec.num_requests
+    if config.horizon is not None or not spec.horizon or len(table) == count:
+        return []
+    ends = in_seconds(spec.horizon * 1000)
+    return [f"the run ends at {ends}, the horizon of the workload spec; --horizon says otherwise"]
 
 
 def _with_diffusion(asked: Demand, config: RunConfig) -> Demand:
@@ -260,5 +276,5 @@ def _horizon_notes(config: RunConfig, table: RequestTable) -> list[str]:
 
 
 def horizon_ns_of(config: RunConfig) -> int | None:
-    """When the run stops; None = when all is done."""
+    """When the run stops, as asked for; None = nothing is said."""
     return None if config.horizon is None else duration_ns(config.horizon)

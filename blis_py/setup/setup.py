@@ -83,6 +83,8 @@ class Setup:
         max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
         model = _latency_model(served)
         asked = demand(config)
+        if config.horizon is None and asked.horizon_ns is not None:
+            config = replace(config, horizon=asked.horizon_ns // 1000)
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)

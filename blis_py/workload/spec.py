@@ -119,10 +119,10 @@ class WorkloadSpec(DiffusionSpec):
     """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
 
     It is needed where a client has one. `num_requests` (those sent first) and `horizon` (us) bound it; 0 or
-    absent: no bound. What it says of diffusion holds for every client that does not say otherwise.
+    absent: no bound. The horizon ends the simulation too. What it says of diffusion holds for every client that does not say otherwise.
     """
 
-    version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = "2"
+    version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = ""
     seed: Seed | None = None
     category: Literal["", "language", "multimodal", "reasoning"] = ""
     aggregate_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -134,6 +134,12 @@ class WorkloadSpec(DiffusionSpec):
     goodput_slo_targets: dict[Text, dict[str, float]] = Field(default_factory=dict)
     _file: Path | None = PrivateAttr(default=None)
     _classes: frozenset[str] = PrivateAttr(default=frozenset())
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was read otherwise than it is written."""
+        return self._notes
 
     @property
     def file(self) -> Path | None:
@@ -179,14 +185,30 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
     path = Path(path)
     values = load_mapping(path)
     _refuse_not_yet(values, path)
+    notes = _upgrade(values, classes)
     try:
         spec = WorkloadSpec.model_validate(values)
     except ValidationError as error:
         raise _input_error(error, path) from None
     spec._file = path
     spec._classes = frozenset(classes)
+    spec._notes = tuple(notes)
     spec.resolved()
     return spec
+
+
+def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
+    """Gives the classes of version 1 their names of version 2, unless they are defined; tells which."""
+    if as_text(values.get("version") or "1") != "1":
+        return []
+    renamed: dict[str, str] = {}
+    for kind in ("clients", "cohorts"):
+        sources = values.get(kind)
+        for source in sources if isinstance(sources, list) else []:
+            name = source.get("slo_class") if isinstance(source, dict) else None
+            if isinstance(name, str) and name in RENAMED_CLASSES and name not in classes:
+                source["slo_class"] = renamed[name] = RENAMED_CLASSES[name]
+    return [f"version 1 of the workload spec: class {old} is {new}" for old, new in renamed.items()]
 
 
 def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
