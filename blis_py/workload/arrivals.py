@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_ARRIVALS_PER_S
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints
-
-Floats = NDArray[np.float64]
+from blis_py.workload.profile import Floats, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,7 @@ class Arrivals:
         cv: coefficient of variation of the gaps (standard deviation / mean); 1 is as bursty as Poisson.
         shape, scale_us: the law's own parameters, instead of `cv`. They fix the rate too: `rate` is then
             not used.
+        profile: how the rate changes with time; None = it does not.
     """
 
     process: str
@@ -37,6 +36,24 @@ class Arrivals:
     cv: float = 1.0
     shape: float | None = None
     scale_us: float | None = None
+    profile: Profile | None = None
+
+    def expected(self, until_ns: int) -> float:
+        """How many come before that time, on average."""
+        until_us = until_ns / 1e3
+        passed_us = until_us if self.profile is None else self.profile.passed_us(until_us)
+        return passed_us / self.mean_gap_us
+
+    def drawn(self, until_ns: int) -> float:
+        """How many have to be drawn for those."""
+        if self.profile is None or not self.profile.runs_on:
+            return self.expected(until_ns)
+        return min(until_ns / 1e3, self.profile.end_us) / self.mean_gap_us
+
+    @property
+    def end_us(self) -> float:
+        """When the last one has come; infinity where they go on and on."""
+        return math.inf if self.profile is None else self.profile.end_us
 
     @property
     def mean_gap_us(self) -> float:
@@ -170,8 +187,22 @@ def arrivals_until(
 
     A longer `until_ns` continues the same sequence. `at_most` bounds the number of arrivals.
     """
+    until_us, profile = until_ns / 1e3, arrivals.profile
+    if profile is None:
+        times = _even(arrivals, rng, until_us, at_most)
+    elif profile.runs_on:
+        times = _even(arrivals, rng, min(until_us, profile.end_us), None)
+        times = times[profile.on(times)][:at_most]
+    else:
+        times = profile.when_us(_even(arrivals, rng, profile.passed_us(until_us), at_most))
+    whole_us = np.floor(times[times < until_us]).astype(np.int64)
+    return whole_us * 1000
+
+
+def _even(arrivals: Arrivals, rng: np.random.Generator, until_us: float, at_most: int | None) -> Floats:
+    """Arrivals at an unchanging rate, in us, in order; some may lie beyond `until_us`."""
     gaps, times = PROCESSES[arrivals.process], np.empty(0)
-    mean_us, until_us = arrivals.mean_gap_us, until_ns / 1e3
+    mean_us = arrivals.mean_gap_us
     while (len(times) == 0 or times[-1] < until_us) and (at_most is None or len(times) < at_most):
         start = times[-1] if len(times) else 0.0
         expected = (until_us - start) / mean_us
@@ -180,5 +211,4 @@ def arrivals_until(
         steps = gaps(arrivals, rng, count)
         steps[0] += start
         times = np.concatenate([times, np.cumsum(steps)])
-    whole_us = np.floor(times[times < until_us]).astype(np.int64)
-    return whole_us * 1000
+    return times
