@@ -44,3 +44,10 @@ class Client:
     """Closed loop: so many of its requests are under way, at most; None = an open loop."""
     think_ns: int = 0
     """In a closed loop, the pause between an answer and the next request."""
+    part: str = ""
+    """Which part of what the client sends this is, where it is not all."""
+
+    @property
+    def draws(self) -> str:
+        """What names its random numbers, and its sessions."""
+        return f"{self.name} {self.part}" if self.part else self.name

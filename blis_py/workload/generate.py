@@ -54,7 +54,10 @@ def generate(
     )
     if loops is not None:
         problem, fix = "what this client sends depends on its answers", "simulate it, with `blis run`"
-        key = f"clients[{table.client.codes[loops.parts[-1].rows.start]}].concurrency"
+        from blis_py.workload.spec_sources import sources_of
+
+        source = next(s for s in sources_of(spec.clients, spec.cohorts) if s.spec.concurrency)
+        key = f"{source.key}.concurrency"
         raise InputError(problem, file=spec.file, key=key, fix=fix)
     return table
 
@@ -88,12 +91,13 @@ def generate_loops(
 
 def _loops(clients: Sequence[Client], table: RequestTable) -> list[Loop]:
     """Where each client's loop is in the table that `merge` makes; those without one come first."""
-    counts = np.bincount(table.client.codes, minlength=len(clients)).tolist()
-    closed = [index for index, client in enumerate(clients) if client.permits is not None]
-    begin = len(table) - sum(counts[index] for index in closed)
+    names = table.client.names
+    rows = dict(zip(names, np.bincount(table.client.codes, minlength=len(names)).tolist(), strict=True))
+    closed = [client for client in clients if client.permits is not None]
+    begin = len(table) - sum(rows[client.name] for client in closed)
     loops = [Loop(slice(0, begin))] if begin else []
-    for index in closed:
-        client, end = clients[index], begin + counts[index]
+    for client in closed:
+        end = begin + rows[client.name]
         loops.append(Loop(slice(begin, end), client.permits, client.think_ns, client.arrivals is not None))
         begin = end
     return loops
@@ -125,6 +129,7 @@ def merge(
     sent = _sent(clients, seed, num_requests, horizon_ns)
     if any(client.arrivals for client in clients):
         endless = not any(client.sessions and client.sessions.single for client in clients)
+        endless &= _last_ns(clients) >= LAST_NS
         _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
     which = np.repeat(np.arange(len(clients), dtype=np.int32), list(map(_count, sent)))
     arrival_ns = np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent])
@@ -132,9 +137,10 @@ def merge(
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
     texts: dict[Content, int] = {}
-    for index, client in enumerate(clients):
-        rows = np.flatnonzero(which == index)
-        part = sent[index]
+    by_client = np.argsort(which, kind="stable")
+    ends = np.searchsorted(which[by_client], np.arange(len(clients)), side="right").tolist()
+    for client, part, begin, end in zip(clients, sent, [0, *ends], ends, strict=False):
+        rows = by_client[begin:end]
         made = (
             _turns(client, seed, part.take(slice(0, len(rows))), texts)
             if isinstance(part, Turns)
@@ -167,8 +173,8 @@ def _count(sent: Ints | Turns) -> int:
 
 def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
     """Prompt, output and content of requests that have nothing to do with each other but their prefix."""
-    prompt = sample(client.input, stream(seed, "client", client.name, "input"), count)
-    output = sample(client.output, stream(seed, "client", client.name, "output"), count)
+    prompt = sample(client.input, stream(seed, "client", client.draws, "input"), count)
+    output = sample(client.output, stream(seed, "client", client.draws, "output"), count)
     begins, which = _beginnings(client, seed, count)
     numbers = [texts.setdefault(runs, len(texts)) if runs else -1 for runs in begins]
     return prompt + _tokens(begins)[which], output, np.array(numbers, dtype=np.int64)[which]
@@ -190,7 +196,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
     for row, (begin, session) in enumerate(zip(which.tolist(), turns.session.tolist(), strict=True)):
         runs = begins[begin]
         if client.sessions.accumulate:
-            runs = (*runs, (f"{client.name} session {session}", through[row]))
+            runs = (*runs, (f"{client.draws} session {session}", through[row]))
         content[row] = texts.setdefault(runs, len(texts)) if runs else -1
     return prompt, turns.output_tokens, content
 
@@ -198,7 +204,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:
     """What the prompts of a client begin with, and which of that each of `count` begins with."""
     if client.prefixes:
-        return beginnings(client.prefixes, client.name, seed, count)
+        return beginnings(client.prefixes, client.draws, seed, count)
     group = ((client.prefix_group, client.prefix_tokens),) if client.prefix_tokens else ()
     return [group], np.zeros(count, dtype=np.intp)
 
@@ -211,7 +217,8 @@ def _check_extent(
     clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None, file: Path | None
 ) -> None:
     unpaced = sum(client.arrivals is None for client in clients)
-    if num_requests is None and (horizon_ns is None or unpaced):
+    ends = _last_ns(clients) < LAST_NS
+    if num_requests is None and ((horizon_ns is None and not ends) or unpaced):
         problem = "nothing says where the workload ends"
         fix = "give num_requests" + ("" if unpaced else " or horizon")
         if unpaced and horizon_ns is not None:
@@ -221,17 +228,33 @@ def _check_extent(
         raise InputError("must be at least 1", key="num_requests", value=num_requests)
     if horizon_ns is not None and horizon_ns < 1:
         raise InputError("must be positive", key="horizon", value=horizon_ns)
-    by_time = math.inf if horizon_ns is None else _total_rate(clients) * horizon_ns / 1e9
+    until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, _last_ns(clients))
+    by_time = math.inf if horizon_ns is None and not ends else _expected(clients, until_ns)
     expected = min(num_requests or math.inf, by_time) + unpaced * (num_requests or 0)
     if expected > MOST_REQUESTS:
         problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MOST_REQUESTS:,}"
         key = "num_requests" if horizon_ns is None else "horizon"
         raise InputError(problem, file=file, key=key, fix=fix)
+    _check_windows(clients, until_ns, file)
+
+
+def _check_windows(clients: Sequence[Client], until_ns: int, file: Path | None) -> None:
+    """What a process sends before a window is drawn too."""
+    for client in clients:
+        if client.arrivals is not None and client.arrivals.profile is not None:
+            drawn = client.arrivals.drawn(until_ns)
+            if drawn > MOST_REQUESTS and client.arrivals.profile.runs_on:
+                problem = f"about {drawn:.2g} requests are drawn from the start to the end of its windows"
+                fix = f"stay below {MOST_REQUESTS:,}: begin earlier, or give the windows a trace_rate"
+                raise InputError(problem, file=file, key=f"client {client.name!r}", fix=fix)
 
 
 def _check_found(
     found: int, num_requests: int | None, horizon_ns: int | None, rate_key: str, file: Path | None
 ) -> None:
+    if horizon_ns is None and num_requests is None and found == 0:
+        problem, fix = "no request comes while clients send", "lengthen that, or raise the rate"
+        raise InputError(problem, file=file, key=rate_key, fix=fix)
     if horizon_ns is not None and found == 0:
         problem = f"no request comes before the horizon of {in_seconds(horizon_ns)}"
         fix = "lengthen it (a plain number is in µs; write 60s for seconds) or raise the rate"
@@ -241,13 +264,24 @@ def _check_found(
         raise InputError(problem, file=file, key=rate_key, fix=fix)
 
 
-def _total_rate(clients: Sequence[Client]) -> float:
-    """Requests per second of all clients together that have a rate."""
+def _per_arrival(client: Client) -> float:
+    return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
 
-    def per_arrival(client: Client) -> float:
-        return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
 
-    return sum(per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
+def _peak_rate(clients: Sequence[Client]) -> float:
+    """Requests per second of all clients together that have a rate, while it is highest."""
+    return sum(_per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
+
+
+def _expected(clients: Sequence[Client], until_ns: int) -> float:
+    """Requests of all of them before that time, on average."""
+    return sum(_per_arrival(c) * c.arrivals.expected(until_ns) for c in clients if c.arrivals is not None)
+
+
+def _last_ns(clients: Sequence[Client]) -> int:
+    """When the clients that have a rate have begun all they begin."""
+    ends_us = [client.arrivals.end_us for client in clients if client.arrivals is not None]
+    return math.ceil(min(1e3 * max(ends_us, default=math.inf), float(LAST_NS)))
 
 
 def _sent(
@@ -260,9 +294,11 @@ def _sent(
     if not any(client.arrivals for client in clients):
         return [np.zeros(0, dtype=np.int64) for _ in clients]
     end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
+    if all(client.sessions is None for client in clients):
+        end_ns = min(end_ns, _last_ns(clients))
     until_ns = end_ns
     if num_requests is not None:
-        expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _total_rate(clients)
+        expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _peak_rate(clients)
         until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
     while True:
         sent = [_sent_until(client, seed, until_ns, num_requests) for client in clients]
@@ -277,7 +313,7 @@ def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None) -
         return np.zeros(0, dtype=np.int64)
     if client.sessions is not None:
         return turns_until(client, seed, until_ns, at_most=at_most)
-    rng = stream(seed, "client", client.name, "arrivals")
+    rng = stream(seed, "client", client.draws, "arrivals")
     return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
 
 

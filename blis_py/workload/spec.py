@@ -1,64 +1,46 @@
 """The YAML workload spec (version 2 of BLIS's): clients in open loops, or with so many requests under way.
 
-Prefixes and conversations are in `spec_sharing.py`.
+Clients and cohorts are in `spec_client.py`, when they send in `spec_lifecycle.py`, what their prompts share
+in `spec_sharing.py`.
 
 The models carry the YAML's keys and types; what the values mean together is checked in `resolved`.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
 
-from blis_py.core.bounds import MOST_REQUESTS
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
-from blis_py.workload import arrivals
-from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.client import Client
-from blis_py.workload.spec_base import (
-    DistributionSpec,
-    Positive,
-    Seed,
-    Share,
-    Strict,
-    Text,
-    TimeUs,
-    Tokens,
-    Whole,
-    as_text,
-    lengths_of,
-)
-from blis_py.workload.spec_sharing import (
-    PrefixSpec,
-    ReasoningSpec,
-    check_prefixes,
-    prefix_levels,
-    sessions,
-)
+from blis_py.workload.lengths import Lengths
+from blis_py.workload.profile import Profile
+from blis_py.workload.spec_base import Seed, Text, TimeUs, Whole, as_text, as_tuple, lengths_of
+from blis_py.workload.spec_client import ClientSpec, CohortSpec, DiffusionSpec
+from blis_py.workload.spec_errors import input_error
+from blis_py.workload.spec_rates import Part, parts_of, rates_of
+from blis_py.workload.spec_sharing import check_prefixes, prefix_levels, sessions
+from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 
 if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
 
-SLO_CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
-RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}
 SESSION_TIMEOUT_US = 300_000_000
 """Patience of a client with several turns that does not say how long it waits (as in BLIS)."""
 DEFAULT_PREFIX_TOKENS = 50
 """Length of a prefix group's prefix where no client gives one (as in BLIS)."""
 
 NOT_YET: dict[str, frozenset[str]] = {
-    "top": frozenset({"cohorts", "servegen_data", "inference_perf", "drain_timeout_secs"}),
+    "top": frozenset({"servegen_data", "inference_perf", "drain_timeout_secs"}),
     "client": frozenset(
         [
             "adapter",
             "network",
-            "lifecycle",
             "multimodal",
         ]
     ),
@@ -66,71 +48,24 @@ NOT_YET: dict[str, frozenset[str]] = {
 """Keys of the format that this program does not act on yet; refused unless they are null, 0 or false."""
 
 
-class ArrivalSpec(Strict):
-    """`shape` and `scale` (us) together replace `cv` and the client's rate."""
-
-    process: Literal["poisson", "gamma", "weibull", "constant"]
-    cv: Positive | None = None
-    shape: Positive | None = None
-    scale: Positive | None = None
-
-
-class DiffusionSpec(Strict):
-    """`kind: diffusion` and what belongs to it (`blis_py.workload.diffusion`), of a client or of all."""
-
-    kind: Literal["autoregressive", "diffusion"] | None = None
-    block_size: int | None = None
-    steps: Any = None
-    commit_rounds: int | None = None
-
-
-class ClientSpec(DiffusionSpec):
-    """One source of requests, or with `reasoning.multi_turn` of sessions.
-
-    With `concurrency` (absent or 0: an open loop) no more of its requests are under way, and each, once
-    answered, leaves its place to the next after `think_time_us`. With a rate (`rate_fraction`, `arrival`)
-    those that are due wait for a place; without one the next is sent as soon as there is one.
-    Times in us; `timeout` is patience from sending, 0: endless; absent: endless, or 300 s with several turns.
-    """
-
-    id: Text = ""
-    tenant_id: Text = ""
-    slo_class: str = ""
-    model: str = ""
-    rate_fraction: Share | None = None
-    arrival: ArrivalSpec | None = None
-    concurrency: Annotated[Whole, Field(le=MOST_REQUESTS)] = 0
-    think_time_us: TimeUs = 0
-    input_distribution: DistributionSpec
-    output_distribution: DistributionSpec
-    prefix_group: Text = ""
-    prefix_length: Tokens = 0
-    prefixes: Annotated[
-        tuple[PrefixSpec, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
-    ] = ()
-    reasoning: ReasoningSpec | None = None
-    closed_loop: bool | None = None
-    streaming: bool = False
-    timeout: TimeUs | None = None
-    slo_target_us: TimeUs | None = None
-
-
 class WorkloadSpec(DiffusionSpec):
     """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
 
     It is needed where a client has one. `num_requests` (those sent first) and `horizon` (us) bound it; 0 or
-    absent: no bound. The horizon ends the simulation too. What it says of diffusion holds for every client that does not say otherwise.
+    absent: no bound. The horizon ends the simulation too. `rate_profile` is a CSV file with the columns
+    `seconds` and `rate`: from that second on, the clients share that rate, instead of `aggregate_rate`.
+    What it says of diffusion holds for every client that does not say otherwise.
     """
 
     version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = ""
     seed: Seed | None = None
     category: Literal["", "language", "multimodal", "reasoning"] = ""
     aggregate_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    rate_profile: str = ""
     num_requests: Whole = 0
     horizon: TimeUs = 0
-    clients: Annotated[
-        tuple[ClientSpec, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
-    ]
+    clients: Annotated[tuple[ClientSpec, ...], BeforeValidator(as_tuple)] = ()
+    cohorts: Annotated[tuple[CohortSpec, ...], BeforeValidator(as_tuple)] = ()
     goodput_slo_targets: dict[Text, dict[str, float]] = Field(default_factory=dict)
     _file: Path | None = PrivateAttr(default=None)
     _classes: frozenset[str] = PrivateAttr(default=frozenset())
@@ -155,25 +90,29 @@ class WorkloadSpec(DiffusionSpec):
         Raises:
             InputError: with file and key of what cannot be.
         """
-        _check_clients(self.clients, self._file, rate, self._classes)
-        total = math.fsum(client.rate_fraction or 0.0 for client in self.clients)
-        prefixes = _prefix_lengths(self.clients, self._file)
-        check_prefixes([client.prefixes for client in self.clients], self._file)
-        aggregate = self._aggregate_rate(rate) if total else 0.0
+        sources = sources_of(self.clients, self.cohorts)
+        check_sources(sources, self._file, rate, self._classes)
+        prefixes = prefix_lengths(sources, self._file)
+        check_prefixes([(source.key, source.spec.prefixes) for source in sources], self._file)
+        parts = [part for source in sources for part in parts_of(source)]
+        aggregate = self.aggregate_rate if rate is None else rate
+        rates = rates_of(parts, aggregate, self._day(rate), self._file)
         return [
-            _client(client, index, aggregate * (client.rate_fraction or 0.0) / (total or 1.0), prefixes, self)
-            for index, client in enumerate(self.clients)
+            client
+            for part, (own, profile) in zip(parts, rates, strict=True)
+            for client in _clients(part, own, profile, prefixes, self)
         ]
 
-    def _aggregate_rate(self, rate: float | None) -> float:
-        """Of the clients that have one."""
-        aggregate = self.aggregate_rate if rate is None else rate
-        if self.aggregate_rate is None:
-            raise InputError("missing key", file=self._file, key="aggregate_rate", fix="add it")
-        if not aggregate:
-            raise InputError("must be greater than 0", file=self._file, key="aggregate_rate", value=0)
-        arrivals.check_rate(aggregate, key="aggregate_rate", file=self._file)
-        return aggregate
+    def _day(self, rate: float | None) -> tuple[float, Profile] | None:
+        if not self.rate_profile:
+            return None
+        if rate is not None or self.aggregate_rate:
+            key, fix = ("--rate" if rate is not None else "aggregate_rate"), "drop one of the two"
+            value = rate or self.aggregate_rate
+            raise InputError("rate_profile says it", file=self._file, key=key, value=value, fix=fix)
+        from blis_py.workload.rate_files import read_rates
+
+        return read_rates((self._file.parent if self._file else Path()) / self.rate_profile)
 
 
 def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
@@ -189,7 +128,7 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
     try:
         spec = WorkloadSpec.model_validate(values)
     except ValidationError as error:
-        raise _input_error(error, path) from None
+        raise input_error(error, WorkloadSpec, path) from None
     spec._file = path
     spec._classes = frozenset(classes)
     spec._notes = tuple(notes)
@@ -213,10 +152,11 @@ def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
 
 def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
     places = [("", values, NOT_YET["top"])]
-    clients = values.get("clients")
-    for index, client in enumerate(clients if isinstance(clients, list) else []):
-        if isinstance(client, dict):
-            places.append((f"clients[{index}].", client, NOT_YET["client"]))
+    for kind in ("clients", "cohorts"):
+        sources = values.get(kind)
+        for index, source in enumerate(sources if isinstance(sources, list) else []):
+            if isinstance(source, dict):
+                places.append((f"{kind}[{index}].", source, NOT_YET["client"]))
     for where, mapping, keys in places:
         for key in [key for key in mapping if key in keys]:
             if mapping[key] not in (None, 0, False, "", [], {}):
@@ -224,146 +164,22 @@ def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
             del mapping[key]
 
 
-def _input_error(error: ValidationError, path: Path) -> InputError:
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    location = first["loc"]
-    key = _dotted(location)
-    if first["type"] == "extra_forbidden":
-        return InputError("unknown key", file=path, key=key, fix=_nearest(location))
-    if first["type"] == "missing":
-        return InputError("missing key", file=path, key=key, fix="add it")
-    problem = first["msg"].replace("Input should be", "must be").replace("a valid", "a")
-    value = first["input"] if isinstance(first["input"], (str, int, float, bool)) else None
-    return InputError(problem, file=path, key=key, value=value)
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return text.removeprefix(".")
-
-
-def _nearest(location: tuple[int | str, ...]) -> str:
-    """What an unknown key may have meant, from the model that it stands in."""
-    model: type[BaseModel] = WorkloadSpec
-    for part in location[:-1]:
-        if isinstance(part, str):
-            annotation = model.model_fields[part].annotation
-            inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
-            model = next((kind for kind in inner if issubclass(kind, BaseModel)), model)
-    near = difflib.get_close_matches(str(location[-1]), model.model_fields, 1)
-    return f"did you mean {near[0]}?" if near else f"use one of {', '.join(model.model_fields)}"
-
-
-def _check_clients(
-    clients: tuple[ClientSpec, ...], path: Path | None, rate: float | None, classes: Collection[str]
-) -> None:
-    if not clients:
-        raise InputError("at least one client is needed", file=path, key="clients")
-    if rate is not None:
-        arrivals.check_rate(rate, key="--rate")
-        if all(client.arrival is None for client in clients):
-            fix = "drop it, or give clients a rate_fraction"
-            raise InputError("no client has a rate", file=path, key="--rate", value=rate, fix=fix)
-    seen: set[str] = set()
-    for index, client in enumerate(clients):
-        key = f"clients[{index}]"
-        name = client.id or f"client_{index}"
-        if name in seen:
-            raise InputError(
-                "two clients have this id", file=path, key=f"{key}.id", value=name, fix="rename one"
-            )
-        seen.add(name)
-        if client.prefixes and client.prefix_group:
-            raise InputError(
-                "a client has a prefix group or prefixes, not both",
-                file=path,
-                key=f"{key}.prefix_group",
-                value=client.prefix_group,
-                fix="make the group's prefix the first of the prefixes",
-            )
-        _check_class(client.slo_class, f"{key}.slo_class", path, classes)
-        _check_loop(client, key, path)
-        arrival = client.arrival
-        if arrival is None:
-            continue
-        arrivals.check(
-            arrival.process, arrival.cv, arrival.shape, arrival.scale, key=f"{key}.arrival", file=path
-        )
-        if rate is not None and arrival.scale is not None:
-            raise InputError(
-                "fixes the client's rate, so --rate cannot set it",
-                file=path,
-                key=f"{key}.arrival.scale",
-                fix="use cv instead of shape and scale",
-            )
-
-
-def _check_loop(client: ClientSpec, key: str, path: Path | None) -> None:
-    """A rate and how it is spaced, or a number of requests under way, or both."""
-
-    def refuse(problem: str, name: str, fix: str) -> InputError:
-        return InputError(problem, file=path, key=f"{key}.{name}", fix=fix)
-
-    given = (client.rate_fraction is not None, client.arrival is not None)
-    if given[0] != given[1] or not (given[1] or client.concurrency):
-        missing, other = ("arrival", "rate_fraction") if given[0] else ("rate_fraction", "arrival")
-        alone = f", or remove {other}: the client has a concurrency" if client.concurrency else ""
-        raise refuse("missing key", missing, f"add it{alone}")
-    if client.think_time_us and not client.concurrency:
-        raise refuse("means a closed loop", "think_time_us", "say how many are under way with concurrency")
-    if client.concurrency and client.reasoning is not None and client.reasoning.multi_turn is not None:
-        raise refuse("has no meaning for sessions", "concurrency", "remove it, or reasoning.multi_turn")
-    if client.concurrency and client.closed_loop is False:
-        raise refuse("contradicts concurrency", "closed_loop", "remove one of the two")
-
-
-def _check_class(name: str, key: str, path: Path | None, classes: Collection[str]) -> None:
-    if name in SLO_CLASSES or name in classes:
-        return
-    known = ", ".join(filter(None, SLO_CLASSES))
-    renamed = RENAMED_CLASSES.get(name)
-    priority = f"give it a priority: --set admission.slo_priorities.{name}=N"
-    fix = f"use one of {known}, leave it out, or {priority}"
-    if renamed:
-        fix = f"it is called {renamed} since version 2, or {priority}"
-    raise InputError("unknown SLO class", file=path, key=key, value=name, fix=fix)
-
-
-def _prefix_lengths(clients: tuple[ClientSpec, ...], path: Path | None) -> dict[str, int]:
-    """One length per prefix group: what its clients say, which must be the same where they say it."""
-    lengths_of: dict[str, int] = {}
-    for index, client in enumerate(clients):
-        key, tokens = f"clients[{index}].prefix_length", client.prefix_length
-        if tokens and not client.prefix_group:
-            raise InputError("a prefix is shared in a group", file=path, key=key, fix="give prefix_group too")
-        if tokens and lengths_of.setdefault(client.prefix_group, tokens) != tokens:
-            raise InputError(
-                f"the group's prefix has {lengths_of[client.prefix_group]} tokens already",
-                file=path,
-                key=key,
-                value=tokens,
-                fix="use one length, or another group",
-            )
-    return lengths_of
-
-
-def _client(
-    client: ClientSpec, index: int, rate: float, prefixes: dict[str, int], spec: WorkloadSpec
-) -> Client:
-    key, path = f"clients[{index}]", spec.file
-    group = client.prefix_group
+def _clients(
+    part: Part, rate: float, profile: Profile | None, prefixes: dict[str, int], spec: WorkloadSpec
+) -> list[Client]:
+    """The clients of a source, alike but for their names and prefix groups."""
+    client, key, path = part.source.spec, part.source.key, spec.file
     several = sessions(client.reasoning, None if client.concurrency else client.closed_loop, key, path)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
-    return Client(
-        name=client.id or f"client_{index}",
-        arrivals=None if client.arrival is None else _arrivals(client.arrival, rate, key, path),
-        input=lengths_of(client.input_distribution, f"{key}.input_distribution", path),
-        output=lengths_of(client.output_distribution, f"{key}.output_distribution", path),
+    common = Client(
+        name="",
+        part=part.name,
+        arrivals=part.arrivals(rate, profile, path),
+        input=_lengths(part, "input_distribution", path),
+        output=_lengths(part, "output_distribution", path),
         tenant=client.tenant_id,
         slo_class=client.slo_class,
         model=client.model,
-        prefix_group=group,
-        prefix_tokens=prefixes.get(group, DEFAULT_PREFIX_TOKENS) if group else 0,
         prefixes=prefix_levels(client.prefixes, f"{key}.prefixes", path),
         sessions=several,
         streaming=client.streaming,
@@ -373,18 +189,22 @@ def _client(
         permits=client.concurrency or None,
         think_ns=client.think_time_us * 1000,
     )
+    return [
+        replace(
+            common,
+            name=name,
+            prefix_group=group,
+            prefix_tokens=prefixes.get(group, DEFAULT_PREFIX_TOKENS) if group else 0,
+        )
+        for name, group in zip(part.source.names, part.source.prefix_groups, strict=True)
+    ]
 
 
-def _arrivals(arrival: ArrivalSpec, rate: float, key: str, path: Path | None) -> Arrivals:
-    if arrival.shape is None:
-        arrivals.check_rate(rate, key=f"{key}.rate_fraction", file=path)
-    return Arrivals(
-        arrival.process,
-        rate,
-        cv=1.0 if arrival.cv is None else arrival.cv,
-        shape=arrival.shape,
-        scale_us=arrival.scale,
-    )
+def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
+    own = getattr(part.window, name, None)
+    if own is not None:
+        return lengths_of(own, f"{part.key}.{name}", path)
+    return lengths_of(getattr(part.source.spec, name), f"{part.source.key}.{name}", path)
 
 
 def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:

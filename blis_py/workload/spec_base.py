@@ -23,6 +23,11 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def as_tuple(value: Any) -> Any:
+    """A list; null is an empty one."""
+    return tuple(value or ()) if value is None or isinstance(value, list) else value
+
+
 Text = Annotated[str, BeforeValidator(as_text)]
 Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
 Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_TOKENS)]

@@ -55,16 +55,19 @@ class ReasoningSpec(Strict):
     multi_turn: MultiTurnSpec | None = None
 
 
-def check_prefixes(of_clients: Sequence[Sequence[PrefixSpec]], path: Path | None) -> None:
+def check_prefixes(of_clients: Sequence[tuple[str, Sequence[PrefixSpec]]], path: Path | None) -> None:
     """Refuse levels that are not what their name says: clients share the texts of a pool by its name.
+
+    Args:
+        of_clients: where each client stands in the file, and its levels.
 
     Raises:
         InputError: a name given twice in one client, or to pools of different sizes or lengths.
     """
     known: dict[str, PrefixSpec] = {}
-    for client, levels in enumerate(of_clients):
+    for client, levels in of_clients:
         for index, level in enumerate(levels):
-            key = f"clients[{client}].prefixes[{index}]"
+            key = f"{client}.prefixes[{index}]"
             if level.name in [other.name for other in levels[:index]]:
                 raise InputError(
                     "two levels of the client have this name", file=path, key=f"{key}.name", value=level.name

@@ -53,7 +53,7 @@ def turns_until(client: Client, seed: int, until_ns: int, *, at_most: int | None
     assert client.arrivals is not None
 
     def rng(name: str) -> np.random.Generator:
-        return stream(seed, "client", client.name, name)
+        return stream(seed, "client", client.draws, name)
 
     starts = arrivals_until(client.arrivals, rng("arrivals"), until_ns, at_most=1 if plan.single else at_most)
     rounds = plan.draw_rounds(rng("rounds"), len(starts))

@@ -43,7 +43,7 @@ BAD = [
     ("num_requests: 10\n", "", ["num_requests", "horizon"]),
     ("num_requests: 10", "horizon: 1000000000000000", ["horizon", "too many"]),
     ('version: "2"', 'version: "3"', ["version", "'3'"]),
-    ("clients:", "cohorts: [{id: x}]\nclients:", ["cohorts", "not supported yet"]),
+    ("clients:", "cohorts: [{id: x}]\nclients:", ["cohorts[0].input_distribution", "missing key"]),
     ("clients:", "servegen_data: {path: x}\nclients:", ["servegen_data", "not supported yet"]),
     ("clients:", "inference_perf: {stages: []}\nclients:", ["inference_perf", "not supported yet"]),
     ("- id: b", "- id: b\n    concurrency: 4", ["clients[1].concurrency", "depends on its answers"]),
@@ -61,7 +61,39 @@ BAD = [
         "- id: b\n    concurrency: 2\n    reasoning: {multi_turn: {max_rounds: 4}}",
         ["clients[1].concurrency", "multi_turn"],
     ),
-    ("- id: b", "- id: b\n    lifecycle: {windows: []}", ["clients[1].lifecycle", "not supported yet"]),
+    ("- id: b", "- id: b\n    lifecycle: {windows: []}", ["clients[1].lifecycle.windows", "at least one"]),
+    (
+        "- id: b",
+        "- id: b\n    lifecycle: {windows: [{start_us: 5, end_us: 5}]}",
+        ["clients[1].lifecycle.windows[0].end_us", "after start_us (5)"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    lifecycle: {windows: [{start_us: 0, end_us: 9, arrival: {process: poisson}}, "
+        "{start_us: 8, end_us: 12}]}",
+        ["clients[1].lifecycle.windows[1].start_us", "overlaps clients[1].lifecycle.windows[0]"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    lifecycle: {windows: [{start_us: 0, end_us: 9, trace_rate: 3}]}",
+        ["clients[0]", "requests/s", "every client"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    concurrency: 2\n    lifecycle: {windows: [{start_us: 0, end_us: 9, trace_rate: 3}]}",
+        ["clients[1].concurrency", "windows"],
+    ),
+    (
+        "    rate_fraction: 1\n    arrival: {process: gamma, cv: 2}\n",
+        "    concurrency: 2\n    lifecycle: {windows: [{start_us: 0, end_us: 9}]}\n",
+        ["clients[1].lifecycle", "have none"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    lifecycle: {windows: [{start_us: 0, end_us: 9, traced_rate: 3}]}",
+        ["clients[1].lifecycle.windows[0]", "did you mean trace_rate?"],
+    ),
+    ("aggregate_rate: 10", "aggregate_rate: 10\nrate_profile: x.csv", ["aggregate_rate", "rate_profile"]),
     ("- id: b", "- id: b\n    reasoning: {x: 1}", ["clients[1].reasoning.x", "unknown key"]),
     (
         "- id: b",
