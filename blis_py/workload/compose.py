@@ -10,7 +10,7 @@ from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
 from blis_py.workload.spec import load_spec
 
-_OWN = ("aggregate_rate", "clients", "num_requests", "seed", "version", "goodput_slo_targets")
+_OWN = ("aggregate_rate", "clients", "cohorts", "num_requests", "seed", "version", "goodput_slo_targets")
 """Keys that are merged; any other has to say the same in every spec that has it."""
 
 Tell = Callable[[str], None]
@@ -35,27 +35,52 @@ def composed(
     for path in paths:
         load_spec(path)
         specs.append(load_mapping(path))
-    clients: list[dict[str, Any]] = []
+        _require_shares(specs[-1], path)
+    sources: dict[str, list[dict[str, Any]]] = {"clients": [], "cohorts": []}
     for spec, name, scale in zip(specs, names, scales, strict=True):
-        clients += _clients(spec, name, spec["aggregate_rate"] * scale)
-    rate = sum(client["rate_fraction"] for client in clients)
-    for client in clients:
-        client["rate_fraction"] /= rate
+        for kind, own in _sources(spec, name, spec["aggregate_rate"] * scale).items():
+            sources[kind] += own
+    everyone = [source for own in sources.values() for source in own]
+    rate = sum(source["rate_fraction"] for source in everyone)
+    for source in everyone:
+        source["rate_fraction"] /= rate
     whole = {"version": "2", "seed": specs[0].get("seed", 42), "aggregate_rate": rate}
     whole |= _count(specs, scales, tell) | _common(specs, paths) | _targets(specs, paths)
-    return whole | {"clients": clients}
+    return whole | {kind: own for kind, own in sources.items() if own}
 
 
-def _clients(spec: dict[str, Any], name: str, rate: float) -> list[dict[str, Any]]:
-    """Its clients, with requests per second in the place of shares."""
-    total = sum(client.get("rate_fraction", 0) for client in spec["clients"])
-    own = []
-    for index, client in enumerate(spec["clients"]):
-        client = dict(client)
-        client["id"] = f"{name}/{client.get('id', f'client-{index}')}"
-        if client.get("prefix_group"):
-            client["prefix_group"] = f"{name}/{client['prefix_group']}"
-        own.append(client | {"rate_fraction": rate * client.get("rate_fraction", 0) / total})
+def _require_shares(spec: dict[str, Any], path: Path) -> None:
+    """Of one rate, the same at all times, which is what the shares of several specs can be added by."""
+
+    def refuse(key: str, problem: str) -> InputError:
+        fix = "simulate it by itself, or write it as shares of an aggregate_rate"
+        return InputError(f"cannot be composed: {problem}", file=path, key=key, fix=fix)
+
+    if not spec.get("aggregate_rate"):
+        raise refuse("aggregate_rate", "it has no rate to add to that of others")
+    for kind, index, source in _each(spec):
+        key = f"{kind}[{index}]"
+        if not source.get("rate_fraction"):
+            raise refuse(f"{key}.rate_fraction", "it has no share of the rate")
+        if source.get("lifecycle") or source.get("spike"):
+            raise refuse(key, "its share is among those who send when it does")
+
+
+def _each(spec: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
+    kinds = ("clients", "cohorts")
+    return [(kind, index, each) for kind in kinds for index, each in enumerate(spec.get(kind) or ())]
+
+
+def _sources(spec: dict[str, Any], name: str, rate: float) -> dict[str, list[dict[str, Any]]]:
+    """Its clients and cohorts, with requests per second in the place of shares."""
+    total = sum(source["rate_fraction"] for _, _, source in _each(spec))
+    own: dict[str, list[dict[str, Any]]] = {"clients": [], "cohorts": []}
+    for kind, index, source in _each(spec):
+        source = source | {"rate_fraction": rate * source["rate_fraction"] / total}
+        source["id"] = f"{name}/{source.get('id', f'{kind[:-1]}-{index}')}"
+        if source.get("prefix_group"):
+            source["prefix_group"] = f"{name}/{source['prefix_group']}"
+        own[kind].append(source)
     return own
 
 

@@ -58,15 +58,28 @@ class WorkloadSpec(DiffusionSpec):
     """
 
     version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = ""
+    """`2`; without it, or with `1`, the classes `realtime` and `interactive` are read as `critical` and
+    `standard`."""
     seed: Seed | None = None
+    """Of all random draws, unless `--seed` is given; absent: 42."""
     category: Literal["", "language", "multimodal", "reasoning"] = ""
+    """Read, and without effect."""
     aggregate_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Requests/s of all clients together that have a share of it; `--rate` replaces it. 0 or absent where
+    windows say their own rates."""
     rate_profile: str = ""
+    """A CSV file with the columns `seconds` and `rate`, next to the spec: the rate from each second on,
+    instead of `aggregate_rate`."""
     num_requests: Whole = 0
+    """Those that are sent first; 0: no bound."""
     horizon: TimeUs = 0
+    """When load and simulation end, in us, unless `--horizon` is given; 0: no bound."""
     clients: Annotated[tuple[ClientSpec, ...], BeforeValidator(as_tuple)] = ()
+    """Sources of requests."""
     cohorts: Annotated[tuple[CohortSpec, ...], BeforeValidator(as_tuple)] = ()
+    """Sources that are many clients alike."""
     goodput_slo_targets: dict[Text, dict[str, float]] = Field(default_factory=dict)
+    """What a good request meets, by class: `ttft_ms`, `itl_ms`, `e2e_ms`."""
     _file: Path | None = PrivateAttr(default=None)
     _classes: frozenset[str] = PrivateAttr(default=frozenset())
     _notes: tuple[str, ...] = PrivateAttr(default=())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from blis_py.core.bounds import LAST_NS, MOST_SEED, MOST_TOKENS
 from blis_py.errors import InputError
@@ -28,7 +28,7 @@ def as_tuple(value: Any) -> Any:
     return tuple(value or ()) if value is None or isinstance(value, list) else value
 
 
-Text = Annotated[str, BeforeValidator(as_text)]
+Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema({"type": ["string", "number"]})]
 Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
 Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_TOKENS)]
 TimeUs = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=LAST_NS // 1000)]
@@ -38,15 +38,22 @@ Seed = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
+    )
 
 
 class DistributionSpec(Strict):
     """`params` as in `lengths.REQUIRED`; `file` (empirical only) holds `tokens: weight`, YAML or JSON."""
 
     type: Literal["gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical"]
+    """The law."""
     params: dict[Text, float] = Field(default_factory=dict)
+    """`mean`, `std_dev`, `min`, `max` of `gaussian`; `mean` of `exponential`; `mu`, `sigma` of `lognormal`;
+    `alpha`, `xm`, `mu`, `sigma`, `mix_weight` of `pareto_lognormal`; `value` of `constant`; a weight for
+    each number of tokens of `empirical`. Most take `min` and `max`."""
     file: str = ""
+    """Of `empirical`: a YAML or JSON file with the weights, instead of `params`."""
 
 
 def lengths_of(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:

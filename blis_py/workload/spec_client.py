@@ -21,9 +21,13 @@ class DiffusionSpec(Strict):
     """`kind: diffusion` and what belongs to it (`blis_py.workload.diffusion`), of a client or of all."""
 
     kind: Literal["autoregressive", "diffusion"] | None = None
+    """How the model answers; absent: autoregressive."""
     block_size: int | None = None
+    """Positions of a block (`kind: diffusion`)."""
     steps: Any = None
+    """Denoising rounds of a block: a number, or how they are distributed (`kind: diffusion`)."""
     commit_rounds: int | None = None
+    """Rounds that follow a finished block, 0 or 1 (`kind: diffusion`)."""
 
 
 class ClientSpec(DiffusionSpec):
@@ -36,24 +40,45 @@ class ClientSpec(DiffusionSpec):
     """
 
     id: Text = ""
+    """Its name in results; absent: `client_N`."""
     tenant_id: Text = ""
+    """Whom it belongs to."""
     slo_class: str = ""
+    """How urgent it is: `critical`, `standard`, `batch`, `sheddable`, `background`, or a class that a policy
+    defines; absent: as `standard`."""
     model: str = ""
+    """Which model it asks for."""
     rate_fraction: Share | None = None
+    """Its share of `aggregate_rate`, in proportion to those of all who send at some time when it does."""
     arrival: ArrivalSpec | None = None
+    """How its requests are spaced."""
     concurrency: Annotated[Whole, Field(le=MOST_REQUESTS)] = 0
+    """A closed loop: so many requests under way, at most; 0: an open loop."""
     think_time_us: TimeUs = 0
+    """In a closed loop, the pause between an answer and the next request."""
     input_distribution: DistributionSpec
+    """Prompt tokens, beside prefixes."""
     output_distribution: DistributionSpec
+    """Output tokens."""
     prefix_group: Text = ""
+    """All prompts of a group begin with the same tokens."""
     prefix_length: Tokens = 0
+    """How many those are; 50 where no client of the group says it."""
     prefixes: Annotated[tuple[PrefixSpec, ...], BeforeValidator(as_tuple)] = ()
+    """Nested texts in front of prompts, the outermost first; instead of a prefix group."""
     reasoning: ReasoningSpec | None = None
+    """Sessions of several turns."""
     lifecycle: LifecycleSpec | None = None
+    """When it sends; absent: at all times."""
     closed_loop: bool | None = None
+    """Whether a turn waits for the answer before it; `false` with `multi_turn`, the only one there is so far.
+    """
     streaming: bool = False
+    """Noted in traces; without effect on times."""
     timeout: TimeUs | None = None
+    """Patience in us from sending; 0: endless; absent: endless, or 300 s with several turns."""
     slo_target_us: TimeUs | None = None
+    """What `slo-deadline` order goes by."""
 
 
 class CohortSpec(ClientSpec):
@@ -64,7 +89,12 @@ class CohortSpec(ClientSpec):
     """
 
     population: Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
+    """How many members it has."""
     prefix_sharing: Literal["", "shared", "per_member"] = ""
+    """`per_member`: prefix groups `GROUP-0`, `GROUP-1`, ...; otherwise they share one."""
     diurnal: DiurnalSpec | None = None
+    """The rate rises and falls with the hours of a day."""
     spike: SpikeSpec | None = None
+    """They send during it only."""
     drain: DrainSpec | None = None
+    """They send less and less."""

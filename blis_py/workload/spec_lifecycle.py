@@ -18,9 +18,14 @@ class ArrivalSpec(Strict):
     """`shape` and `scale` (us) together replace `cv` and the client's rate."""
 
     process: Literal["poisson", "gamma", "weibull", "constant"]
+    """The law of the gaps between arrivals."""
     cv: Positive | None = None
+    """Standard deviation of the gaps over their mean, of `gamma` and `weibull`; 1 is as bursty as Poisson.
+    Absent: 1."""
     shape: Positive | None = None
+    """The law's shape, with `scale` instead of `cv`."""
     scale: Positive | None = None
+    """The law's scale in us, with `shape`."""
 
 
 class WindowSpec(Strict):
@@ -31,11 +36,18 @@ class WindowSpec(Strict):
     """
 
     start_us: TimeUs
+    """From when on it sends."""
     end_us: TimeUs
+    """Before when it sends."""
     trace_rate: Positive | None = None
+    """Requests/s in the window. With an `aggregate_rate`, the proportion in which those who send at a time
+    share it."""
     arrival: ArrivalSpec | None = None
+    """Instead of the client's."""
     input_distribution: DistributionSpec | None = None
+    """Instead of the client's."""
     output_distribution: DistributionSpec | None = None
+    """Instead of the client's."""
 
     @property
     def says_more(self) -> bool:
@@ -48,6 +60,7 @@ class LifecycleSpec(Strict):
     time, and those outside are left out."""
 
     windows: Annotated[tuple[WindowSpec, ...], BeforeValidator(as_tuple)]
+    """When it sends."""
 
 
 class DiurnalSpec(Strict):
@@ -55,7 +68,9 @@ class DiurnalSpec(Strict):
     divided by `peak_to_trough_ratio` twelve hours later."""
 
     peak_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
+    """Of the day, from midnight, which is when the run begins."""
     peak_to_trough_ratio: Annotated[float, Field(ge=1, le=1e9)]
+    """How many times higher the peak is than the trough."""
 
 
 class SpikeSpec(Strict):
@@ -63,15 +78,20 @@ class SpikeSpec(Strict):
     all its members together."""
 
     start_time_us: TimeUs
+    """When it begins."""
     duration_us: Annotated[TimeUs, Field(ge=1)]
+    """How long it lasts."""
     trace_rate: Positive | None = None
+    """Requests/s of the spike, as of a window."""
 
 
 class DrainSpec(Strict):
     """The cohort sends until `start_time_us`, and then less and less, in a straight line to nothing."""
 
     start_time_us: TimeUs
+    """When the rate begins to fall."""
     ramp_duration_us: TimeUs = 0
+    """How long it falls; 0: it ends at once."""
 
 
 def check_windows(windows: Sequence[WindowSpec], key: str, path: Path | None) -> None:

@@ -25,10 +25,15 @@ class PrefixSpec(Strict):
     """
 
     name: Text
+    """Clients that name the same pool share its texts."""
     tokens: Annotated[Tokens, Field(ge=1)] | None = None
+    """Length of each text."""
     tokens_distribution: DistributionSpec | None = None
+    """Lengths of texts that differ."""
     pool: Annotated[Whole, Field(ge=1, le=MOST_TEXTS)] = 1
+    """How many texts there are under each text of the level before."""
     zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0
+    """Exponent of their popularity; 0: all alike."""
 
 
 class MultiTurnSpec(Strict):
@@ -39,12 +44,19 @@ class MultiTurnSpec(Strict):
     """
 
     max_rounds: Annotated[Whole, Field(ge=1, le=MOST_ROUNDS)]
+    """Turns of a session, at most."""
     rounds_distribution: DistributionSpec | None = None
+    """Turns of a session; absent: always `max_rounds`."""
     think_time_us: Annotated[Whole, Field(le=86_400_000_000)] = 0
+    """Pause after an answer."""
     think_time_ms_distribution: DistributionSpec | None = None
+    """Pauses that differ, in ms, instead."""
     planned_itl_us: Annotated[Whole, Field(le=1_000_000)] = 0
+    """What is planned for each token of an answer before the pause begins."""
     context_growth: Literal["", "accumulate"] = ""
+    """`accumulate`: a prompt begins with all prompts and answers before it."""
     single_session: bool = False
+    """One session only, which begins with the first arrival."""
 
 
 class ReasoningSpec(Strict):
@@ -52,7 +64,9 @@ class ReasoningSpec(Strict):
     and remembered, like the rest of the answer."""
 
     reason_ratio_distribution: DistributionSpec | None = None
+    """Read, and without effect."""
     multi_turn: MultiTurnSpec | None = None
+    """Sessions of several turns."""
 
 
 def check_prefixes(of_clients: Sequence[tuple[str, Sequence[PrefixSpec]]], path: Path | None) -> None:

@@ -187,6 +187,30 @@ def test_compose_of_specs_adds_their_rates(tmp_path: Path) -> None:
     assert len(generate(spec, seed=1, num_requests=100)) == 100
 
 
+def test_cohorts_are_composed_like_clients_and_windows_are_not(tmp_path: Path) -> None:
+    from blis_py.workload.spec import load_spec
+
+    lengths = "{type: constant, params: {value: 9}}"
+    team = (
+        f"population: 2, rate_fraction: 1, arrival: {{process: poisson}}, input_distribution: {lengths}, "
+        f"output_distribution: {lengths}"
+    )
+    path = tmp_path / "team.yaml"
+    path.write_text(f"version: 2\naggregate_rate: 3\nnum_requests: 10\ncohorts: [{{id: t, {team}}}]\n")
+    rates = tmp_path / "even.yaml"
+    rates.write_text(path.read_text())
+    done = blis("compose", "--from", path, "--from", rates)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "both.yaml").write_text(done.stdout)
+    spec = load_spec(tmp_path / "both.yaml")
+    shares = [client.arrivals.rate for client in spec.resolved() if client.name.startswith("team/t-")]
+    assert shares == pytest.approx([1.5, 1.5])
+    path.write_text(path.read_text().replace("{id: t,", "{id: t, spike: {start_time_us: 0, duration_us: 9},"))
+    done = blis("compose", "--from", path, "--from", rates)
+    assert done.returncode == 2
+    assert "cohorts[0]: cannot be composed" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
