@@ -279,9 +279,9 @@ def _expected(clients: Sequence[Client], until_ns: int) -> float:
 
 
 def _last_ns(clients: Sequence[Client]) -> int:
-    """When the clients that have a rate have begun all they begin."""
+    """When the clients that have a rate have begun all they begin: just after the last."""
     ends_us = [client.arrivals.end_us for client in clients if client.arrivals is not None]
-    return math.ceil(min(1e3 * max(ends_us, default=math.inf), float(LAST_NS)))
+    return math.ceil(min(1e3 * max(ends_us, default=math.inf) + 1e3, float(LAST_NS)))
 
 
 def _sent(

@@ -72,7 +72,8 @@ class Profile:
     def when_us(self, passed_us: Floats) -> Floats:
         """The times at which the clock shows that; infinity where it never does.
 
-        Where it stands still, the time when it goes on: a window's end is not part of it.
+        Where it stands still, the time when it stopped: what comes one gap after the other, the first after
+        one, fills a window with as many as its rate says.
         """
         segments = self._segments()
         begin, length, first, last = np.array(segments).T
@@ -84,7 +85,8 @@ class Profile:
         whole = np.zeros(len(passed_us))
         if self.period_us is not None:
             whole, passed_us = np.divmod(passed_us, self._whole_us())
-        at = np.searchsorted(shown, passed_us, side="right") - 1
+        begun = np.maximum(passed_us, np.nextafter(0, 1))
+        at = np.searchsorted(shown, begun, side="left") - 1
         missing = passed_us - shown[at]
         root = np.sqrt(np.maximum(first[at] ** 2 + 2 * slope[at] * missing, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -78,7 +78,7 @@ class ClientSpec(DiffusionSpec):
     timeout: TimeUs | None = None
     """Patience in us from sending; 0: endless; absent: endless, or 300 s with several turns."""
     slo_target_us: TimeUs | None = None
-    """What `slo-deadline` order goes by."""
+    """The latency it aims at, noted in traces."""
 
 
 class CohortSpec(ClientSpec):

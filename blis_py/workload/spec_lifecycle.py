@@ -32,7 +32,8 @@ class WindowSpec(Strict):
     """A time in which a client sends, from `start_us` on and before `end_us`.
 
     What it says of rate, arrivals and lengths holds in it instead of what the client says. A client with a
-    window that says any of that begins each of its windows anew, one gap after the start.
+    window that says any of that begins each of its windows anew, one gap after the start; a request that is
+    due just at the end comes.
     """
 
     start_us: TimeUs

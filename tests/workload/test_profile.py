@@ -39,9 +39,10 @@ def test_the_time_at_which_the_clock_shows_something_is_when_it_shows_it(
             assert profile.passed_us(at) == pytest.approx(want, abs=1e-2, rel=1e-9)
 
 
-def test_the_clock_stands_still_outside_windows_and_goes_on_at_the_begin_of_the_next() -> None:
+def test_the_clock_stands_still_outside_windows() -> None:
     windows = Profile.within([(10.0, 20.0), (15.0, 25.0), (40.0, 50.0)], runs_on=False)
-    assert windows.when_us(np.array([0.0, 14.0, 15.0, 25.0])).tolist() == [10.0, 24.0, 40.0, math.inf]
+    windows_at = windows.when_us(np.array([0.0, 14.0, 15.0, 16.0, 25.0, 25.1]))
+    assert windows_at.tolist() == [10.0, 24.0, 25.0, 41.0, 50.0, math.inf]
     assert [windows.passed_us(at) for at in (5.0, 12.0, 30.0, 99.0)] == [0.0, 2.0, 15.0, 25.0]
     assert windows.end_us == 50.0
 

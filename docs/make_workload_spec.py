@@ -1,0 +1,150 @@
+"""Writes what the models of the workload spec say of their keys: the page, and the JSON schema for editors.
+
+python docs/make_workload_spec.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from blis_py.workload.spec import NOT_YET, WorkloadSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "workload-spec.md"
+SCHEMA = ROOT / "workloads" / "workload.schema.json"
+HEAD = """\
+# The workload spec, key by key
+
+Made by `python docs/make_workload_spec.py` from the models that read the file.
+
+`--workload-spec FILE` reads the YAML workload specs of BLIS, version 2, with some keys of our own. Unknown
+keys are errors, times are in µs where their name ends so, and everything but what is marked can be left
+out. [`workloads/`](../workloads/) has commented examples. Editors that know JSON schemas check and complete
+a spec that begins with
+
+```yaml
+# yaml-language-server: $schema=workload.schema.json
+```
+
+and the path or address of [`workload.schema.json`](../workloads/workload.schema.json).
+"""
+DIFFERENCES = """
+## Where BLIS is different
+
+- **Windows**: a window with a rate of its own has that rate: 2 requests/s for 1, 5 and 10 s make 2, 10 and 20
+  on average, of any process. BLIS stretches a number of gaps to the window and loses the last request (1, 9
+  and 19). Prefix groups and timeouts
+  hold in such windows too.
+- **Rates of windows and an aggregate rate**: at every time the aggregate rate is shared by those who send
+  then; BLIS gives each window its share among all windows that overlap it anywhere. Shares
+  (`rate_fraction`) of clients whose windows only say when are those of BLIS: among all whose windows
+  overlap the client's anywhere.
+- **Clients without windows** send beside those with windows; where windows of others have a `trace_rate`,
+  they are an error, and BLIS lets them send nothing.
+- **`diurnal`** is a cosine that repeats every day; in BLIS it is full rate for a part of every hour, then
+  silence, and ends after one day. **`drain`** is a straight line; in BLIS ten such steps.
+- **Version 1**: classes of cohorts are renamed too.
+"""
+
+
+def page() -> str:
+    schema = WorkloadSpec.model_json_schema()
+    models = {"WorkloadSpec": schema} | schema["$defs"]
+    order = [
+        *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
+        *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "ReasoningSpec"),
+        "MultiTurnSpec",
+    ]
+    assert sorted(order) == sorted(models)
+    own = set(models["ClientSpec"]["properties"])
+    sections = [_section(name, models[name], own if name == "CohortSpec" else set()) for name in order]
+    return HEAD + "".join(sections) + _not_yet() + DIFFERENCES
+
+
+def schema_text() -> str:
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | WorkloadSpec.model_json_schema()
+    return json.dumps(_untitled(schema), indent=1) + "\n"
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that are the keys once more."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    titles = {key for key, each in schema.items() if key == "title" and isinstance(each, str)}
+    return {key: _untitled(each) for key, each in schema.items() if key not in titles}
+
+
+def _title(name: str) -> str:
+    letters = name.removesuffix("Spec")
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in letters)
+    return words.strip().capitalize()
+
+
+def _section(name: str, model: dict[str, Any], left_out: set[str]) -> str:
+    lines = [f"\n## {_title(name)}\n", f"{_flat(model['description'])}\n"]
+    if left_out:
+        lines.append("Beside these keys it has all those of a [client](#client).\n")
+    lines += ["| key | type | absent | |", "|---|---|---|---|"]
+    needed = model.get("required", ())
+    for key, what in model["properties"].items():
+        if key not in left_out:
+            absent = "**needed**" if key in needed else _absent(what)
+            lines.append(f"| `{key}` | {_type(what)} | {absent} | {_flat(what.get('description', ''))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _absent(what: dict[str, Any]) -> str:
+    value = what.get("default")
+    return "" if value in (None, "", [], {}) else f"`{json.dumps(value)}`"
+
+
+def _type(what: dict[str, Any]) -> str:
+    if "$ref" in what:
+        title = _title(what["$ref"].rsplit("/", 1)[-1]).lower()
+        return f"[{title}](#{title.replace(' ', '-')})"
+    if "anyOf" in what:
+        return " or ".join(_type(each) for each in what["anyOf"] if each.get("type") != "null")
+    if "enum" in what:
+        return ", ".join(f"`{value}`" for value in what["enum"] if value)
+    if "const" in what:
+        return f"`{what['const']}`"
+    if what.get("type") == "array":
+        return f"list of {_type(what['items'])}"
+    kinds = what.get("type", "anything")
+    if isinstance(kinds, list):
+        return "text"
+    name = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+    return name.get(kinds, {"object": "mapping"}.get(kinds, kinds)) + _bounds(what)
+
+
+def _bounds(what: dict[str, Any]) -> str:
+    texts = [
+        f"{sign} {what[key]:,g}"
+        for key, sign in (("exclusiveMinimum", ">"), ("minimum", "≥"), ("maximum", "≤"))
+        if key in what and abs(what[key]) <= 1e9
+    ]
+    return f" {', '.join(texts)}" if texts else ""
+
+
+def _not_yet() -> str:
+    def names(place: str) -> str:
+        return ", ".join(f"`{key}`" for key in sorted(NOT_YET[place]))
+
+    return (
+        "\n## Not supported yet\n\n"
+        f"At the top {names('top')}; of clients and cohorts {names('client')}. They are errors, unless "
+        "they are empty.\n"
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    SCHEMA.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,46 @@
+"""The page and the JSON schema of the workload spec are what the models that read it say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    found = importlib.util.spec_from_file_location("make_workload_spec", ROOT / "docs/make_workload_spec.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_page_and_schema_are_up_to_date(made: ModuleType) -> None:
+    fix = "run: python docs/make_workload_spec.py"
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), fix
+    assert made.SCHEMA.read_text(encoding="utf-8") == made.schema_text(), fix
+
+
+def test_every_key_says_what_it_means(made: ModuleType) -> None:
+    schema: dict[str, Any] = json.loads(made.schema_text())
+    for model in (schema, *schema["$defs"].values()):
+        for key, what in model["properties"].items():
+            assert what.get("description"), key
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workloads").glob("*.yaml")), ids=lambda path: path.stem)
+def test_bundled_workloads_keep_to_the_schema(made: ModuleType, path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(json.loads(made.schema_text()))
+    spec = yaml.safe_load(path.read_text())
+    validator.validate(spec)
+    assert list(validator.iter_errors(spec | {"agregate_rate": 1}))
