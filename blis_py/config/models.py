@@ -76,6 +76,10 @@ class LatencySection:
     """Seven to eleven, of `trained-physics`; given together with `alpha_coeffs`."""
     linear: dict[str, dict[str, float]] = field(default_factory=dict)
     """Coefficients of the `linear` model, ns: parts `gpu`, `host`, `frontend`, each by feature."""
+    step_scale: float = setting(1.0, above=0, most=1000)
+    """The GPU time of every step of `trained` is multiplied by it: how much slower your server is."""
+    step_gap_us: tuple[float, ...] = setting((), least=0, most=_HOUR_US)
+    """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs."""
     kernel_profile: str | None = None
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
     profile: str | None = None

@@ -1,0 +1,176 @@
+"""How well closed-loop benchmarks of real vLLM servers are predicted: dense models in 16 bits and in FP8.
+
+    python benchmarks/accuracy/silicon.py ../shared/data
+
+Each operating point is a run of `vllm bench serve` with a concurrency: the mean TTFT and TPOT of ten times as
+many requests as are in flight. What was set is known only in part: lengths are drawn evenly from
+[0.8 L, L], `max_num_seqs` is the concurrency, 8,192 tokens a step, no prefix cache, an FP8 KV cache where
+weights are FP8. No step time was learned on a point. Under *new model* and *new GPU* the coefficients of
+`trained` are those that were learned without that model or GPU (benchmarks/results/trained.json).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.api import Simulation, build
+from blis_py.files.bundled import root
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.trained import Coefficients, ServerTerms, Trained, Training
+from blis_py.requests.table import RequestTable
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+MODELS = {
+    "Qwen/Qwen3-32B": "qwen3-32b",
+    "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
+}
+"""Dense models of the points, by the bundled configuration in 16 bits."""
+FP8 = {
+    "quant_method": "modelopt",
+    "quant_algo": "FP8",
+    "kv_cache_quant_algo": "FP8",
+    "exclude_modules": ["lm_head"],
+}
+"""What the published FP8 checkpoints of these models say, and the KV cache that the benchmark set."""
+SAME_LAYERS = {"llama-3.1-70b": ("llama-3.1-70b", "llama-2-70b")}
+REACHABLE = 0.8
+"""Of a GPU's peak, by its datasheet: large matrix products reach less on every GPU measured."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An operating point."""
+
+    id: str
+    model: str
+    fp8: bool
+    version: str
+    """Of vLLM; empty where nobody says."""
+    gpu: str
+    tp: int
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+
+    @property
+    def group(self) -> tuple[str, str, str, int]:
+        return self.model, "FP8" if self.fp8 else "16-bit", self.gpu, self.tp
+
+    @property
+    def engine(self) -> str:
+        """The preset of its vLLM."""
+        return "vllm-0.10" if self.version and _number(self.version) < (0, 14) else "vllm"
+
+    def peak_share(self, shape: ModelShape) -> float:
+        """Of the GPUs' peak, that the measured latencies say was reached all the time, if as many requests
+        were in flight as the point says and prompts were as short as they can be."""
+        gpu, e2e_s = load_gpu(self.gpu), (self.ttft_ms + self.tpot_ms * (self.output_tokens - 1)) / 1e3
+        tokens_per_s = self.concurrency / e2e_s * 0.8 * self.prompt_tokens
+        peak = gpu.fp8_flops if self.fp8 else gpu.fp16_flops
+        return 2 * shape.parameters * tokens_per_s / (peak * self.tp)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def points(data: Path) -> list[Point]:
+    """The points of dense models in 16 bits and FP8, served by vLLM as one engine."""
+    with gzip.open(data / "silicon" / "rows.csv.gz", "rt") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["backend"], row["mode"]) == ("vllm", "agg")
+            and row["model_path"] in MODELS
+            and row["precision"] in ("", "fp8")
+        ]
+    return [
+        Point(
+            id=row["id"],
+            model=MODELS[row["model_path"]],
+            fp8=row["precision"] == "fp8",
+            version=row["backend_version"],
+            gpu=row["system"].partition("_")[0],
+            tp=round(float(row["tp_size"])),
+            prompt_tokens=int(row["isl"]),
+            output_tokens=int(row["osl"]),
+            concurrency=round(float(row["batch_size"])),
+            ttft_ms=float(row["silicon_ttft_ms"]),
+            tpot_ms=float(row["silicon_tpot_ms"]),
+        )
+        for row in rows
+    ]
+
+
+def simulation(point: Point, **settings: Any) -> Simulation:
+    """The point's server and its requests."""
+    given: dict[str, Any] = {"model_config": _fp8_config(point.model)} if point.fp8 else {"model": point.model}
+    built = build(
+        engine=point.engine,
+        gpu=point.gpu,
+        tp=point.tp,
+        concurrency=point.concurrency,
+        num_requests=10 * point.concurrency,
+        max_num_seqs=point.concurrency,
+        max_num_batched_tokens=8192,
+        prefix_cache="none",
+        timeout=None,
+        **given,
+        **settings,
+    )
+    return replace(built, table=_requests(point))
+
+
+@cache
+def _fp8_config(model: str) -> str:
+    config = json.loads((root("profiles") / "models" / f"{model}.json").read_text())
+    folder = Path(tempfile.mkdtemp(prefix="fp8-")) / f"{model}-fp8"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
+    return str(folder / "config.json")
+
+
+def _requests(point: Point) -> RequestTable:
+    random, count = np.random.default_rng(0), 10 * point.concurrency
+
+    def lengths(most: int) -> NDArray[np.int64]:
+        return random.integers(-(-4 * most // 5), most, count, endpoint=True)
+
+    return RequestTable.build(
+        np.zeros(count, dtype=np.int64), lengths(point.prompt_tokens), lengths(point.output_tokens)
+    )
+
+
+def predict(run: Simulation) -> tuple[float, float]:
+    """Mean TTFT and TPOT, ms."""
+    record, _ = run.simulate(False, None)
+    ttft_ns = record.first_token_ns - record.table.arrival_ns
+    tpot_ns = (record.last_token_ns - record.first_token_ns) / (record.emitted_tokens - 1)
+    return float(ttft_ns.mean()) / 1e6, float(tpot_ns.mean()) / 1e6
+
+
+def held_out(run: Simulation, point: Point, what: str) -> Simulation:
+    """The same with coefficients learned without the point's model (or GPU)."""
+    left_out = json.loads((RESULTS / "trained.json").read_text())[f"without_{what}"]
+    name = point.model if what == "model" else point.gpu
+    coefficients = Coefficients(**left_out[name])
+    shape, gpu = load_model(_fp8_config(point.model) if point.fp8 else point.model), load_gpu(point.gpu)
+    model = Trained(shape, gpu, point.tp, Training(coefficients, ("others",)))
+    model.frontend = run.latency.frontend
+    return replace(run, latency=model)
