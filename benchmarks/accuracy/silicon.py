@@ -1,6 +1,6 @@
 """How well closed-loop benchmarks of real vLLM servers are predicted: dense models in 16 bits and in FP8.
 
-    python benchmarks/accuracy/silicon.py ../shared/data
+    python benchmarks/accuracy/real_engines.py ../shared/data
 
 Each operating point is a run of `vllm bench serve` with a concurrency: the mean TTFT and TPOT of ten times as
 many requests as are in flight. What was set is known only in part: lengths are drawn evenly from
@@ -14,9 +14,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,11 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.api import Simulation, build
+from blis_py.core.features import StepFeatures
 from blis_py.files.bundled import root
+from blis_py.latency import build as build_latency
+from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
-from blis_py.latency.trained import Coefficients, ServerTerms, Trained, Training
+from blis_py.latency.trained import Coefficients, Trained, Training
 from blis_py.requests.table import RequestTable
+from blis_py.setup.setup import server_terms
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MODELS = {
@@ -46,9 +48,6 @@ FP8 = {
     "exclude_modules": ["lm_head"],
 }
 """What the published FP8 checkpoints of these models say, and the KV cache that the benchmark set."""
-SAME_LAYERS = {"llama-3.1-70b": ("llama-3.1-70b", "llama-2-70b")}
-REACHABLE = 0.8
-"""Of a GPU's peak, by its datasheet: large matrix products reach less on every GPU measured."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,14 @@ class Point:
         """The preset of its vLLM."""
         return "vllm-0.10" if self.version and _number(self.version) < (0, 14) else "vllm"
 
-    def peak_share(self, shape: ModelShape) -> float:
-        """Of the GPUs' peak, that the measured latencies say was reached all the time, if as many requests
-        were in flight as the point says and prompts were as short as they can be."""
-        gpu, e2e_s = load_gpu(self.gpu), (self.ttft_ms + self.tpot_ms * (self.output_tokens - 1)) / 1e3
-        tokens_per_s = self.concurrency / e2e_s * 0.8 * self.prompt_tokens
-        peak = gpu.fp8_flops if self.fp8 else gpu.fp16_flops
-        return 2 * shape.parameters * tokens_per_s / (peak * self.tp)
+    def prompts_busy(self, latency: LatencyModel) -> float:
+        """The share of time that computing prompts alone keeps the GPUs busy, if as many requests are in
+        flight as the point says: above 1 the point contradicts the price of a prompt."""
+        mean = round(0.9 * self.prompt_tokens)
+        pairs = mean * (mean + 1) // 2
+        alone = StepFeatures(prefill_seqs=1, prefill_tokens=mean, prefill_pairs=pairs, emitted_rows=1)
+        e2e_ms = self.ttft_ms + self.tpot_ms * (0.9 * self.output_tokens - 1)
+        return self.concurrency / e2e_ms * latency.step(alone).gpu_ns / 1e6
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -120,7 +120,9 @@ def points(data: Path) -> list[Point]:
 
 def simulation(point: Point, **settings: Any) -> Simulation:
     """The point's server and its requests."""
-    given: dict[str, Any] = {"model_config": _fp8_config(point.model)} if point.fp8 else {"model": point.model}
+    given: dict[str, Any] = (
+        {"model_config": _fp8_config(point.model)} if point.fp8 else {"model": point.model}
+    )
     built = build(
         engine=point.engine,
         gpu=point.gpu,
@@ -137,13 +139,17 @@ def simulation(point: Point, **settings: Any) -> Simulation:
     return replace(built, table=_requests(point))
 
 
+def shape_of(point: Point) -> ModelShape:
+    return load_model(_fp8_config(point.model) if point.fp8 else point.model)
+
+
 @cache
 def _fp8_config(model: str) -> str:
     config = json.loads((root("profiles") / "models" / f"{model}.json").read_text())
     folder = Path(tempfile.mkdtemp(prefix="fp8-")) / f"{model}-fp8"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
-    return str(folder / "config.json")
+    return str(folder)
 
 
 def _requests(point: Point) -> RequestTable:
@@ -167,10 +173,33 @@ def predict(run: Simulation) -> tuple[float, float]:
 
 def held_out(run: Simulation, point: Point, what: str) -> Simulation:
     """The same with coefficients learned without the point's model (or GPU)."""
-    left_out = json.loads((RESULTS / "trained.json").read_text())[f"without_{what}"]
-    name = point.model if what == "model" else point.gpu
-    coefficients = Coefficients(**left_out[name])
-    shape, gpu = load_model(_fp8_config(point.model) if point.fp8 else point.model), load_gpu(point.gpu)
-    model = Trained(shape, gpu, point.tp, Training(coefficients, ("others",)))
+    shape = shape_of(point)
+    left_out = without(what, point.model if what == "model" else point.gpu)
+    server = server_terms(run.config)
+    model = Trained(shape, load_gpu(point.gpu), point.tp, Training(left_out, ("others",)), server)
+    model.frontend = run.latency.frontend
+    return replace(run, latency=model)
+
+
+@cache
+def without(what: str, name: str) -> Coefficients:
+    """Learned without a model (or GPU), by the committed run of train.py."""
+    return Coefficients(**json.loads((RESULTS / "trained.json").read_text())[f"without_{what}"][name])
+
+
+KERNELS = {
+    "h100": "kernels_h200_h100/h100_sxm_vllm_0.24.0",
+    "h200": "kernels_h200_h100/h200_sxm_vllm_0.24.0",
+    "b200": "kernels_more/b200_sxm_vllm_0.24.0",
+}
+
+
+def with_kernels(run: Simulation, point: Point, data: Path) -> Simulation:
+    """The same, priced by the operators measured on that GPU."""
+    shape = shape_of(point)
+    folder = data / KERNELS[point.gpu]
+    model = build_latency(
+        "kernel-tables", shape=shape, gpu=load_gpu(point.gpu), tp=point.tp, kernel_profile=folder
+    )
     model.frontend = run.latency.frontend
     return replace(run, latency=model)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Seconds = NDArray[np.float64]
 
 _TIMES = ("request_id", "send_time_us", "arrival_time_us", "first_chunk_time_us", "last_chunk_time_us")
+_PROMPT = ("input_tokens", "prefix_length")
 _LAST_US = 2**53
 TRACE_NAMES = ("trace.csv", "trace.csv.gz")
 """The trace in the folder of a run."""
@@ -44,6 +45,12 @@ class TokenTimes:
     """Requests that ended otherwise, or without a recorded token."""
     gaps: Ragged | None = None
     """Times between the tokens of each request, in s; `None` = only first and last are known."""
+    prompt_tokens: Ints | None = None
+    """`None` = not known."""
+    same_prompt: Ints | None = None
+    """Requests of the same number sent the same prompt; `None` = not known."""
+    concurrency: int | None = None
+    """Of a closed loop: requests in flight at once, at most; `None` = none is told."""
 
     @property
     def tpot_s(self) -> Seconds:
@@ -53,16 +60,17 @@ class TokenTimes:
         return means
 
     def take(self, rows: NDArray[np.intp]) -> TokenTimes:
-        return TokenTimes(
-            self.source,
-            self.request_id[rows],
-            self.slo_class.take(rows),
-            self.output_tokens[rows],
-            self.sent_s[rows],
-            self.ttft_s[rows],
-            self.e2e_s[rows],
-            self.incomplete,
-            self.gaps.take(rows) if self.gaps is not None else None,
+        return replace(
+            self,
+            request_id=self.request_id[rows],
+            slo_class=self.slo_class.take(rows),
+            output_tokens=self.output_tokens[rows],
+            sent_s=self.sent_s[rows],
+            ttft_s=self.ttft_s[rows],
+            e2e_s=self.e2e_s[rows],
+            gaps=self.gaps.take(rows) if self.gaps is not None else None,
+            prompt_tokens=self.prompt_tokens[rows] if self.prompt_tokens is not None else None,
+            same_prompt=self.same_prompt[rows] if self.same_prompt is not None else None,
         )
 
 
@@ -85,11 +93,13 @@ def token_times(record: RunRecord, source: str) -> TokenTimes:
         e2e_s=(record.last_token_ns[rows] - sent_ns) / 1e9,
         incomplete=len(table) - len(rows),
         gaps=Ragged(gap_ns / 1e9, counts),
+        prompt_tokens=table.prompt_tokens[rows],
     )
 
 
 def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTimes:
-    """From a TraceV2 CSV with measured times, or the folder of a run, which holds one.
+    """From a TraceV2 CSV with measured times, the folder of a run, which holds one, or what a client measured
+    of any server (`client_runs`).
 
     Args:
         itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, where there is one.
@@ -97,8 +107,14 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     Raises:
         InputError: no such file, not a TraceV2, or a trace in which no request has token times.
     """
+    from blis_py.calibrate import client_runs
+
     check_complete(path)
     file = _trace_at(path)
+    if file.suffix == ".json":
+        return client_runs.read_json(file)
+    if client_runs.is_client_table(file):
+        return client_runs.read_table(file)
     times = _read_trace(file, str(path))
     if itl is None:
         itl = file.with_name(ITL_NAME)
@@ -113,7 +129,8 @@ def _trace_at(path: str | Path) -> Path:
     if paths.is_folder(file):
         file = next((p for name in TRACE_NAMES if paths.exists(p := file / name)), file)
     if not paths.is_file(file):
-        raise InputError("no such trace", file=path, fix="name a TraceV2 CSV or the --out folder of a run")
+        fix = "name a TraceV2 CSV, the --out folder of a run, or what a client measured"
+        raise InputError("no such trace", file=path, fix=fix)
     return file
 
 
@@ -122,11 +139,11 @@ def _read_trace(file: Path, source: str) -> TokenTimes:
     columns = read_columns(
         file,
         {
-            **dict.fromkeys((*_TIMES, "output_tokens", "num_chunks"), whole),
+            **dict.fromkeys((*_TIMES, "output_tokens", "num_chunks", *_PROMPT), whole),
             "slo_class": labels(),
             "status": labels(),
         },
-        optional=("send_time_us", "num_chunks", "slo_class", "status"),
+        optional=("send_time_us", "num_chunks", "slo_class", "status", *_PROMPT),
     )
     columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
     rows, number, classes = len(columns), columns.ints, columns.labels("slo_class")
@@ -149,4 +166,7 @@ def _read_trace(file: Path, source: str) -> TokenTimes:
         ttft_s=(first - sent)[done] / 1e6,
         e2e_s=(last - sent)[done] / 1e6,
         incomplete=rows - len(done),
+        prompt_tokens=(number("input_tokens") + number("prefix_length"))[done]
+        if "input_tokens" in columns
+        else None,
     )

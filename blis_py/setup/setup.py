@@ -215,14 +215,14 @@ def _latency_model(served: _Served) -> LatencyModel:
         linear=settings.linear or None,
         kernel_profile=settings.kernel_profile,
         profile=served.profile,
-        server=_server_terms(served.config),
+        server=server_terms(served.config),
     )
     if served.config.frontend_ms is not None:
         model.frontend = _frontend(served.config.frontend_ms)
     return model
 
 
-def _server_terms(config: RunConfig) -> ServerTerms | None:
+def server_terms(config: RunConfig) -> ServerTerms | None:
     """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
     latency model."""
     gap, scale = config.latency.step_gap_us, config.latency.step_scale
