@@ -118,8 +118,12 @@ def points(data: Path) -> list[Point]:
     ]
 
 
-def simulation(point: Point, **settings: Any) -> Simulation:
-    """The point's server and its requests."""
+def simulation(point: Point, equal: bool = False) -> Simulation:
+    """The point's server and its requests.
+
+    Args:
+        equal: all lengths are the nominal ones.
+    """
     given: dict[str, Any] = (
         {"model_config": _fp8_config(point.model)} if point.fp8 else {"model": point.model}
     )
@@ -134,9 +138,8 @@ def simulation(point: Point, **settings: Any) -> Simulation:
         prefix_cache="none",
         timeout=None,
         **given,
-        **settings,
     )
-    return replace(built, table=_requests(point))
+    return replace(built, table=_requests(point, equal))
 
 
 def shape_of(point: Point) -> ModelShape:
@@ -152,11 +155,11 @@ def _fp8_config(model: str) -> str:
     return str(folder)
 
 
-def _requests(point: Point) -> RequestTable:
+def _requests(point: Point, equal: bool) -> RequestTable:
     random, count = np.random.default_rng(0), 10 * point.concurrency
 
     def lengths(most: int) -> NDArray[np.int64]:
-        return random.integers(-(-4 * most // 5), most, count, endpoint=True)
+        return random.integers(most if equal else -(-4 * most // 5), most, count, endpoint=True)
 
     return RequestTable.build(
         np.zeros(count, dtype=np.int64), lengths(point.prompt_tokens), lengths(point.output_tokens)
@@ -183,7 +186,7 @@ def held_out(run: Simulation, point: Point, what: str) -> Simulation:
 
 @cache
 def without(what: str, name: str) -> Coefficients:
-    """Learned without a model (or GPU), by the committed run of train.py."""
+    """Learned without a model, a GPU, or the real steps of a model, by the committed run of train.py."""
     return Coefficients(**json.loads((RESULTS / "trained.json").read_text())[f"without_{what}"][name])
 
 

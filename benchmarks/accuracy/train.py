@@ -47,6 +47,15 @@ def left_out(found: Sequence[Group], attribute: str) -> dict[str, Coefficients]:
     return {v: train([group for group in found if getattr(group, attribute) != v]) for v in values}
 
 
+def without_steps(found: Sequence[Group]) -> dict[str, Coefficients]:
+    """For each model of which real steps were learned on: coefficients learned without these steps."""
+    return {
+        group.model: train([other for other in found if other is not group])
+        for group in found
+        if group.with_host
+    }
+
+
 def others(data: Path, group: Group) -> dict[str, Array]:
     """Prices of the other models. Roofline without host where the group's times have none;
     trained-physics cannot be told apart. `kernel-tables` only where it is not the truth itself."""
@@ -206,6 +215,7 @@ def main(data: Path, check: bool) -> int:
         "subset": _plain(train(small)),
         "without_model": {name: _plain(c) for name, c in without_model.items()},
         "without_gpu": {name: _plain(c) for name, c in without_gpu.items()},
+        "without_steps": {name: _plain(c) for name, c in without_steps(found).items()},
         "groups": rows,
         "real_runs": runs,
     }

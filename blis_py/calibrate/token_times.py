@@ -124,6 +124,19 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     return replace(times, gaps=read_gaps(Path(itl), times.request_id))
 
 
+def is_client_run(path: str | Path) -> bool:
+    """Whether a file holds the latencies of requests, and no steps."""
+    from blis_py.calibrate import client_runs
+    from blis_py.files.csv_files import header_of
+
+    file = Path(path)
+    if not paths.is_file(file):
+        return False
+    if file.suffix == ".json" or client_runs.is_client_table(file):
+        return True
+    return file.suffix in (".csv", ".gz") and "first_chunk_time_us" in header_of(file)
+
+
 def _trace_at(path: str | Path) -> Path:
     file = Path(path)
     if paths.is_folder(file):

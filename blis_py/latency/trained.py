@@ -135,6 +135,7 @@ class Trained(LineModel):
         super().__init__()
         check_tp(shape, tp)
         gpu.require_links(tp)
+        self._made_of = shape, gpu, tp, training
         training = training or bundled_training()
         unseen = "" if gpu.name in training.gpus else f" (none of them on {gpu.name})"
         self.provenance = (
@@ -154,6 +155,10 @@ class Trained(LineModel):
             self._mixed_pair_ns, self._mixed_seq_pairs = max(tile_ns, self._pair_ns), TILE_KEYS
         self._token_cache: dict[int, float] = {}
         self._row_cache: dict[int, float] = {}
+
+    def on_server(self, server: ServerTerms) -> Trained:
+        """The same model for a server that differs so, and in nothing else."""
+        return Trained(*self._made_of, server)
 
     # --- groups --------------------------------------------------------------------------------------
 

@@ -1,0 +1,326 @@
+"""What one server adds to step times that were learned on others, from a client's times of one run alone.
+
+Four numbers: a factor on the GPU time of every step, a gap between steps, the same per sequence, and a
+delay in front of the engine. The recorded requests are simulated with the present numbers and with each of
+them changed a little; what TPOT and TTFT miss, slice of time by slice of time, is explained by these slopes
+(least squares on relative errors, none negative, drawn weakly to no change), and again from there.
+
+Errors are those of whole simulations before and after. Held out is one of four parts of the run in turn,
+predicted with numbers that the other three gave. Intervals are of fits to slices drawn anew (90 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
+from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.simulation import simulate
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays
+from blis_py.latency.trained import ServerTerms, Trained
+from blis_py.requests.table import RequestTable
+from blis_py.setup.setup import Setup
+
+Floats = NDArray[np.float64]
+
+FEWEST, MOST = 100, 20_000
+"""Requests: fewer tell too little, more take longer than they are worth."""
+NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
+_NUDGE = np.array([0.05, 200.0, 10.0, 1.0])
+_DRAWN_TO = np.array([1.0, 0.0, 0.0, 0.0])
+_RANGE = np.array([0.5, 2000.0, 100.0, 50.0])
+"""How far from no change a number may be before that counts as much as an error of `_WEIGHT`."""
+_WEIGHT = 0.01
+_LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
+_NOTHING = 1e-3
+_ROUNDS, _SLICES, _PARTS, _DRAWS = 3, 24, 4, 200
+_METRICS = ("TTFT", "TPOT", "E2E")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A number with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def described(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+    @classmethod
+    def of(cls, *values: float) -> Fitted:
+        """What is all but nothing is nothing."""
+        return cls(*(0.0 if value < _NOTHING else value for value in values))
+
+
+@dataclass(frozen=True)
+class ServerFit:
+    """What was found, and what it is worth."""
+
+    source: str
+    requests: int
+    numbers: Mapping[str, Fitted]
+    """By `NAMES`."""
+    before: Mapping[str, float]
+    """Predicted over measured, minus one, of each mean and 99th percentile."""
+    after: Mapping[str, float]
+    held_out: Mapping[str, float]
+    """Mean absolute error of the means of slices of time, with numbers from other parts of the run."""
+    held_out_before: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) -> ServerFit:
+    """See above.
+
+    Args:
+        setup: the server as it would be simulated; its own requests do not matter.
+        measured: the run as its client saw it, with prompt lengths.
+        skip_first_s: requests sent in the first so many seconds are simulated, but do not count.
+
+    Raises:
+        InputError: too few requests, or no lengths of prompts.
+    """
+    if not isinstance(setup.latency, Trained):
+        fix = "drop --latency-model"
+        raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
+    notes = []
+    if len(measured.request_id) > MOST:
+        notes.append(f"only the first {MOST:,} of {len(measured.request_id):,} requests were used")
+        measured = measured.take(np.argsort(measured.sent_s, kind="stable")[:MOST])
+    run = _Run.of(setup, measured, skip_first_s)
+    if measured.same_prompt is None and setup.scheduler.prefix_cache != "none":
+        notes.append("nobody says which prompts share a prefix: each was taken to be computed in full")
+    begin = run.numbers_of(setup)
+    first = run.times(begin)
+    numbers, last, slopes = begin, first, np.zeros((2, _SLICES, len(NAMES)))
+    for _ in range(_ROUNDS):
+        last = run.times(numbers)
+        slopes = run.slopes(numbers, last)
+        numbers = _solve(numbers, run.misses(last), slopes, run.weights)
+    # slopes and errors of the last round tell how sure the numbers are, without further simulations
+    base = last.numbers
+    misses = run.misses(last)
+    drawn = _drawn(base, misses, slopes, run.weights)
+    after = run.times(numbers)
+    low, high = np.percentile(drawn, (5, 95), axis=0)
+    values = [Fitted.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
+    return ServerFit(
+        source=measured.source,
+        requests=int(run.counted.sum()),
+        numbers=dict(zip(NAMES, values, strict=True)),
+        before=run.errors(first),
+        after=run.errors(after),
+        held_out=_held_out(base, misses, slopes, run.weights),
+        held_out_before=_sizes(run.misses(first), run.weights),
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Times:
+    """A simulated run."""
+
+    numbers: Floats
+    ttft_s: Seconds
+    tpot_s: Seconds
+    e2e_s: Seconds
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The recorded requests, to be served again."""
+
+    setup: Setup
+    measured: TokenTimes
+    table: RequestTable
+    counted: NDArray[np.bool_]
+    slices: NDArray[np.intp]
+    weights: Floats
+    """Share of the requests in each slice of time."""
+
+    @classmethod
+    def of(cls, setup: Setup, measured: TokenTimes, skip_first_s: float) -> _Run:
+        measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
+        since = measured.sent_s - measured.sent_s.min()
+        counted = since >= skip_first_s
+        if counted.sum() < FEWEST:
+            problem = f"{int(counted.sum())} requests are too few to fit a server to"
+            raise InputError(problem, file=measured.source, fix=f"give a run of {FEWEST} or more")
+        rank = np.cumsum(counted) - 1
+        slices = np.where(counted, rank * _SLICES // int(counted.sum()), -1)
+        weights = np.bincount(slices[counted], minlength=_SLICES) / counted.sum()
+        return cls(setup, measured, _table(measured), counted, slices, weights)
+
+    def numbers_of(self, setup: Setup) -> Floats:
+        """Those the server would be simulated with."""
+        gap = (*setup.config.latency.step_gap_us, 0.0, 0.0)[:2]
+        frontend = setup.latency.frontend.before_enqueue_ns / 1e6
+        return np.array([setup.config.latency.step_scale, *gap, frontend])
+
+    def times(self, numbers: Floats) -> _Times:
+        scale, gap_us, seq_us, front_ms = numbers.tolist()
+        setup = self.setup
+        model = setup.latency
+        assert isinstance(model, Trained)
+        priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3))
+        behind = setup.latency.frontend.behind_ns
+        priced.frontend = FrontendDelays(before_enqueue_ns=round(front_ms * 1e6), behind_ns=behind)
+        demand: RequestTable | ClosedLoop = self.table
+        limit = self.measured.concurrency
+        if limit is not None:
+            demand = ClosedLoop(self.table.at_once(), limit)
+        record = simulate(demand, scheduler=setup.scheduler, latency=priced)
+        served = token_times(record, "simulated")
+        if len(served.request_id) < len(self.table):
+            problem = f"of {len(self.table):,} requests {len(served.request_id):,} can be served as described"
+            raise InputError(problem, file=self.measured.source, fix="describe the server that served them")
+        return _Times(numbers, served.ttft_s, served.tpot_s, served.e2e_s)
+
+    def misses(self, times: _Times) -> Floats:
+        """Measured over predicted, minus one: TTFT and TPOT, mean of each slice of time."""
+        real, kept = self.measured, self.counted
+        pairs = ((real.ttft_s, times.ttft_s), (real.tpot_s, times.tpot_s))
+        return np.stack([self._means(r, kept) / self._means(s, kept) - 1 for r, s in pairs])
+
+    def slopes(self, numbers: Floats, there: _Times) -> Floats:
+        """Relative change of these means with each number."""
+        columns = []
+        for i, nudge in enumerate(_NUDGE):
+            step = np.zeros(len(numbers))
+            step[i] = nudge
+            moved = self.times(numbers + step)
+            changed = [
+                self._means(getattr(moved, name), self.counted)
+                / self._means(getattr(there, name), self.counted)
+                for name in ("ttft_s", "tpot_s")
+            ]
+            columns.append((np.stack(changed) - 1) / nudge)
+        return np.stack(columns, axis=-1)
+
+    def _means(self, values: Seconds, kept: NDArray[np.bool_]) -> Floats:
+        known = kept & ~np.isnan(values) & ~np.isnan(self.measured.tpot_s)
+        counts = np.bincount(self.slices[known], minlength=_SLICES)
+        sums = np.bincount(self.slices[known], weights=values[known], minlength=_SLICES)
+        return sums / np.maximum(counts, 1)
+
+    def errors(self, times: _Times) -> dict[str, float]:
+        found = {}
+        for name in _METRICS:
+            column = f"{name.lower()}_s"
+            sim, real = getattr(times, column), getattr(self.measured, column)
+            known = self.counted & ~np.isnan(sim) & ~np.isnan(real)
+            sim, real = sim[known], real[known]
+            found[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
+            found[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
+        return found
+
+
+def _table(measured: TokenTimes) -> RequestTable:
+    if measured.prompt_tokens is None:
+        fix = "give a result with the lengths of prompts"
+        raise InputError("nobody says how long the prompts were", file=measured.source, fix=fix)
+    sent_ns = np.rint((measured.sent_s - measured.sent_s.min()) * 1e9).astype(np.int64)
+    content, contents = None, ()
+    if measured.same_prompt is not None:
+        pairs = np.stack([measured.same_prompt, measured.prompt_tokens], axis=1)
+        kinds, content = np.unique(pairs, axis=0, return_inverse=True)
+        contents = tuple(((f"prompt {slot}", int(tokens)),) for slot, tokens in kinds.tolist())
+    return RequestTable.build(
+        sent_ns,
+        np.maximum(measured.prompt_tokens, 1),
+        np.maximum(measured.output_tokens, 1),
+        content=content,
+        contents=contents,
+    )
+
+
+# --- least squares -----------------------------------------------------------------------------------
+
+
+def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) -> Floats:
+    """Numbers that explain what is missed, from these on."""
+    from scipy.optimize import lsq_linear
+
+    root = np.sqrt(np.tile(weights, 2))[:, None]
+    ridge = np.diag(_WEIGHT / _RANGE)
+    left = np.concatenate([slopes.reshape(-1, len(NAMES)) * root, ridge])
+    right = np.concatenate([misses.ravel() * root[:, 0], (_DRAWN_TO - numbers) * np.diag(ridge)])
+    size = _RANGE
+    found = lsq_linear(left * size, right, bounds=((_LOW - numbers) / size, (_HIGH - numbers) / size))
+    solved: Floats = np.clip(numbers + found.x * size, _LOW, _HIGH)
+    return solved
+
+
+def _drawn(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) -> Floats:
+    """Numbers by slices drawn anew."""
+    random = np.random.default_rng(0)
+    draws = random.integers(0, _SLICES, (_DRAWS, _SLICES))
+    return np.array([_solve(numbers, misses[:, at], slopes[:, at], weights[at]) for at in draws])
+
+
+def _held_out(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) -> dict[str, float]:
+    part = np.arange(_SLICES) * _PARTS // _SLICES
+    left = np.zeros_like(misses)
+    for number in range(_PARTS):
+        own, others = part == number, part != number
+        found = _solve(numbers, misses[:, others], slopes[:, others], weights[others])
+        predicted = 1 + slopes[:, own] @ (found - numbers)
+        left[:, own] = (1 + misses[:, own]) / predicted - 1
+    return _sizes(left, weights)
+
+
+def _sizes(misses: Floats, weights: Floats) -> dict[str, float]:
+    """Mean absolute error of the slices' means, predicted over measured."""
+    sizes = np.abs(1 / (1 + misses) - 1) @ weights
+    return {name: float(size) for name, size in zip(("TTFT", "TPOT"), sizes, strict=True)}
+
+
+# --- the file ----------------------------------------------------------------------------------------
+
+
+def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[str, str], title: str) -> str:
+    """An engine preset with the fitted numbers.
+
+    Args:
+        settings, sources: of the preset that was simulated, on its GPU.
+    """
+    import yaml
+
+    def said(*names: str) -> str:
+        told = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
+        return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {told}"
+
+    number = {name: float(f"{fit.numbers[name].value:.4g}") for name in NAMES}
+    behind = (*settings.get("frontend_ms", ()), 0.0, 0.0)[1]
+    fitted = {
+        "frontend_ms": ([number["frontend_ms"], behind], said("frontend_ms")),
+        "latency.step_scale": (number["step_scale"], said("step_scale")),
+        "latency.step_gap_us": ([number["gap_us"], number["gap_seq_us"]], said("gap_us", "gap_seq_us")),
+    }
+    kept = {key: (value, sources[key]) for key, value in settings.items() if key not in fitted}
+    entries = {key: {"value": value, "source": source} for key, (value, source) in {**kept, **fitted}.items()}
+    head = [
+        f"# {title}, with front end, gaps and a factor on step times fitted to one run of one server.",
+        f"# {fit.source}: {fit.requests:,} requests. Predicted over measured:",
+        *(
+            f"#   {name:10} {fit.before[name]:+7.1%} before, {fit.after[name]:+7.1%} after"
+            for name in fit.before
+        ),
+        *(
+            f"#   {name} of slices of time that were held out: {fit.held_out_before[name]:.1%} off before, "
+            f"{error:.1%} after"
+            for name, error in fit.held_out.items()
+        ),
+    ]
+    body = yaml.safe_dump(
+        {"title": f"{title}, fitted to a server", "settings": entries}, sort_keys=False, width=110
+    )
+    return "\n".join(head) + "\n" + body
