@@ -2,8 +2,10 @@
 
 Four numbers: a factor on the GPU time of every step, a gap between steps, the same per sequence, and a
 delay in front of the engine. The recorded requests are simulated with the present numbers and with each of
-them changed a little; what TPOT and TTFT miss, slice of time by slice of time, is explained by these slopes
-(least squares on relative errors, none negative, drawn weakly to no change), and again from there.
+them changed a little; what TTFT and TPOT miss is explained by these slopes (least squares on relative errors,
+none negative, drawn weakly to no change), and again from there. It counts by slices of time and in each by
+the length of the prompt (TTFT) and the requests in flight (TPOT), which tell a factor, a gap and a gap per
+sequence apart.
 
 Errors are those of whole simulations before and after. Held out is one of four parts of the run in turn,
 predicted with numbers that the other three gave. Intervals are of fits to slices drawn anew (90 %).
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.calibrate.client_autopsy import requests_in_flight
 from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
@@ -32,14 +35,17 @@ Floats = NDArray[np.float64]
 FEWEST, MOST = 100, 20_000
 """Requests: fewer tell too little, more take longer than they are worth."""
 NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
-_NUDGE = np.array([0.05, 200.0, 10.0, 1.0])
+_NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
+"""Large enough that other batches, which a change brings along, average out."""
 _DRAWN_TO = np.array([1.0, 0.0, 0.0, 0.0])
 _RANGE = np.array([0.5, 2000.0, 100.0, 50.0])
 """How far from no change a number may be before that counts as much as an error of `_WEIGHT`."""
-_WEIGHT = 0.01
+_WEIGHT = 0.001
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
-_ROUNDS, _SLICES, _PARTS, _DRAWS = 3, 24, 4, 200
+_SETTLED = 0.005
+"""Of `_RANGE`: numbers that change by less have been found."""
+_ROUNDS, _SLICES, _GROUPS, _PARTS, _DRAWS = 4, 16, 4, 4, 200
 _METRICS = ("TTFT", "TPOT", "E2E")
 
 
@@ -100,16 +106,18 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
         notes.append("nobody says which prompts share a prefix: each was taken to be computed in full")
     begin = run.numbers_of(setup)
     first = run.times(begin)
-    numbers, last, slopes = begin, first, np.zeros((2, _SLICES, len(NAMES)))
+    base, slopes = first, run.slopes(first)
+    numbers = _solve(begin, run.misses(first), slopes, run.weights)
     for _ in range(_ROUNDS):
-        last = run.times(numbers)
-        slopes = run.slopes(numbers, last)
-        numbers = _solve(numbers, run.misses(last), slopes, run.weights)
-    # slopes and errors of the last round tell how sure the numbers are, without further simulations
-    base = last.numbers
-    misses = run.misses(last)
-    drawn = _drawn(base, misses, slopes, run.weights)
+        if (np.abs(numbers - base.numbers) < _SETTLED * _RANGE).all():
+            break
+        base = run.times(numbers)
+        slopes = run.slopes(base)
+        numbers = _solve(base.numbers, run.misses(base), slopes, run.weights)
     after = run.times(numbers)
+    # what the last slopes tell of the numbers needs no further simulations
+    misses = run.misses(base)
+    drawn = _drawn(base.numbers, misses, slopes, run.weights)
     low, high = np.percentile(drawn, (5, 95), axis=0)
     values = [Fitted.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
     return ServerFit(
@@ -118,7 +126,7 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
         numbers=dict(zip(NAMES, values, strict=True)),
         before=run.errors(first),
         after=run.errors(after),
-        held_out=_held_out(base, misses, slopes, run.weights),
+        held_out=_held_out(base.numbers, misses, slopes, run.weights),
         held_out_before=_sizes(run.misses(first), run.weights),
         notes=tuple(notes),
     )
@@ -142,9 +150,10 @@ class _Run:
     measured: TokenTimes
     table: RequestTable
     counted: NDArray[np.bool_]
-    slices: NDArray[np.intp]
+    cells: NDArray[np.intp]
+    """(TTFT and TPOT, request): slice of time and group; -1 where it does not count."""
     weights: Floats
-    """Share of the requests in each slice of time."""
+    """(TTFT and TPOT, slice, group): share of the requests."""
 
     @classmethod
     def of(cls, setup: Setup, measured: TokenTimes, skip_first_s: float) -> _Run:
@@ -154,10 +163,15 @@ class _Run:
         if counted.sum() < FEWEST:
             problem = f"{int(counted.sum())} requests are too few to fit a server to"
             raise InputError(problem, file=measured.source, fix=f"give a run of {FEWEST} or more")
-        rank = np.cumsum(counted) - 1
-        slices = np.where(counted, rank * _SLICES // int(counted.sum()), -1)
-        weights = np.bincount(slices[counted], minlength=_SLICES) / counted.sum()
-        return cls(setup, measured, _table(measured), counted, slices, weights)
+        counted &= ~np.isnan(measured.tpot_s)
+        table = _table(measured)
+        slices = _groups(np.arange(len(counted)), counted, _SLICES)
+        by = (table.prompt_tokens, requests_in_flight(measured))
+        cells = np.stack([slices * _GROUPS + _groups(column, counted, _GROUPS) for column in by])
+        cells[:, ~counted] = -1
+        counts = [np.bincount(row[counted], minlength=_SLICES * _GROUPS) for row in cells]
+        weights = np.stack(counts).reshape(2, _SLICES, _GROUPS) / counted.sum()
+        return cls(setup, measured, table, counted, cells, weights)
 
     def numbers_of(self, setup: Setup) -> Floats:
         """Those the server would be simulated with."""
@@ -185,31 +199,27 @@ class _Run:
         return _Times(numbers, served.ttft_s, served.tpot_s, served.e2e_s)
 
     def misses(self, times: _Times) -> Floats:
-        """Measured over predicted, minus one: TTFT and TPOT, mean of each slice of time."""
-        real, kept = self.measured, self.counted
-        pairs = ((real.ttft_s, times.ttft_s), (real.tpot_s, times.tpot_s))
-        return np.stack([self._means(r, kept) / self._means(s, kept) - 1 for r, s in pairs])
+        """Measured over predicted, minus one: (TTFT and TPOT, slice, group)."""
+        return self._means(self.measured) / self._means(times) - 1
 
-    def slopes(self, numbers: Floats, there: _Times) -> Floats:
-        """Relative change of these means with each number."""
+    def slopes(self, there: _Times) -> Floats:
+        """Relative change of these means with each number, which is the last axis."""
         columns = []
         for i, nudge in enumerate(_NUDGE):
-            step = np.zeros(len(numbers))
+            step = np.zeros(len(NAMES))
             step[i] = nudge
-            moved = self.times(numbers + step)
-            changed = [
-                self._means(getattr(moved, name), self.counted)
-                / self._means(getattr(there, name), self.counted)
-                for name in ("ttft_s", "tpot_s")
-            ]
-            columns.append((np.stack(changed) - 1) / nudge)
+            moved = self.times(there.numbers + step)
+            columns.append((self._means(moved) / self._means(there) - 1) / nudge)
         return np.stack(columns, axis=-1)
 
-    def _means(self, values: Seconds, kept: NDArray[np.bool_]) -> Floats:
-        known = kept & ~np.isnan(values) & ~np.isnan(self.measured.tpot_s)
-        counts = np.bincount(self.slices[known], minlength=_SLICES)
-        sums = np.bincount(self.slices[known], weights=values[known], minlength=_SLICES)
-        return sums / np.maximum(counts, 1)
+    def _means(self, times: TokenTimes | _Times) -> Floats:
+        """1 where there is no request."""
+        found = []
+        for cells, values in zip(self.cells, (times.ttft_s, times.tpot_s), strict=True):
+            sums = np.bincount(cells[self.counted], values[self.counted], _SLICES * _GROUPS)
+            counts = np.bincount(cells[self.counted], minlength=_SLICES * _GROUPS)
+            found.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
+        return np.stack(found).reshape(2, _SLICES, _GROUPS)
 
     def errors(self, times: _Times) -> dict[str, float]:
         found = {}
@@ -221,6 +231,13 @@ class _Run:
             found[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
             found[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
         return found
+
+
+def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:
+    """Which of so many groups of the same size each belongs to, by rank among those that count."""
+    rank = np.argsort(np.argsort(np.where(counted, values, values.max() + 1), kind="stable"), kind="stable")
+    found: NDArray[np.intp] = np.minimum(rank * groups // int(counted.sum()), groups - 1)
+    return found
 
 
 def _table(measured: TokenTimes) -> RequestTable:
@@ -249,13 +266,12 @@ def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) -> 
     """Numbers that explain what is missed, from these on."""
     from scipy.optimize import lsq_linear
 
-    root = np.sqrt(np.tile(weights, 2))[:, None]
+    root = np.sqrt(weights.ravel())
     ridge = np.diag(_WEIGHT / _RANGE)
-    left = np.concatenate([slopes.reshape(-1, len(NAMES)) * root, ridge])
-    right = np.concatenate([misses.ravel() * root[:, 0], (_DRAWN_TO - numbers) * np.diag(ridge)])
-    size = _RANGE
-    found = lsq_linear(left * size, right, bounds=((_LOW - numbers) / size, (_HIGH - numbers) / size))
-    solved: Floats = np.clip(numbers + found.x * size, _LOW, _HIGH)
+    left = np.concatenate([slopes.reshape(-1, len(NAMES)) * root[:, None], ridge])
+    right = np.concatenate([misses.ravel() * root, (_DRAWN_TO - numbers) * np.diag(ridge)])
+    bounds = ((_LOW - numbers) / _RANGE, (_HIGH - numbers) / _RANGE)
+    solved: Floats = np.clip(numbers + lsq_linear(left * _RANGE, right, bounds).x * _RANGE, _LOW, _HIGH)
     return solved
 
 
@@ -263,7 +279,7 @@ def _drawn(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) -> 
     """Numbers by slices drawn anew."""
     random = np.random.default_rng(0)
     draws = random.integers(0, _SLICES, (_DRAWS, _SLICES))
-    return np.array([_solve(numbers, misses[:, at], slopes[:, at], weights[at]) for at in draws])
+    return np.array([_solve(numbers, misses[:, at], slopes[:, at], weights[:, at]) for at in draws])
 
 
 def _held_out(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) -> dict[str, float]:
@@ -271,15 +287,14 @@ def _held_out(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats) 
     left = np.zeros_like(misses)
     for number in range(_PARTS):
         own, others = part == number, part != number
-        found = _solve(numbers, misses[:, others], slopes[:, others], weights[others])
-        predicted = 1 + slopes[:, own] @ (found - numbers)
-        left[:, own] = (1 + misses[:, own]) / predicted - 1
+        found = _solve(numbers, misses[:, others], slopes[:, others], weights[:, others])
+        left[:, own] = (1 + misses[:, own]) / (1 + slopes[:, own] @ (found - numbers)) - 1
     return _sizes(left, weights)
 
 
 def _sizes(misses: Floats, weights: Floats) -> dict[str, float]:
-    """Mean absolute error of the slices' means, predicted over measured."""
-    sizes = np.abs(1 / (1 + misses) - 1) @ weights
+    """Mean absolute error of the means of slices and groups, predicted over measured."""
+    sizes = (np.abs(1 / (1 + misses) - 1) * weights).sum(axis=(1, 2))
     return {name: float(size) for name, size in zip(("TTFT", "TPOT"), sizes, strict=True)}
 
 
