@@ -5,8 +5,9 @@ requests that waited in one run alone, and of all others a line
 
     error = constant + a*step time + b*requests in flight
 
-by least squares, of which only terms are kept whose 90 % interval leaves out 0 (bootstrap over slices of
-time). Shares sum to the error; what no term explains is a share of its own.
+by least squares, with as few terms as explain it: only those whose 90 % interval leaves out 0 (bootstrap over
+slices of time), and that do not merely cancel each other. Shares sum to the error; what no term explains is a
+share of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ TITLES = {
 }
 _LINE = ("constant", "steps", "load")
 _SLICES, _DRAWS = 20, 200
+_CANCEL = 1.5
+"""Terms whose shares sum to so many times the error cancel each other."""
 _WAITED_STEPS = 10.0
 """Who waits for so many steps more than usual has queued."""
 NEGLIGIBLE = 0.001
@@ -173,8 +176,9 @@ def _line(error: Seconds, columns: Seconds, kept: Mask) -> Seconds:
 
 
 def _kept(error: Seconds, columns: Seconds, since: Seconds) -> Mask:
-    """Terms that the slices of time agree on; dropped one by one, the least certain first."""
-    kept = np.ones(columns.shape[1], dtype=np.bool_)
+    """Terms added one by one, the one that explains most first, as long as the slices of time agree on all of
+    them and they do not merely cancel each other."""
+    kept = np.zeros(columns.shape[1], dtype=np.bool_)
     if len(error) < _FEWEST:
         return np.array([True, False, False])
     slices = _slice_of(since)
@@ -182,16 +186,32 @@ def _kept(error: Seconds, columns: Seconds, since: Seconds) -> Mask:
     products = [(columns[rows].T @ columns[rows], columns[rows].T @ error[rows]) for rows in by_slice]
     random = np.random.default_rng(1)
     draws = random.integers(0, len(products), (_DRAWS, len(products)))
-    while kept.any():
-        at = np.flatnonzero(kept)
-        lines = np.array([_solved([products[i] for i in draw], at) for draw in draws])
-        low, high = np.percentile(lines, (5, 95), axis=0)
-        certain = np.abs(lines.mean(axis=0)) / (lines.std(axis=0) + 1e-30)
-        doubtful = (low <= 0) & (high >= 0)
-        if not doubtful.any():
+    while not kept.all():
+        wider = [np.flatnonzero(kept | (np.arange(len(kept)) == i)) for i in np.flatnonzero(~kept)]
+        wider = [at for at in wider if _agreed(products, draws, at) and not _cancel(error, columns, at)]
+        if not wider:
             break
-        kept[at[np.argmin(np.where(doubtful, certain, np.inf))]] = False
+        best = min(wider, key=lambda at: float(((error - _fitted(error, columns, at)) ** 2).sum()))
+        kept[best] = True
     return kept
+
+
+def _agreed(products: list[tuple[Seconds, Seconds]], draws: NDArray[Any], at: NDArray[np.intp]) -> bool:
+    """No coefficient may as well be 0."""
+    lines = np.array([_solved([products[i] for i in draw], at) for draw in draws])
+    low, high = np.percentile(lines, (5, 95), axis=0)
+    return bool(((low > 0) | (high < 0)).all())
+
+
+def _cancel(error: Seconds, columns: Seconds, at: NDArray[np.intp]) -> bool:
+    line = _solved([(columns.T @ columns, columns.T @ error)], at)
+    shares = np.abs(line * columns[:, at].mean(axis=0)).sum()
+    return len(at) > 1 and bool(shares > _CANCEL * abs(error.mean()))
+
+
+def _fitted(error: Seconds, columns: Seconds, at: NDArray[np.intp]) -> Seconds:
+    fitted: Seconds = columns[:, at] @ _solved([(columns.T @ columns, columns.T @ error)], at)
+    return fitted
 
 
 def _solved(products: list[tuple[Seconds, Seconds]], at: NDArray[np.intp]) -> Seconds:
@@ -267,7 +287,9 @@ class _Words:
             if us < 0:
                 return found, "lower the second number of latency.step_gap_us, if there is one"
             return found, f"add {us:.1f} to the second number of latency.step_gap_us"
-        return found, "a front end short of CPU, if it is missing: give it cores, or more API servers"
+        if us < 0:
+            return found, "KV blocks, sequences and tokens per step as the server has them"
+        return found, "the server's front end may be short of CPU: give it cores, or more API servers"
 
 
 def _missing(amount: float, unit: str) -> str:

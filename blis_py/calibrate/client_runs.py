@@ -150,7 +150,7 @@ def _guidellm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
     benchmarks = document["benchmarks"]
     requests = benchmarks[0].get("requests") if isinstance(benchmarks, list) and benchmarks else None
     answered = requests.get("successful") if isinstance(requests, dict) else None
-    if not isinstance(answered, list) or not answered:
+    if not isinstance(requests, dict) or not isinstance(answered, list) or not answered:
         fix = "save it as JSON with its requests"
         raise InputError("has no requests, only figures", file=path, key="requests.successful", fix=fix)
     rows = []

@@ -1,8 +1,8 @@
 """Which request of a measured run is which of a simulated one, or that the runs are not of the same requests.
 
-Requests of the same number are compared where most of them were sent at the same time or are as long; if
-not, requests of the same lengths in order of sending. Where neither holds, the runs are not of the same
-workload, and no figure can say how well one predicts the other.
+Requests of the same number are compared where most of them were sent at the same time with prompts about as
+long, or have the same lengths; if not, requests of the same lengths in order of sending. Where neither
+holds, the runs are not of the same workload, and no figure can say how well one predicts the other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ Rows = NDArray[np.intp]
 
 MOST = 0.9
 """Share of the requests that must agree."""
+_HALF = 0.5
+"""Of requests sent at the same time, so many are about as long."""
 _APART_S = 0.05
 """Sending times this far apart are the same: clients are not exact."""
 _PEAK = 0.1
@@ -50,7 +52,7 @@ def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
 def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
     """Whether rows of the same place are the same request, most of them."""
     if _at_the_same_time(measured.sent_s, predicted.sent_s).mean() >= MOST:
-        return True
+        return bool(_about_as_long(measured, predicted).mean() >= _HALF)
     alike = _as_long(measured, predicted)
     if alike.mean() < MOST:
         return False
@@ -63,7 +65,17 @@ def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
 def _at_the_same_time(ours: Seconds, theirs: Seconds) -> NDArray[np.bool_]:
     """Counted from a moment that suits most."""
     apart = ours - theirs
-    return np.abs(apart - np.median(apart)) <= _APART_S
+    same: NDArray[np.bool_] = np.abs(apart - np.median(apart)) <= _APART_S
+    return same
+
+
+def _about_as_long(measured: TokenTimes, predicted: TokenTimes) -> NDArray[np.bool_]:
+    """Prompts, which tokenisers may count differently; answers where prompts are not known."""
+    ours, theirs = measured.prompt_tokens, predicted.prompt_tokens
+    if ours is None or theirs is None:
+        ours, theirs = measured.output_tokens, predicted.output_tokens
+    close: NDArray[np.bool_] = np.abs(ours - theirs) <= np.maximum(0.1 * ours, 4)
+    return close
 
 
 def _as_long(measured: TokenTimes, predicted: TokenTimes) -> NDArray[np.bool_]:

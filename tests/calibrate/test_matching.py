@@ -55,6 +55,13 @@ def test_unrelated_runs_are_refused() -> None:
         calibrate(run(0), run(1))
 
 
+def test_the_same_arrivals_with_other_prompts_are_another_run() -> None:
+    one, lengths = run(0), run(1)
+    other = replace(one, prompt_tokens=lengths.prompt_tokens, output_tokens=lengths.output_tokens)
+    with pytest.raises(InputError, match="100% were sent at the same time"):
+        calibrate(one, other)
+
+
 def test_equal_lengths_at_another_rate_are_another_run() -> None:
     with pytest.raises(InputError, match="not of the same requests"):
         calibrate(run(0, equal=True), run(1, equal=True, rate=50.0))
