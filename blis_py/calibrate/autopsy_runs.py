@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blis_py.calibrate.autopsy import Autopsy, autopsy
+from blis_py.calibrate.read_times import TRACE_NAMES, read_token_times
 from blis_py.calibrate.recorded import Lengths, recorded_lengths
 from blis_py.calibrate.recorded_blocks import Blocks
-from blis_py.calibrate.token_times import TRACE_NAMES, read_token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file

@@ -79,7 +79,7 @@ def _about_as_long(measured: TokenTimes, predicted: TokenTimes) -> NDArray[np.bo
 
 
 def _as_long(measured: TokenTimes, predicted: TokenTimes) -> NDArray[np.bool_]:
-    alike = measured.output_tokens == predicted.output_tokens
+    alike: NDArray[np.bool_] = measured.output_tokens == predicted.output_tokens
     if measured.prompt_tokens is not None and predicted.prompt_tokens is not None:
         alike = alike & (measured.prompt_tokens == predicted.prompt_tokens)
     return alike

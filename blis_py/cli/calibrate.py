@@ -102,7 +102,7 @@ def _checked_style(flags: Flags) -> str:
 
 def _compared(flags: Flags) -> Calibration:
     from blis_py.calibrate.compare import calibrate
-    from blis_py.calibrate.token_times import read_token_times
+    from blis_py.calibrate.read_times import read_token_times
 
     measured = measured_run(flags)
     if "--results" not in flags:

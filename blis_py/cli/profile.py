@@ -129,7 +129,7 @@ def fit(flags: Flags) -> None:
 
 
 def _is_client_run(paths: Sequence[str]) -> bool:
-    from blis_py.calibrate.token_times import is_client_run
+    from blis_py.calibrate.read_times import is_client_run
 
     return len(paths) == 1 and is_client_run(paths[0])
 
@@ -137,7 +137,7 @@ def _is_client_run(paths: Sequence[str]) -> bool:
 def fit_to_client(flags: Flags) -> None:
     """Front end, gaps and a factor on step times, from a client's run alone."""
     from blis_py.calibrate.fit.server import engine_file, fit_server
-    from blis_py.calibrate.token_times import read_token_times
+    from blis_py.calibrate.read_times import read_token_times
     from blis_py.cli.configure import configure
     from blis_py.config.check import duration_ns
     from blis_py.config.engine import load_engine

@@ -12,7 +12,8 @@ import pytest
 
 from blis_py.api import build
 from blis_py.calibrate.compare import as_dict, calibrate
-from blis_py.calibrate.token_times import TokenTimes, read_token_times, token_times
+from blis_py.calibrate.read_times import read_token_times
+from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cli import main
 from blis_py.errors import InputError
 from blis_py.report.calibration import plot_calibration, print_calibration

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blis_py.api import run
-from blis_py.calibrate.token_times import is_client_run, read_token_times
+from blis_py.calibrate.read_times import is_client_run, read_token_times
 from blis_py.errors import InputError
 
 
