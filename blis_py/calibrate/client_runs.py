@@ -13,7 +13,7 @@ Requests are known by their place in order of sending.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,21 +116,22 @@ def _vllm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
     if len(set(lengths.values())) > 1:
         raise InputError("lists of different lengths", file=path, key="ttfts", value=lengths)
     errors = document.get("errors") or [""] * lengths["ttfts"]
-    rows = [
-        (start, ttft, list(gaps), prompt, output)
-        for start, ttft, gaps, prompt, output, error in zip(
-            *(lists[key] or () for key in ("start_times", "ttfts", "itls", "input_lens", "output_lens")),
-            errors,
-            strict=True,
-        )
-        if not error and output > 0
-    ]
-    where = f"{path}: ttfts"
-    numbers = [[_number(value, where, "requests") for value in (r[0], r[1], r[3], r[4])] for r in rows]
-    if not numbers:
+    if not isinstance(errors, list) or len(errors) != lengths["ttfts"]:
+        raise InputError("must be a list, one for each request", file=path, key="errors")
+    rows, gaps = [], []
+    for number, (error, values) in enumerate(zip(errors, _together(lists), strict=True)):
+        where = f"{path}: request {number}"
+        start, ttft, between, prompt, output = values
+        if not isinstance(between, list):
+            raise InputError("must be a list of times", file=where, key="itls", value=between)
+        told = {"start_times": start, "ttfts": ttft, "input_lens": prompt, "output_lens": output}
+        row = [_number(value, where, key) for key, value in told.items()]
+        if not error and row[-1] > 0:
+            rows.append(row)
+            gaps.append(np.array([_number(gap, where, "itls") for gap in between]))
+    if not rows:
         raise InputError("no request was answered", file=path)
-    start, ttft, prompt, output = np.array(numbers).T
-    gaps = [np.array([_number(gap, where, "itls") for gap in row[2]]) for row in rows]
+    start, ttft, prompt, output = np.array(rows).T
     e2e = ttft + np.array([gap.sum() for gap in gaps])
     limit = document.get("max_concurrency")
     return _times(
@@ -142,13 +143,19 @@ def _vllm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
         prompt=prompt.astype(np.int64),
         incomplete=lengths["ttfts"] - len(rows),
         gaps=gaps,
-        concurrency=int(limit) if isinstance(limit, int | float) and limit else None,
+        concurrency=round(_number(limit, str(path), "max_concurrency")) or None if limit else None,
     )
+
+
+def _together(lists: Mapping[str, list[Any] | None]) -> Iterator[tuple[Any, ...]]:
+    order = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
+    return zip(*(lists[key] or () for key in order), strict=True)
 
 
 def _guidellm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
     benchmarks = document["benchmarks"]
-    requests = benchmarks[0].get("requests") if isinstance(benchmarks, list) and benchmarks else None
+    first = benchmarks[0] if isinstance(benchmarks, list) and benchmarks else None
+    requests = first.get("requests") if isinstance(first, dict) else None
     answered = requests.get("successful") if isinstance(requests, dict) else None
     if not isinstance(requests, dict) or not isinstance(answered, list) or not answered:
         fix = "save it as JSON with its requests"
@@ -162,7 +169,8 @@ def _guidellm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
         )
         rows.append((start, ttft / 1e3, end - start, prompt, output))
     sent, first_s, e2e, prompt, output = np.array(rows).T
-    others = sum(len(requests.get(kind) or ()) for kind in ("incomplete", "errored"))
+    failed = [requests.get(kind) for kind in ("incomplete", "errored")]
+    others = sum(len(kind) for kind in failed if isinstance(kind, list))
     tokens = output.astype(np.int64)
     return _times(path, sent, first_s, e2e, tokens, prompt=prompt.astype(np.int64), incomplete=others)
 

@@ -51,6 +51,10 @@ def test_a_benchmark_of_vllm_tells_every_token_and_the_concurrency(tmp_path: Pat
         ({"ttfts": [0.1, "soon", 0.0]}, "must be a number"),
         ({"ttfts": [0.1, -1, 0.0]}, "must be a number, not negative"),
         ({"errors": ["x", "y", "z"]}, "no request was answered"),
+        ({"errors": ["x"]}, "one for each request"),
+        ({"itls": [[0.01], 7, []]}, "request 1: itls: must be a list of times"),
+        ({"output_lens": ["two", 2, 0]}, "request 0: output_lens: must be a number"),
+        ({"max_concurrency": "many"}, "max_concurrency: must be a number"),
     ],
 )
 def test_a_result_without_what_is_needed_is_refused(
