@@ -295,11 +295,13 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
 
     def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Outcome:
         """One token for each emitting sequence; waits for the device."""
-        mask = None if logits is None else self._masks.launched(batch.emitters, logits.device)
-        self._mask, bitmask = mask, None if mask is None else mask.fill()
+        bitmask = None
+        if batch.emitters.constrained and logits is not None:
+            self._mask = self._masks.launched(batch.emitters, logits.device)
+            bitmask = None if self._mask is None else self._mask.fill()
         sampled = self._sample(batch, logits, positions, self.timer, bitmask=bitmask)
         outcome = self.executor.side.submit(sampled.to_host).wait()
-        self.executor.note_tokens(batch.emitters, outcome.tokens.numpy())
+        self.executor.note_tokens(batch.emitters, outcome.ids())
         self.timer.lap()
         return outcome
 
@@ -401,7 +403,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         Args:
             complete: all are.
         """
-        sequences, tokens, outputs = emitters.sequences, outcome.tokens.numpy().tolist(), emitters.outputs
+        sequences, tokens, outputs = emitters.sequences, outcome.ids().tolist(), emitters.outputs
         emitted = Emitted(sequences, tokens)
         if not complete:
             here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]

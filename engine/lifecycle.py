@@ -211,7 +211,8 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         gone = []
         if self.scheduler.first_deadline_ns <= now_ns:
             gone += [self._remove(request, now_ns) for request in self.scheduler.expire(now_ns)]
-        self._note_failed_outputs()
+        if self.outputs.failed:
+            self._note_failed_outputs()
         if self._to_abort:
             asked, self._to_abort = self._to_abort, []
             for sequence in sorted(asked, key=lambda s: s.index):
@@ -223,9 +224,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
 
     def _note_failed_outputs(self) -> None:
         """Whose text nobody can make, or nobody takes, is let go."""
-        failed = self.outputs.failures()
-        if not failed:
-            return
+        failed = [self.outputs.failed.popleft() for _ in range(len(self.outputs.failed))]
         for sequence in self._sequences.values():
             if sequence.stream in failed:
                 sequence.finish_reason, sequence.error = "error", sequence.output_error

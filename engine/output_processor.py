@@ -23,7 +23,8 @@ class OutputProcessor:
 
     def __init__(self) -> None:
         self._thread = OutputThread()
-        self._failed: deque[OutputStream] = deque()
+        self.failed: deque[OutputStream] = deque()
+        """Outputs that nobody can make, or nobody takes, until somebody has dealt with them."""
 
     def open(self, sequence: Sequence, tokenizer: Tokenizer | None, on_delta: OnDelta | None) -> None:
         """Prepares the output of a request, where anybody may want one.
@@ -46,7 +47,7 @@ class OutputProcessor:
         elif with_text:
             assert tokenizer is not None
             decoder = OutputText(tokenizer)
-        sequence.stream = OutputStream(decoder, held_back, on_delta, self._thread.settle, self._failed.append)
+        sequence.stream = OutputStream(decoder, held_back, on_delta, self._thread.settle, self.failed.append)
 
     def emitted(
         self, sequences: Ordered[Sequence], tokens: Ordered[int], stopped: Iterable[Request], *, decoded: bool
@@ -76,10 +77,6 @@ class OutputProcessor:
             sequence.complete_text()
             text = sequence.output_text.text
         self._thread.put(partial(_ended, sequence, text))
-
-    def failures(self) -> list[OutputStream]:
-        """Outputs that have failed since the last time."""
-        return [self._failed.popleft() for _ in range(len(self._failed))]
 
     def shutdown(self) -> None:
         """Delivers what was handed over; nothing can be handed over any more."""
