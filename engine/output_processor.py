@@ -78,6 +78,14 @@ class OutputProcessor:
             text = sequence.output_text.text
         self._thread.put(partial(_ended, sequence, text))
 
+    def settle(self) -> None:
+        """Waits until everything that was handed over is delivered.
+
+        Raises:
+            RuntimeError: the output thread has broken down.
+        """
+        self._thread.settle()
+
     def shutdown(self) -> None:
         """Delivers what was handed over; nothing can be handed over any more."""
         self._thread.shutdown()
