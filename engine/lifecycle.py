@@ -134,6 +134,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
             deadline_ns=deadline_ns,
             block_keys=token_keys(prompt_ids, config.block_size) if caching else (),
             row=number,
+            constrained=grammar is not None,
         )
         refusal = self.scheduler.add(request)
         if refusal is not None:

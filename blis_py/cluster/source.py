@@ -99,6 +99,7 @@ class Maker:
                 range(part.start, part.stop),
                 repeat(None),
                 repeat(False) if table.ends_by_eos is None else table.ends_by_eos[part].tolist(),
+                repeat(False) if table.constrained is None else table.constrained[part].tolist(),
             )
         )
 

@@ -35,6 +35,7 @@ class DiffusionRequest(Request):
         row: int = -1,
         extra_key: Hashable = None,
         ends_by_eos: bool = False,
+        constrained: bool = False,
     ) -> None:
         # Argument by argument, since mypyc does not hand `*args` on to a native base.
         super().__init__(
@@ -49,6 +50,7 @@ class DiffusionRequest(Request):
             row,
             extra_key,
             ends_by_eos,
+            constrained,
         )
         self.slot = NO_SLOT
         """Request slot it holds."""
