@@ -229,6 +229,8 @@ NAMES: dict[str, str] = {
     "linear": "latency.linear",
     "kernel_profile": "latency.kernel_profile",
     "profile": "latency.profile",
+    "mask_row_us": "latency.mask_row_us",
+    "mask_step_us": "latency.mask_step_us",
     "alpha_coeffs": "latency.alpha_coeffs",
     "beta_coeffs": "latency.beta_coeffs",
     "timeout": "workload.timeout_s",

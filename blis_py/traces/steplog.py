@@ -152,8 +152,10 @@ class StepLog:
         """The features of one step; `DiffusionFeatures` of a round."""
         common = {name: self.steps[name][index] for name in FEATURE_KINDS}
         if "batch" not in self.steps:
-            constrained = self.steps["constrained_rows"][index] if "constrained_rows" in self.steps else 0
-            return StepFeatures(**common, constrained_rows=constrained)
+            told = "constrained" in self.requests  # else nobody can tell whose rows these were
+            return StepFeatures(
+                **common, constrained_rows=self.steps["constrained_rows"][index] if told else 0
+            )
         return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
 
 

@@ -112,7 +112,9 @@ def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutput
 def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray[np.bool_]) -> Ready:
     """Some requests have the form; the table, and so the trace, says which."""
     structured = [form if chosen else None for chosen in constrained.tolist()]
-    told = {"form": form.form, "share": float(constrained.mean()), "requests": int(constrained.sum())}
+    asked = ready.run.workload.structured_output_ratio
+    share = float(constrained.mean()) if asked is None else asked
+    told = {"form": form.form, "share": share, "requests": int(constrained.sum())}
     table = replace(ready.table, constrained=constrained)
     return replace(ready, table=table, structured=structured, form={"structured_outputs": told})
 
