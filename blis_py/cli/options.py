@@ -142,6 +142,13 @@ SCHEDULER = (
         ("--no-overlap", "--disable-overlap-schedule"),
     ),
     Flag(
+        "--late-length-stops",
+        bool,
+        "scheduler.late_length_stops",
+        "With asynchronous scheduling, ends by length are learnt late too, as in SGLang.",
+    ),
+    Flag("--no-late-length-stops", bool, "scheduler.late_length_stops", hidden=True),
+    Flag(
         "--fairness-ms",
         float,
         "scheduler.fairness_ms",

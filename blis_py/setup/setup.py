@@ -264,7 +264,7 @@ def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerCon
     if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"
         raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
-    return replace(scheduler, async_scheduling=False)
+    return replace(scheduler, async_scheduling=False, late_length_stops=False)
 
 
 def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
