@@ -50,7 +50,7 @@ class Format:
     def read(self, found: Probe, reading: Reading) -> RequestTable:
         module, _, name = self.reader.partition(":")
         function: Callable[..., RequestTable] = getattr(import_module(f"blis_py.traces.{module}"), name)
-        if self.kind == "json":
+        if found.document is not None and self.kind != "jsonl":
             return function(found.path, reading, found.document)
         return function(found.path, reading)
 
@@ -104,10 +104,10 @@ FORMATS: dict[str, Format] = {
     ),
     "guidellm": Format("GuideLLM benchmarks.json", "json", (("benchmarks",),), "guidellm:read"),
     "inference-perf": Format(
-        "inference-perf per-request report", "json", (("start_time", "info"),), "inference_perf:read"
+        "inference-perf per-request report", "json list", (("start_time", "info"),), "inference_perf:read"
     ),
     "sharegpt": Format(
-        "ShareGPT conversations", "json", (("conversations",), ("conversation",)), "sharegpt:read"
+        "ShareGPT conversations", "json list", (("conversations",), ("conversation",)), "sharegpt:read"
     ),
     "parquet": Format(
         "Parquet of requests",
@@ -133,7 +133,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
         return found, FORMATS[named]
     for format in FORMATS.values():
         if format.misses(found) is None:
-            reading.tell(f"read as {format.title}: {format.why(found)}")
+            reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(found)}"
             return found, format
     raise InputError(f"not a trace this program knows: {found.looks}", file=path, fix=_instead(found))
 
