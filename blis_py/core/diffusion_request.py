@@ -99,6 +99,7 @@ class DiffusionFeatures(StepFeatures):
         denoise_blocks: int = 0,
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
+        constrained_rows: int = 0,
     ) -> None:
         """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`."""
         StepFeatures.__init__(
@@ -112,6 +113,7 @@ class DiffusionFeatures(StepFeatures):
             decode_kv_tokens,
             max_context,
             emitted_rows,
+            constrained_rows,
         )
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks
