@@ -237,3 +237,14 @@ def test_who_stops_asking_ends_the_requests() -> None:
     next(deltas)
     deltas.close()
     assert not engine.has_unfinished
+
+
+def test_neither_a_stop_string_nor_a_stop_token_is_delivered() -> None:
+    answer = expected(PROMPTS[0], 12)
+    text = Letters().decode(answer)
+    place = text.index(text[6:9])
+    by_string = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=text[6:9])
+    by_token = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop_token_ids=[answer[6]])
+    for params, kept in ((by_string, text[:place]), (by_token, text[: answer.index(answer[6])])):
+        deltas = list(stream(engine_with(), [PROMPTS[0]], [params]))
+        assert "".join(delta.text for delta in deltas) == kept
