@@ -84,7 +84,7 @@ def limit_line(ax: Axes, value: float, text: str, along: str = "x", colour: str 
     """A limit that should not be exceeded, with its name beside it; `row` keeps several names apart."""
     line = {"color": colour, "linewidth": 1.1, "linestyle": (0, (3, 2)), "zorder": 1.5}
     note = {"size": 8, "color": colour, "parse_math": False}
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
     if along == "x":
         ax.axvline(value, **line)
         where = {"xytext": (3, 4 + 12 * row), "textcoords": "offset points", "va": "bottom"}

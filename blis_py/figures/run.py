@@ -109,6 +109,6 @@ def limits_of(config: Mapping[str, Any], targets: GoodputTargets | None = None) 
         for metric in DIMENSIONS:
             if metric in limits:
                 own = None if name == ANY_CLASS else name
-                text = f"{own or 'all'} {metric.upper()}"
+                text = f"good{f' {own}' if own else ''} {metric.upper()}"
                 found.append(Limit(metric, limits[metric] / NS_PER_MS, text, own))
     return found

@@ -167,7 +167,7 @@ def _of_row(row: Mapping[str, Any]) -> Point:
     known = {key.partition(".")[0] for key in NAMES.values()}
     settings, values = {}, {}
     for name, value in row.items():
-        key = NAMES.get(name, name)
+        key = "workload.preset" if name == "workload" else NAMES.get(name, name)
         if key.partition(".")[0] in known:
             settings[key] = None if value != value else value
         else:
@@ -200,7 +200,7 @@ def _varied(points: Sequence[Point]) -> list[str]:
         key
         for key in keys
         if key.partition(".")[0] not in _NO_LINE
-        and len({_word(point.settings.get(key)) for point in points}) > 1
+        and len({repr(point.settings.get(key)) for point in points}) > 1
     ]
 
 
@@ -234,10 +234,6 @@ def _said(key: str, value: Any) -> str:
 
 
 def _word(value: Any) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else Path(value).name
-        if isinstance(value, str)
-        else str(value)
-    )
+    if isinstance(value, str):
+        return Path(value).name or value
+    return f"{value:g}" if isinstance(value, float) else str(value)
