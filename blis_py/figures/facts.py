@@ -22,11 +22,12 @@ def workload(config: Config) -> str:
     """Where the requests came from, and how fast."""
     load = config.get("workload") or {}
     named = load.get("trace") or load.get("spec") or load.get("preset")
-    prompt, output = load.get("prompt_tokens", "?"), load.get("output_tokens", "?")
-    text = _name(named) if named else f"{prompt} in / {output} out"
+    lengths = [load.get(name) for name in ("prompt_tokens", "output_tokens")]
+    text = _name(named) if named else f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""
     if load.get("concurrency"):
         text += f", {load['concurrency']:,} at once"
-    rate = load.get("rate") or (None if named or load.get("concurrency") else 1)
+    own_rate = named or load.get("concurrency") or "rate" not in load
+    rate = load.get("rate") or (None if own_rate else 1)
     text += f" at {rate:g} requests/s" if rate else ""
     scale = load.get("time_scale", 1)
     return f"{text}, time × {scale:g}" if scale != 1 else text
@@ -34,30 +35,27 @@ def workload(config: Config) -> str:
 
 def cluster(config: Config) -> str:
     """How many instances of what, on which GPUs."""
-    count, tp = config.get("num_instances", 1), config.get("tp", 1)
-    where = f"{count:,} instance{'' if count == 1 else 's'}"
+    count, tp = config.get("num_instances"), config.get("tp", 1)
+    parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
     model = config.get("model") or config.get("model_config")
     if model:
-        where += f" of {_name(model)}"
+        parts.append(f"{'of ' if parts else ''}{_name(model)}")
     if config.get("gpu"):
-        gpus = _name(str(config["gpu"])).upper()
-        where += f" on {f'{tp} × ' if tp > 1 else ''}{gpus}"
-    return where
+        parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{_name(str(config['gpu'])).upper()}")
+    return " ".join(parts)
 
 
 def scheduler(config: Config) -> str:
     """Whose turn it is, and which prefix cache serves it."""
-    settings = config.get("scheduler") or {}
-    if not settings.get("policy"):
-        return ""
-    text = f"scheduler {settings['policy']}"
+    settings, routing = config.get("scheduler") or {}, config.get("routing") or {}
+    parts = [f"scheduler {settings['policy']}"] if settings.get("policy") else []
     if settings.get("batch_former", "running-first") != "running-first":
-        text += f", {settings['batch_former']}"
+        parts.append(settings["batch_former"])
     if settings.get("prefix_cache", "hash") != "hash":
-        text += f", prefix cache {settings['prefix_cache']}"
-    if (config.get("routing") or {}).get("policy", "round-robin") != "round-robin":
-        text += f", routing {config['routing']['policy']}"
-    return text
+        parts.append(f"prefix cache {settings['prefix_cache']}")
+    if routing.get("policy", "round-robin") != "round-robin":
+        parts.append(f"routing {routing['policy']}")
+    return ", ".join(parts)
 
 
 def engine(config: Config) -> str:
@@ -74,17 +72,10 @@ def step_times(config: Config) -> str:
     return f"step times {settings['model']}{f' ({_name(source)})' if source else ''}"
 
 
-def foot_of_several(configs: Sequence[Config], varied: Sequence[str]) -> str:
-    """What the runs have in common, and which settings differ."""
-    known = [config for config in configs if config]
-    parts = []
-    for part in (workload, cluster, scheduler, engine, step_times):
-        texts = {part(config) for config in known}
-        if len(texts) == 1 and (text := texts.pop()):
-            parts.append(text)
-    if varied:
-        parts.append(f"varied: {', '.join(varied)}")
-    return " · ".join(parts)
+def foot_of_several(common: Config, varied: Sequence[str]) -> str:
+    """What the runs have in `common`, and which settings differ."""
+    told = f"varied: {', '.join(varied)}" if varied else ""
+    return " · ".join(part for part in (foot(common), told) if part)
 
 
 def _name(path: str) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_py.figures.axes import latency_axis
+from blis_py.figures.axes import latency_axis, limit_line
 from blis_py.figures.lines import draw_line, legend_of_series, room_for
 from blis_py.figures.several import Runs, Several, several
-from blis_py.figures.style import INK, Picture, grid, headline, in_house_style, say
+from blis_py.figures.style import Picture, grid, headline, in_house_style, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,12 +29,12 @@ def hit_rate(runs: Runs, by: Sequence[str] = ()) -> Picture:
     """
     drawn = several(runs, by)
     above = room_for(drawn)
-    figure, axes = grid(1, 2, height=4.4 + above, above=above, foot=drawn.foot)
+    figure, axes = grid(1, 2, height=4.4 + above, above=above, left=0.9, beside=0.95, foot=drawn.foot)
     for (statistic, title), ax in zip(_WAITS.items(), axes, strict=True):
         ax.set_title(title)
         _draw(ax, drawn, f"scheduling_delay_ms.{statistic}")
     headline(figure, drawn.about)
-    legend_of_series(figure, axes, drawn)
+    legend_of_series(figure, drawn)
     return figure
 
 
@@ -46,7 +46,7 @@ def _draw(ax: Axes, drawn: Several, delay: str) -> None:
         return
     ceilings = {value for point in drawn.points if not np.isnan(value := point.value(CEILING))}
     if len(ceilings) == 1:
-        ax.axhline(ceilings.pop(), color=INK, linewidth=1.1, linestyle=(0, (3, 2)), label="_")
+        limit_line(ax, ceilings.pop(), "no cache finds more", along="y")
     waits = [value for point in drawn.points if not np.isnan(value := point.value(delay))]
     latency_axis(ax, waits, "x", "waiting")
     ax.set_ylim(0, 1.03)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_py.figures.several import Series, Several
-from blis_py.figures.style import FAINT, GREY, LEGEND_COLUMNS, Picture, label, legend_room, series_lines
+from blis_py.figures.style import FAINT, GREY, LEGEND_COLUMNS, Picture, label, series_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_SERIES = 16
 """So many lines can be told apart; further ones are grey."""
 _HEADLINE = 0.3
+_HOLLOW = "hollow: could not keep up"
 
 
 def draw_line(
@@ -31,9 +32,8 @@ def draw_line(
     if not known:
         return
     look = series_lines(index) if index < MOST_SERIES else {"color": FAINT, "linestyle": "-", "marker": "."}
-    name = label(series.name) if index < MOST_SERIES else None
     x, y = [of_x(group.middle(across)) for group in known], [group.middle(up) for group in known]
-    ax.plot(x, y, ms=5, mfc="none", label=name, **look)
+    ax.plot(x, y, ms=5, mfc="none", **look)
     full = [place for place, group in enumerate(known) if not group.saturated]
     solid = {"marker": look["marker"], "ms": 5, "color": look["color"], "linestyle": "none"}
     ax.plot([x[place] for place in full], [y[place] for place in full], **solid)
@@ -46,24 +46,18 @@ def draw_line(
 
 def room_for(drawn: Several) -> float:
     """Inches above the axes for the headline and the legend."""
-    return (_HEADLINE if drawn.about else 0.0) + legend_room(_entries(drawn), _columns(drawn)) + 0.05
+    entries, columns = len(_legend(drawn)), _columns(drawn)
+    lines = -(-entries // columns)
+    return (_HEADLINE if drawn.about else 0.0) + (0.25 * lines + 0.1 if entries else 0.0)
 
 
-def legend_of_series(figure: Picture, axes: Sequence[Axes], drawn: Several) -> None:
+def legend_of_series(figure: Picture, drawn: Several) -> None:
     """One legend for all axes: the series, and what a hollow point is."""
     from matplotlib.lines import Line2D
 
-    fullest = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[1]))
-    handles: list[Any]
-    handles, labels = fullest.get_legend_handles_labels()
-    if len(drawn.series) == 1:
-        handles, labels = [], []
-    if any(group.saturated for series in drawn.series for group in series.groups):
-        handles.append(Line2D([], [], color=GREY, marker="o", mfc="none", linestyle="none"))
-        labels.append("hollow: could not keep up")
-    if len(drawn.series) > MOST_SERIES:
-        handles.append(Line2D([], [], color=FAINT, marker=".", linestyle="-"))
-        labels.append(f"{len(drawn.series) - MOST_SERIES} more")
+    entries = _legend(drawn)
+    handles = [Line2D([], [], **look) for look in entries.values()]
+    labels = [label(name) for name in entries]
     if labels:
         top = 1 - (0.12 + (_HEADLINE if drawn.about else 0.0)) / figure.get_figheight()
         figure.legend(
@@ -75,11 +69,18 @@ def legend_of_series(figure: Picture, axes: Sequence[Axes], drawn: Several) -> N
         )
 
 
-def _entries(drawn: Several) -> int:
-    return max(2, min(MOST_SERIES, len(drawn.series)) + 2)
+def _legend(drawn: Several) -> dict[str, dict[str, Any]]:
+    """What the legend names, and how it looks."""
+    shown = drawn.series[:MOST_SERIES] if len(drawn.series) > 1 else ()
+    entries = {each.name: {**series_lines(index), "ms": 5} for index, each in enumerate(shown)}
+    if any(group.saturated for series in drawn.series for group in series.groups):
+        entries[_HOLLOW] = {"color": GREY, "marker": "o", "mfc": "none", "linestyle": "none"}
+    if len(drawn.series) > MOST_SERIES:
+        entries[f"{len(drawn.series) - MOST_SERIES} more"] = {"color": FAINT, "marker": "."}
+    return entries
 
 
 def _columns(drawn: Several) -> int:
     """As many as have room beside each other."""
-    longest = max([25, *(len(label(series.name)) for series in drawn.series[:MOST_SERIES])])
+    longest = max([len(label(name)) for name in _legend(drawn)], default=1)
     return max(1, min(LEGEND_COLUMNS, 135 // (longest + 7)))

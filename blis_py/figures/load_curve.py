@@ -37,7 +37,7 @@ def throughput_latency(runs: Runs, by: Sequence[str] = ()) -> Picture:
     for metric, ax in zip(_METRICS, axes, strict=True):
         _draw(ax, drawn, metric)
     headline(figure, drawn.about)
-    legend_of_series(figure, axes, drawn)
+    legend_of_series(figure, drawn)
     return figure
 
 

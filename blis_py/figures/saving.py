@@ -10,9 +10,12 @@ from blis_py.figures.at_a_glance import overview
 from blis_py.figures.composition import batch
 from blis_py.figures.distributions import latency_cdf, one_latency
 from blis_py.figures.heat_map import instances
+from blis_py.figures.hits import hit_rate
+from blis_py.figures.load_curve import throughput_latency
 from blis_py.figures.over_time import state_over_time
 from blis_py.figures.run import RunView
 from blis_py.figures.style import Picture
+from blis_py.figures.trade import pareto
 
 FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "overview": overview,
@@ -23,6 +26,8 @@ FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     **{name: partial(one_latency, metric=name) for name in ("ttft", "tpot", "itl", "e2e")},
 }
 """Of one run. One that has nothing to be drawn from gives `None`."""
+OF_SEVERAL = {"throughput_latency": throughput_latency, "pareto": pareto, "hit_rate": hit_rate}
+"""Of several runs: results, or the table of a sweep."""
 USUAL = ("overview", "latency_cdf", "timeline")
 """What every saved result has."""
 

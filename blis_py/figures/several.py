@@ -11,6 +11,7 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.figures.facts import foot_of_several
+from blis_py.files.tables import read_table
 from blis_py.metrics.load import SATURATED
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ class Several:
         return "; ".join(parts)
 
 
-Runs: TypeAlias = "Iterable[Shown] | pd.DataFrame"
-"""Results, or a table with a row for each run."""
+Runs: TypeAlias = "Iterable[Shown] | pd.DataFrame | str | Path"
+"""Results, or a table with a row for each run: a data frame, or its file (CSV, Parquet)."""
 
 
 def several(runs: Runs, by: Sequence[str] = ()) -> Several:
@@ -142,7 +143,7 @@ def several(runs: Runs, by: Sequence[str] = ()) -> Several:
         along=along,
         by=lines,
         series=made,
-        foot=foot_of_several([_nested(point.settings) for point in points], varied),
+        foot=foot_of_several(_common(points), varied),
         seeds=max(len(group.runs) for each in made for group in each.groups),
         slos=_shared_slos(points),
     )
@@ -150,6 +151,8 @@ def several(runs: Runs, by: Sequence[str] = ()) -> Several:
 
 def points_of(runs: Runs) -> list[Point]:
     """Every run as settings and figures."""
+    if isinstance(runs, str | Path):
+        runs = read_table(runs)
     if hasattr(runs, "to_dict"):
         return [_of_row(row) for row in runs.to_dict("records")]
     return [_of_result(run) for run in runs]
@@ -182,9 +185,13 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _common(points: Sequence[Point]) -> dict[str, Any]:
+    """The settings that all runs share, nested as in a configuration."""
     tree: dict[str, Any] = {}
-    for key, value in settings.items():
+    first = points[0].settings
+    for key, value in first.items():
+        if any(repr(point.settings.get(key)) != repr(value) for point in points):
+            continue
         *sections, last = key.split(".")
         place = tree
         for section in sections:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 PER_GPU = "output_tokens_per_s_per_gpu"
 TPOT = "tpot_ms.p50"
-_MOST_NAMES = 8
+_APART = 0.09
+"""Of the width, below which two names would touch."""
 
 
 @in_house_style
 def pareto(runs: Runs, by: Sequence[str] = ()) -> Picture:
     """Output tokens per second and GPU over tokens per second and user (one over the median TPOT).
 
-    The stairs join the runs that no other run beats in both.
+    The stairs join the runs that keep up and that no other such run beats in both.
 
     Args:
         runs: results, or the table of a sweep.
@@ -46,7 +47,7 @@ def pareto(runs: Runs, by: Sequence[str] = ()) -> Picture:
         rate_axis(ax, "y")
         ax.set(xlabel="tokens/s per user (1 / median TPOT)", ylabel="output tokens/s per GPU")
     headline(figure, drawn.about)
-    legend_of_series(figure, [ax], drawn)
+    legend_of_series(figure, drawn)
     return figure
 
 
@@ -59,18 +60,27 @@ def _draw_frontier(ax: Axes, drawn: Several) -> None:
         (_per_user(group.middle(TPOT)), group.middle(PER_GPU), group.load)
         for series in drawn.series
         for group in series.groups
-        if group.values(TPOT) and group.values(PER_GPU)
+        if group.values(TPOT) and group.values(PER_GPU) and not group.saturated
     ]
-    best = frontier([(x, y) for x, y, _ in spots])
-    x, y = (np.array([spots[place][axis] for place in best]) for axis in (0, 1))
+    best = [spots[place] for place in frontier([(x, y) for x, y, _ in spots])]
+    x, y = ([spot[axis] for spot in best] for axis in (0, 1))
     ax.step(x, y, where="pre", color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1.6)
-    if drawn.along is None:
-        return
-    short = drawn.along.rpartition(".")[2].replace("_", " ")
-    for place in best[:: -(-len(best) // _MOST_NAMES)]:
-        at_x, at_y, load = spots[place]
-        text = f"{short} {load:g}" if isinstance(load, int | float) else f"{short} {load}"
-        ax.annotate(text, (at_x, at_y), (6, 5), textcoords="offset points", size=8, parse_math=False)
+    if drawn.along is not None:
+        _name_loads(ax, best, drawn.along.rpartition(".")[2].replace("_", " "))
+
+
+def _name_loads(ax: Axes, best: Sequence[tuple[float, float, Any]], what: str) -> None:
+    """The load at points that are far enough from each other to be named."""
+    (_, right), (_, top) = ax.get_xlim(), ax.get_ylim()
+    named: list[tuple[float, float]] = []
+    for x, y, load in best:
+        spot = (x / right, y / top)
+        if any(abs(spot[0] - a) < _APART and abs(spot[1] - b) < _APART / 2 for a, b in named):
+            continue
+        named.append(spot)
+        text = f"{what} {load:g}" if isinstance(load, int | float) else f"{what} {load}"
+        side = {"xytext": (-7, 6), "ha": "right"} if spot[0] > 0.85 else {"xytext": (7, 6), "ha": "left"}
+        ax.annotate(text, (x, y), textcoords="offset points", size=8, parse_math=False, **side)
 
 
 def frontier(spots: Sequence[tuple[float, float]]) -> list[int]:
