@@ -30,7 +30,8 @@ def predicted_measured(calibration: Calibration, config: Mapping[str, Any] | Non
     columns = min(_COLUMNS, len(errors))
     rows = -(-len(errors) // columns)
     side = 4.1 if columns > 1 else 5.0
-    figure, axes = grid(rows, columns, height=0.9 + side * rows, above=0.35, foot=foot(config or {}))
+    room: Any = {"above": 0.35, "left": 0.85, "beside": 0.95}
+    figure, axes = grid(rows, columns, height=0.9 + side * rows, foot=foot(config or {}), **room)
     for ax, error in zip(axes, errors, strict=False):
         _draw(ax, calibration, error)
     for ax in axes[len(errors) :]:
@@ -43,7 +44,8 @@ def predicted_measured(calibration: Calibration, config: Mapping[str, Any] | Non
 def _draw(ax: Axes, calibration: Calibration, error: LatencyError) -> None:
     runs = calibration.measured, calibration.predicted
     ax.set_title(f"{error.latency}: MAPE {error.mape:.1%}, bias {error.bias:+.1%}, r {error.pearson_r:.3f}")
-    scatter(ax, *(_of_each(times, error.latency) * 1e3 for times in runs))
+    x, y = (_of_each(times, error.latency) * 1e3 for times in runs)
+    scatter(ax, x, y)
 
 
 def scatter(ax: Axes, measured_ms: Seconds, predicted_ms: Seconds, colour: str = BLUE) -> None:
@@ -74,7 +76,7 @@ def _scale(ax: Axes, low: float, high: float) -> None:
             axis.set_major_locator(LogLocator(subs=subs))
             axis.set_minor_formatter(NullFormatter())
         else:
-            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+            axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda ms, _: in_words(ms)))
 
 
