@@ -31,8 +31,8 @@ class Simulation(Setup):
 
         Args:
             record_steps: keep the table of steps; without it `Result.steps` is not available.
-            progress: called from time to time with (ended, all) requests. None = a bar in a cell of a notebook
-                that takes longer than a second; False = none.
+            progress: called from time to time with (ended, all) requests. None = a bar in a notebook
+                cell that takes longer than a second; False = none.
         """
         if progress is True or (progress is None and in_notebook()):
             with CellProgress() as bar:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from blis_py.report.autopsy_plot import TOO_HIGH, waterfall
 
 from blis_py.calibrate.autopsy import autopsy
 from blis_py.calibrate.recorded import scheduler_config
 from blis_py.calibrate.rerun import measured_times, rerun
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
-from blis_py.report.autopsy_plot import TOO_HIGH, waterfall
 from blis_py.traces.steplog import read_step_log
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from blis_py.report.autopsy_plot import waterfall
 from IPython.display import display
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -47,7 +48,6 @@ from blis_py.core.features import StepFeatures
 from blis_py.intervals import Reruns
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
-from blis_py.report.autopsy_plot import waterfall
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.driver import serve

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_instances")
 """What runs of one line differ in, the first of them that differs at all."""
+_FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "throughput", "output_tokens_per_s", "cluster.")
+"""How columns begin that are figures of a run."""
 _RAN = "ok"
 """The status of a run in a sweep that was neither refused nor failed."""
 _NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
@@ -165,7 +167,11 @@ def several(runs: Runs, by: Sequence[str] = ()) -> Several:
 def points_of(runs: Any) -> list[Point]:
     """Every run as settings and figures; of a sweep those that ran. `runs` are `Runs`."""
     if isinstance(runs, str | Path):
-        return _of_table(read_table(runs), _beside(Path(runs)))
+        table = read_table(runs)
+        if not any(name.startswith(_FIGURES) for name in map(str, table.columns)):
+            fix = "give the table of a sweep, with columns such as ttft_ms.p99"
+            raise InputError("no column is a figure of a run", file=runs, fix=fix)
+        return _of_table(table, _beside(Path(runs)))
     if hasattr(runs, "table"):
         first = getattr(runs, "first", None)
         return _of_table(runs.table, {} if first is None else as_dict(first))
