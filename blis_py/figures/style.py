@@ -182,6 +182,11 @@ def grid(
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
+def sign(figure: Figure, foot: str) -> None:
+    """Writes the foot below a figure that another layout has arranged."""
+    figure.supxlabel(foot, x=0.01, ha="left", size=_FOOT_SIZE, color=QUIET, parse_math=False)
+
+
 def headline(figure: Picture, text: str) -> None:
     """What the figure shows, above everything."""
     height = figure.get_figheight()
