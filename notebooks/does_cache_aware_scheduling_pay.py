@@ -96,7 +96,8 @@ print(answer)
 # At low load all lines meet: without a queue there is nothing to choose, and every order finds the same.
 # With a queue, `lpm` finds more the longer it is, so there is less to compute, and it takes more load
 # until the queue grows without end (hollow points). Shortest first (`sjf`) finds no more than order of
-# arrival.
+# arrival. At the highest rate more than 128 requests wait; from there on `lpm` is order of arrival too, as
+# in SGLang (`--lpm-max-queue`), and finds less again.
 #
 # ## Who pays
 #

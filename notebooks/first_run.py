@@ -27,7 +27,9 @@ from IPython.display import display
 
 import blis_py as blis
 
-NUM_REQUESTS = 300 if "BLIS_NOTEBOOK_SMALL" in os.environ else 3000
+SMALL = "BLIS_NOTEBOOK_SMALL" in os.environ
+NUM_REQUESTS = 300 if SMALL else 3000
+RATES = (25, 50) if SMALL else (25, 50, 75, 100, 125)
 
 # %% [markdown]
 # ## Run
@@ -75,7 +77,7 @@ display(result.requests[columns].describe(percentiles=[0.5, 0.99]).round(1))
 runs = [
     blis.run(**CLUSTER, rate=rate, num_instances=count, slo="ttft.p99=200ms")
     for count in (2, 3, 4)
-    for rate in (25, 50, 75, 100, 125)
+    for rate in RATES
 ]
 display(blis.figures.throughput_latency(runs, by=["num_instances"]))
 
