@@ -14,7 +14,20 @@ import pytest
 Blis = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("run", "replay", "plot", "calibrate", "parity", "models", "gpus", "engines", "profile", "engine")
+VERBS = (
+    "run",
+    "replay",
+    "convert",
+    "compose",
+    "plot",
+    "calibrate",
+    "parity",
+    "models",
+    "gpus",
+    "engines",
+    "profile",
+    "engine",
+)
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])
