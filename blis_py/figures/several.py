@@ -31,7 +31,7 @@ _NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
 """What runs may differ in and still stand on one line."""
 
 
-class Shown(Protocol):
+class Summarised(Protocol):
     """What is needed of a result."""
 
     @property
@@ -127,7 +127,7 @@ class Several:
         return "; ".join(parts)
 
 
-Runs: TypeAlias = "Iterable[Shown] | Table | pd.DataFrame | str | Path"
+Runs: TypeAlias = "Iterable[Summarised] | Table | pd.DataFrame | str | Path"
 """Results, or a table with a row for each run: of a sweep, a data frame, or its file (CSV, Parquet)."""
 
 
@@ -189,7 +189,7 @@ def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:
     return [point for point in points if point.values.get("status", _RAN) == _RAN]
 
 
-def _of_result(run: Shown) -> Point:
+def _of_result(run: Summarised) -> Point:
     summary = run.summary
     values = {**_flat(summary["cluster"]), "load.verdict": summary["load"]["verdict"]}
     return Point(_flat(run.settings), values)
