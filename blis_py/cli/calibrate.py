@@ -46,9 +46,10 @@ def calibrate(flags: Flags) -> None:
     from blis_py.calibrate.client_autopsy import as_dict as client_as_dict
     from blis_py.calibrate.client_autopsy import client_autopsies
     from blis_py.calibrate.compare import as_dict
+    from blis_py.figures.agreement import predicted_measured
     from blis_py.outputs.staging import Outputs
     from blis_py.report.autopsy import print_autopsy
-    from blis_py.report.calibration import plot_calibration, print_calibration
+    from blis_py.report.calibration import print_calibration
     from blis_py.report.client_autopsy import print_client_autopsy
     from blis_py.result import to_json
 
@@ -81,7 +82,7 @@ def calibrate(flags: Flags) -> None:
             if "--report" in flags:
                 outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
             if "--plot" in flags:
-                plot_calibration(result, outputs.file(flags["--plot"]))
+                predicted_measured(result).savefig(outputs.file(flags["--plot"]))
 
 
 def _checked_style(flags: Flags) -> str:

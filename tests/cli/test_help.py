@@ -19,6 +19,7 @@ VERBS = (
     "replay",
     "convert",
     "compose",
+    "plot",
     "calibrate",
     "parity",
     "models",
