@@ -153,11 +153,14 @@ class _Page:
         """Everything that was noted on its instance, in order."""
         name, life = self._ledger.request, self._life
         for run in noted:
-            if run.start_ns >= life.cut:
-                break
             line = run.doing.get(name)
             if line is None or run.ends_ns[-1] <= life.enqueue:
                 continue
+            until_ns = min(run.start_ns, life.cut)
+            if self._now_ns < until_ns:  # between two steps
+                self._book(self._now_ns, until_ns, {Line.HOST: until_ns - self._now_ns})
+            if run.start_ns >= life.cut:
+                break
             for index, start_ns, end_ns in _steps(run, line):
                 if start_ns < life.cut and end_ns > self._now_ns:
                     self._step(run, index, start_ns, end_ns, line)
@@ -166,8 +169,6 @@ class _Page:
             self._book(self._now_ns, life.cut, {Line.UNFINISHED: life.cut - self._now_ns})
 
     def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: Line) -> None:
-        if start_ns > self._now_ns:  # the host, between two steps
-            self._book(self._now_ns, start_ns, {Line.HOST: start_ns - self._now_ns})
         begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._life.cut)
         times = self._times(run, index, end_ns - start_ns, line)
         if until_ns - begin_ns < end_ns - start_ns:

@@ -65,7 +65,7 @@ class Notes:
     """The latest alike steps, noted or not, and when the first of them began."""
 
     def last_step(self) -> tuple[int, int]:
-        """When the latest step began, and when it ended."""
+        """When the latest step began, and when it ended; -1 where there was none."""
         if self.last is None:
             return -1, -1
         start_ns, run = self.last
@@ -104,8 +104,9 @@ class _Events:
     def __init__(self, scheduler: Any, events: Any, notes: Notes, watched: Sequence[Watched]) -> None:
         self._scheduler, self._events, self._notes = scheduler, events, notes
         self._config: SchedulerConfig = scheduler.config
-        self._watched = watched
-        self._from_ns = min(one.from_ns for one in watched)
+        self._coming = sorted(watched, key=lambda one: -one.from_ns)
+        """Who has not come yet; the next one is the last of them."""
+        self._here: list[Watched] = []
         self._until_ns = max(one.until_ns for one in watched)
         self._known: dict[str, Request] = {}
         """Those in question that have been admitted."""
@@ -140,14 +141,19 @@ class _Events:
         admitted: Sequence[Request],
         preempted: bool,
     ) -> None:
-        """Alike steps are planned; the scheduler has not been told of them."""
+        """Alike steps are planned; the scheduler has not been told of them.
+
+        What lies between the step before and these belongs to them.
+        """
+        since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
         self._notes.last = start_ns, run
         for request in admitted:
             if request.id in self._names:
                 self._known[request.id] = request
-        if run.end_ns <= self._from_ns or start_ns >= self._until_ns:
+        self._come_and_go(since_ns, run.end_ns)
+        if not self._here:
             return
-        doing = self._doing(start_ns, run.end_ns, planned_ns, prefills, admitted, preempted)
+        doing = self._doing(start_ns, planned_ns, prefills, admitted, preempted)
         if not doing:
             return
         idle = any(line not in (Line.OWN_PREFILL, Line.DECODE, Line.RIDING) for line in doing.values())
@@ -167,10 +173,15 @@ class _Events:
             )
         )
 
+    def _come_and_go(self, since_ns: int, until_ns: int) -> None:
+        """Who in question is here at any time in between."""
+        while self._coming and self._coming[-1].from_ns < until_ns:
+            self._here.append(self._coming.pop())
+        self._here = [one for one in self._here if one.until_ns > since_ns]
+
     def _doing(
         self,
         start_ns: int,
-        end_ns: int,
         planned_ns: int,
         prefills: Sequence[tuple[Request, int]],
         admitted: Sequence[Request],
@@ -179,9 +190,7 @@ class _Events:
         computing = {request.id for request, _ in prefills}
         doing: dict[str, Line] = {}
         door: Door | None = None
-        for one in self._watched:
-            if end_ns <= one.from_ns or start_ns >= one.until_ns:
-                continue
+        for one in self._here:
             request = self._known.get(one.request)
             if request is not None:
                 line = self._line_of(request, computing)
