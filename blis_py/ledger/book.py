@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from blis_py.ledger.division import Chunk, Divider
-from blis_py.ledger.lines import WAITING, Line, Times, add, split
+from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, Line, Times, add, split
 from blis_py.ledger.witness import Noted
 from blis_py.metrics.record import Outcome, RunRecord
 
@@ -17,7 +17,7 @@ class InTheWay:
 
     request: str
     waited_ns: int = 0
-    """It held a slot and KV blocks, so long, while the request waited."""
+    """So long it held a slot and KV blocks, or computed its prompt, while the request waited for such."""
     in_steps_ns: int = 0
     """Its prompt's share of the steps in which the request computed."""
     went_ahead: bool = False
@@ -176,9 +176,11 @@ class _Page:
             times = dict(zip(times, parts, strict=True))
         self._book(begin_ns, until_ns, times)
         if times.get(Line.OTHERS_PREFILL):
-            self._blame_prompts(run, times[Line.OTHERS_PREFILL])
-        if line in WAITING:
-            self._blame_runners(run, until_ns - begin_ns)
+            self._share_out(run, times[Line.OTHERS_PREFILL])
+        if line in FOR_A_PLACE:
+            self._blame(run.running, until_ns - begin_ns)
+        elif line in FOR_TOKENS:
+            self._blame([chunk.request for chunk in run.chunks], until_ns - begin_ns)
 
     def _book(self, begin_ns: int, until_ns: int, times: Times) -> None:
         assert sum(times.values()) == until_ns - begin_ns, f"{times} in {until_ns - begin_ns} ns"
@@ -217,14 +219,14 @@ class _Page:
         parts = split(times[Line.OWN_PREFILL], [again, own.tokens - again])
         return times | {Line.RECOMPUTE: parts[0], Line.OWN_PREFILL: parts[1]}
 
-    def _blame_prompts(self, run: Noted, ns: int) -> None:
+    def _share_out(self, run: Noted, ns: int) -> None:
         others = [chunk for chunk in run.chunks if chunk.request != self._ledger.request]
         shares = split(ns, [chunk.tokens for chunk in others])
         for chunk, share in zip(others, shares, strict=True):
             self._other(chunk.request).in_steps_ns += share
 
-    def _blame_runners(self, run: Noted, ns: int) -> None:
-        for name in run.running:
+    def _blame(self, names: Sequence[str], ns: int) -> None:
+        for name in names:
             if name != self._ledger.request:
                 self._other(name).waited_ns += ns
 

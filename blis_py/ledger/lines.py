@@ -44,8 +44,10 @@ QUEUEING = (
     Line.HELD_BACK,
 )
 """Before a request is scheduled for the first time."""
-WAITING = (*QUEUEING[2:], Line.STALLED, Line.PREEMPTED)
-"""Somebody else has what it needs."""
+FOR_TOKENS = (Line.NO_BUDGET, Line.BEHIND_BUDGET)
+"""Others compute their prompts instead."""
+FOR_A_PLACE = (*(line for line in QUEUEING[2:] if line not in FOR_TOKENS), Line.STALLED, Line.PREEMPTED)
+"""Others hold the slot or the KV blocks that it needs."""
 
 Times = dict[Line, int]
 """Nanoseconds by line; lines of which there are none are absent."""
