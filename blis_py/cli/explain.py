@@ -37,7 +37,9 @@ _OUTPUT = (
     Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
 )
 _NOT_HERE = ("--intervals", "--cross-check")
-_OF_A_RUN = tuple((name, tuple(flag for flag in flags if flag.name not in _NOT_HERE)) for name, flags in COMMON)
+_OF_A_RUN = tuple(
+    (name, tuple(flag for flag in flags if flag.name not in _NOT_HERE)) for name, flags in COMMON
+)
 GROUPS = (("Question", _QUESTION), ("Output", _OUTPUT), *_OF_A_RUN, ("Workload", WORKLOAD))
 _OWN = {spelling for flag in (*_QUESTION, *_OUTPUT) for spelling in (flag.name, *flag.aliases)}
 

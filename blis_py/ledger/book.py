@@ -169,6 +169,8 @@ class _Page:
             self._book(self._now_ns, life.cut, {Line.UNFINISHED: life.cut - self._now_ns})
 
     def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: Line) -> None:
+        if line is Line.RUNNING_STEP and start_ns >= self._life.enqueue:
+            line = Line.COMPOSED_STEP  # of a run of alike steps, the last one
         begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._life.cut)
         times = self._times(run, index, end_ns - start_ns, line)
         if until_ns - begin_ns < end_ns - start_ns:
@@ -246,7 +248,7 @@ class _Page:
 def _steps(run: Noted, line: Line) -> Iterator[tuple[int, int, int]]:
     """Number, beginning and end of each, or of all together where nothing is divided."""
     start_ns = run.start_ns
-    if line not in (Line.DECODE, Line.OWN_PREFILL):
+    if line not in (Line.DECODE, Line.OWN_PREFILL, Line.RUNNING_STEP):
         yield 0, start_ns, int(run.ends_ns[-1])
         return
     for index, end_ns in enumerate(run.ends_ns.tolist()):

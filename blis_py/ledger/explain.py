@@ -186,7 +186,11 @@ class Explanation:
             return told | {"refused": one.refused}
         before, after = self.before.figures, one.measured.figures
         changes = {name: relative(before.get(name), after.get(name)) for name in FIGURES}
-        return told | {"after": self._measured(one.measured), "asked": one.gain(self.before), "changes": changes}
+        return told | {
+            "after": self._measured(one.measured),
+            "asked": one.gain(self.before),
+            "changes": changes,
+        }
 
 
 def explain(

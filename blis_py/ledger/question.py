@@ -76,12 +76,16 @@ def ask(request: str | None = None, metric: str | None = None, slo_class: str | 
     if request is not None:
         if metric is not None or slo_class is not None:
             fix = "ask for a request, or for a metric and a class"
-            raise InputError("is asked for beside a metric or a class", key="--request", value=request, fix=fix)
+            raise InputError(
+                "is asked for beside a metric or a class", key="--request", value=request, fix=fix
+            )
         return Question(request)
     text = DEFAULT if metric is None else metric
     found = _QUESTION.fullmatch(text.replace(" ", ""))
     if found is None:
-        fix = "write [CLASS.]METRIC.STAT, such as ttft.p99 or critical.e2e.max; a request is at a percentile, "
+        fix = (
+            "write [CLASS.]METRIC.STAT, such as ttft.p99 or critical.e2e.max; a request is at a percentile, "
+        )
         fix += "median, min or max, but not at a mean"
         raise InputError("no request can be asked for so", key="--metric", value=text, fix=fix)
     stat = found["stat"]
@@ -162,7 +166,9 @@ def _nobody(record: RunRecord, question: Question) -> str:
     if not len(rows):
         return f"there are no requests{of}"
     counts = np.bincount(record.outcome[rows], minlength=len(Outcome))
-    ends = ", ".join(f"{counts[end]:,} {end.name.lower().replace('_', ' ')}" for end in Outcome if counts[end])
+    ends = ", ".join(
+        f"{counts[end]:,} {end.name.lower().replace('_', ' ')}" for end in Outcome if counts[end]
+    )
     if counts[: Outcome.LENGTH_CAPPED + 1].sum():
         return f"none of the {len(rows):,} requests{of} has one: {ends}"
     return f"none of the {len(rows):,} requests{of} got an answer: {ends}"

@@ -158,7 +158,10 @@ def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
 def _sizes(simulation: Simulation) -> Iterator[Change]:
     config, scheduler = simulation.config, simulation.scheduler
     block = simulation.diffusion.config.block_tokens if simulation.diffusion else 1
-    for budget in (scheduler.max_num_batched_tokens // 4 // block * block, scheduler.max_num_batched_tokens * 4):
+    for budget in (
+        scheduler.max_num_batched_tokens // 4 // block * block,
+        scheduler.max_num_batched_tokens * 4,
+    ):
         if budget >= max(64, block):
             yield _change(config, f"token budget {budget:,}", "scheduler.max_num_batched_tokens", budget)
     for slots in (scheduler.max_num_seqs // 2, scheduler.max_num_seqs * 2):
@@ -227,7 +230,9 @@ def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:
                 fix = "write KEY=VALUE, such as scheduler=sjf or max_num_batched_tokens=512"
                 raise InputError("not a change", key="--what-if", value=text, fix=fix)
             if "." not in key and key not in as_dict(config):
-                raise InputError("unknown setting", key="--what-if", value=name, fix=did_you_mean(name, NAMES))
+                raise InputError(
+                    "unknown setting", key="--what-if", value=name, fix=did_you_mean(name, NAMES)
+                )
             settings.append((key, parse_yaml(value)))
         words = (f"{key.rpartition('.')[2]} {_in_words(v)}" for key, v in settings)
         before = (_in_words(value_at(config, key)) for key, _ in settings)

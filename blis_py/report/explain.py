@@ -91,7 +91,9 @@ def _about(told: Told, request: Told) -> Iterable[str]:
     if request["prefill_steps"]:
         facts.append(f"prompt in {_count(request['prefill_steps'], 'step')}")
     if request["decode_batch"] is not None:
-        facts.append(f"{_count(request['decode_steps'], 'decode step')}, batch {request['decode_batch']:,.1f}")
+        facts.append(
+            f"{_count(request['decode_steps'], 'decode step')}, batch {request['decode_batch']:,.1f}"
+        )
     if request["preemptions"]:
         facts.append(f"preempted {_count(request['preemptions'], 'time')}")
     if facts:
