@@ -37,9 +37,10 @@ def calibrate(flags: Flags) -> None:
     """Compare a simulated run with the measured one, request by request."""
     from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
     from blis_py.calibrate.compare import as_dict
+    from blis_py.figures.agreement import predicted_measured
     from blis_py.outputs.staging import Outputs
     from blis_py.report.autopsy import print_autopsy
-    from blis_py.report.calibration import plot_calibration, print_calibration
+    from blis_py.report.calibration import print_calibration
     from blis_py.result import to_json
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
@@ -61,7 +62,7 @@ def calibrate(flags: Flags) -> None:
             if "--report" in flags:
                 outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
             if "--plot" in flags:
-                plot_calibration(result, outputs.file(flags["--plot"]))
+                predicted_measured(result).savefig(outputs.file(flags["--plot"]))
 
 
 def _checked_style(flags: Flags) -> str:

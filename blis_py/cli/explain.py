@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.configure import configure
@@ -47,8 +46,8 @@ _OWN = {spelling for flag in (*_QUESTION, *_OUTPUT) for spelling in (flag.name, 
 def explain(flags: Flags) -> None:
     """Say where the time of a request went, who was in its way, and what would have changed it.
 
-    Of a saved run or of one that the flags describe, which is simulated again with a witness beside it. What-ifs
-    are further runs of the same requests.
+    Of a saved run or of one that the flags describe, which is simulated again with a witness beside it.
+    What-ifs are further runs of the same requests.
     """
     style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
     if style not in ("table", "json"):
@@ -99,10 +98,9 @@ def _run_of(flags: Flags) -> Any:
     if of_a_run:
         fix = "drop it, or try it with --what-if"
         raise InputError("changes the run, which is saved", key=of_a_run[0], fix=fix)
-    from blis_py.ledger.saved import saved_config
+    from blis_py.saved import load
 
-    saved_config(flags[RUN_FOLDER])
-    return Path(flags[RUN_FOLDER])
+    return load(flags[RUN_FOLDER])
 
 
 class _Stages:

@@ -1,4 +1,4 @@
-"""Somebody who looks on while instances work, beside the recorder: for questions that its columns do not answer."""
+"""Somebody who looks on while instances work, for questions that the recorder's columns do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a witness noted to ledgers: every nanosecond between a request's arrival and its end on one line."""
+"""From what a witness noted to ledgers: every nanosecond of a request's life on one line."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ convention, made of the prices of the steps that could have been instead:
 - Of a request that decodes: the price of the step without any prefill is *decode*, at the batch size it had.
   The rest is *others' prefill*.
 - Of a request that computes its prompt: the price of the step if it were alone is *own prefill* (after a
-  preemption *computing again*); what the decodes of the step add to that is *others' decode*; the rest, which the
-  prefills of the others add, is *others' prefill*.
+  preemption *computing again*); what the decodes of the step add to that is *others' decode*; the rest, which
+  the prefills of the others add, is *others' prefill*.
 
 No part is negative, or larger than what is left, whatever a latency model says.
 """

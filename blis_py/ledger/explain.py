@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.api import Simulation, build
+from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.files.paths import is_folder
 from blis_py.latency.notes import forget
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import Line, Times, add
 from blis_py.ledger.question import METRICS, Found, Question, ask, find
-from blis_py.ledger.saved import differences, saved_config, saved_summary
+from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
     FIGURES,
     Change,
@@ -41,14 +43,16 @@ from blis_py.metrics.groups import slo_classes
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
 from blis_py.result import Result
+from blis_py.saved import SavedResult, load
 from blis_py.setup.setup import Progress
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from blis_py.figures.style import Picture
 
 _MOST_OTHERS = 10
 """Requests in the way to name; the others are counted."""
 
+Run = str | Path | RunConfig | Simulation | Result | SavedResult
 Stage = Callable[[str], Progress | None]
 """Told what comes next, and hands out how to tell its progress."""
 
@@ -84,11 +88,11 @@ class Explanation:
         who = "nobody" if self.ledger is None else self.ledger.request
         return f"Explanation({self.question.in_words()}: {who})"
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """The ledger and the what-ifs as a picture."""
-        from blis_py.report.explain_plot import explain_figure
+        from blis_py.figures.ledger import ledger
 
-        return explain_figure(self.as_dict())
+        return ledger(self.as_dict(), as_dict(self.simulation.config))
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data; times in whole ns. A new one with every call."""
@@ -186,15 +190,12 @@ class Explanation:
             return told | {"refused": one.refused}
         before, after = self.before.figures, one.measured.figures
         changes = {name: relative(before.get(name), after.get(name)) for name in FIGURES}
-        return told | {
-            "after": self._measured(one.measured),
-            "asked": one.gain(self.before),
-            "changes": changes,
-        }
+        told |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
+        return told | {"changes": changes}
 
 
 def explain(
-    run: str | Path | RunConfig | Simulation | Result | None = None,
+    run: Run | None = None,
     /,
     *,
     request: str | None = None,
@@ -207,7 +208,7 @@ def explain(
     """Where the time of a request went, who was in its way, and what would have changed it.
 
     Args:
-        run: the folder of a saved run, a result, or anything that `build` takes.
+        run: the folder of a saved run, a result, a simulation, or what `build` takes.
         request: the request to explain, by name.
         metric: the request that a statistic points at: `ttft.p99`, `critical.e2e.max`. Without it and
             without a request: `ttft.p99`.
@@ -222,16 +223,16 @@ def explain(
     """
     question = ask(request, metric, slo_class)
     told: Stage = stage or (lambda what: None)
-    simulation, result, folder = _resolved(run, settings)
+    simulation, result, saved = _resolved(run, settings)
     changes = _changes(simulation, what_if)
     if result is None:
         result = simulation.run(record_steps=False, progress=told("the run"))
     record = result.record
-    not_reproduced = None if folder is None else differences(saved_summary(folder), result.summary)
     found = find(record, question)
-    explanation = Explanation(
-        question, found, simulation, record, None, source=folder, not_reproduced=not_reproduced
-    )
+    explanation = Explanation(question, found, simulation, record, None)
+    if saved is not None:
+        other = differences(saved.summary, result.summary)
+        explanation = replace(explanation, source=str(saved.folder), not_reproduced=other)
     if found.row is None:
         return explanation
     before = measure(record, question)
@@ -249,22 +250,20 @@ def explain(
 
 
 def _resolved(
-    run: str | Path | RunConfig | Simulation | Result | None, settings: dict[str, Any]
-) -> tuple[Simulation, Result | None, str | None]:
-    """What to simulate, what it came to where that is known, and the folder it comes from."""
-    if isinstance(run, Result | Simulation) or (isinstance(run, str | Path) and Path(run).is_dir()):
-        if settings:
-            fix = "change the configuration with what_if, or give no run"
-            raise InputError("a run is given already", key=next(iter(settings)), fix=fix)
+    run: Run | None, settings: dict[str, Any]
+) -> tuple[Simulation, Result | None, SavedResult | None]:
+    """What to simulate, what it came to where that is known, and the result that was saved of it."""
+    if isinstance(run, str | Path) and is_folder(run):
+        run = load(run)
+    if settings and isinstance(run, Result | SavedResult | Simulation):
+        fix = "change the configuration with what_if, or give no run"
+        raise InputError("a run is given already", key=next(iter(settings)), fix=fix)
+    if isinstance(run, SavedResult):
+        return Simulation.of(run.config), None, run
     if isinstance(run, Result):
         known = run.simulation
-        again = known if isinstance(known, Simulation) else Simulation.of(run.config)
-        return again, run, None
-    if isinstance(run, Simulation):
-        return run, None, None
-    if isinstance(run, str | Path) and Path(run).is_dir():
-        return Simulation.of(saved_config(run)), None, str(run)
-    return build(run, **settings), None, None
+        return known if isinstance(known, Simulation) else Simulation.of(run.config), run, None
+    return run if isinstance(run, Simulation) else build(run, **settings), None, None
 
 
 def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[Change]:

@@ -194,7 +194,7 @@ def _orders(simulation: Simulation) -> Iterator[Change]:
 
 
 def _of_steps(simulation: Simulation) -> Iterator[Change]:
-    config, scheduler = simulation.config, simulation.scheduler
+    scheduler = simulation.scheduler
     if scheduler.long_prefill_token_threshold:
         yield Change("prompts in chunks of any size", (("scheduler.long_prefill_token_threshold", 0),))
     elif chunk := scheduler.max_num_batched_tokens // 4:

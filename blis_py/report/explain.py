@@ -129,7 +129,7 @@ def _whole(request: Told) -> str:
 def _sums(request: Told) -> str:
     if request["e2e_ns"] is not None:
         return "The sums are its TTFT and its E2E."
-    return "It was not completed: the sum is the time until its client gave up, it was refused, or the run ended."
+    return "It was not completed: the sum is the time until it was given up, refused, or the run ended."
 
 
 def _others(told: Told) -> Table:

@@ -1,4 +1,4 @@
-"""Ledgers of requests: they add up to the nanosecond, and each cause is where it can be worked out by hand."""
+"""Ledgers of requests: they add up to the nanosecond, and causes are where they can be worked out."""
 
 from __future__ import annotations
 

@@ -1,0 +1,246 @@
+"""Several runs, as lines to draw: which settings differ, and which runs stand on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.figures.facts import foot_of_several
+from blis_py.files.tables import read_table
+from blis_py.metrics.load import SATURATED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_instances")
+"""What runs of one line differ in, the first of them that differs at all."""
+_NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
+"""What runs may differ in and still stand on one line."""
+
+
+class Shown(Protocol):
+    """What is needed of a result."""
+
+    @property
+    def summary(self) -> dict[str, Any]: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run: its settings by dotted key, and what came of it by the names of `summary.json`."""
+
+    settings: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+    def value(self, name: str) -> float:
+        """A figure of the whole cluster (`ttft_ms.p99`); NaN where the run has none."""
+        for spelling in (name, f"cluster.{name}", name.replace(".", "_")):
+            found = self.values.get(spelling)
+            if isinstance(found, int | float) and not isinstance(found, bool):
+                return float(found)
+        return float("nan")
+
+    @property
+    def saturated(self) -> bool:
+        """Whether it could not keep up, so that its latencies tell how long the run was."""
+        return SATURATED in (self.values.get("load.verdict"), self.values.get("verdict"))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same settings, but for the seed."""
+
+    load: Any
+    runs: Sequence[Point]
+
+    def values(self, name: str) -> list[float]:
+        """A figure of every run that has it."""
+        found = [run.value(name) for run in self.runs]
+        return [value for value in found if not np.isnan(value)]
+
+    def middle(self, name: str) -> float:
+        found = self.values(name)
+        return float(np.median(found)) if found else float("nan")
+
+    @property
+    def saturated(self) -> bool:
+        """Most of them could not keep up."""
+        return 2 * sum(run.saturated for run in self.runs) > len(self.runs)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs on one line, in the order of the load."""
+
+    name: str
+    groups: Sequence[Group]
+
+
+@dataclass(frozen=True)
+class Several:
+    """All runs of a figure."""
+
+    points: Sequence[Point]
+    along: str | None
+    """The setting that differs along a line; `None` = every line is a point."""
+    by: Sequence[str]
+    """The settings that differ from line to line."""
+    series: Sequence[Series]
+    foot: str
+    seeds: int = 1
+    """Most runs that differ in nothing but their seed."""
+    slos: Sequence[str] = field(default_factory=tuple)
+    """Limits that all runs were held to."""
+
+    @property
+    def about(self) -> str:
+        """What a line and a band are, in words."""
+        parts = []
+        if self.along:
+            loads = [group.load for series in self.series for group in series.groups]
+            parts.append(f"along a line: {self.along} from {_word(min(loads))} to {_word(max(loads))}")
+        if self.seeds > 1:
+            parts.append(f"medians of up to {self.seeds} seeds, bands from the least to the most")
+        return "; ".join(parts)
+
+
+Runs: TypeAlias = "Iterable[Shown] | pd.DataFrame | str | Path"
+"""Results, or a table with a row for each run: a data frame, or its file (CSV, Parquet)."""
+
+
+def several(runs: Runs, by: Sequence[str] = ()) -> Several:
+    """Sorts runs into lines.
+
+    Args:
+        runs: results, or a table with a row for each run: columns are settings by dotted key or by the name
+            of their flag, and figures by their names in `summary.json`.
+        by: settings that make a line of their own; by default all that differ but the load and the seed.
+
+    Raises:
+        InputError: there is no run; nothing differs in a setting of `by`.
+    """
+    points = points_of(runs)
+    if not points:
+        raise InputError("there is no run to draw", fix="give result folders or a table with a row per run")
+    varied = _varied(points)
+    unknown = [key for key in by if all(key not in point.settings for point in points)]
+    if unknown:
+        fix = f"these differ: {', '.join(varied) or 'none'}"
+        raise InputError("no run has this setting", key="by", value=unknown[0], fix=fix)
+    along = next((key for key in LOADS if key in varied and key not in by), None)
+    lines = tuple(by) or tuple(key for key in varied if key != along)
+    made = _series(points, lines, along)
+    return Several(
+        points=points,
+        along=along,
+        by=lines,
+        series=made,
+        foot=foot_of_several(_common(points), varied),
+        seeds=max(len(group.runs) for each in made for group in each.groups),
+        slos=_shared_slos(points),
+    )
+
+
+def points_of(runs: Runs) -> list[Point]:
+    """Every run as settings and figures."""
+    if isinstance(runs, str | Path):
+        runs = read_table(runs)
+    if hasattr(runs, "to_dict"):
+        return [_of_row(row) for row in runs.to_dict("records")]
+    return [_of_result(run) for run in runs]
+
+
+def _of_result(run: Shown) -> Point:
+    summary = run.summary
+    values = {**_flat(summary["cluster"]), "load.verdict": summary["load"]["verdict"]}
+    return Point(_flat(run.settings), values)
+
+
+def _of_row(row: Mapping[str, Any]) -> Point:
+    from blis_py.config.models import NAMES
+
+    known = {key.partition(".")[0] for key in NAMES.values()}
+    settings, values = {}, {}
+    for name, value in row.items():
+        key = "workload.preset" if name == "workload" else NAMES.get(name, name)
+        if key.partition(".")[0] in known:
+            settings[key] = None if value != value else value
+        else:
+            values[name] = value
+    return Point(settings, values)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def _common(points: Sequence[Point]) -> dict[str, Any]:
+    """The settings that all runs share, nested as in a configuration."""
+    tree: dict[str, Any] = {}
+    first = points[0].settings
+    for key, value in first.items():
+        if any(repr(point.settings.get(key)) != repr(value) for point in points):
+            continue
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return tree
+
+
+def _varied(points: Sequence[Point]) -> list[str]:
+    """Settings in which runs differ, and not in their seed or targets alone."""
+    keys = dict.fromkeys(key for point in points for key in point.settings)
+    return [
+        key
+        for key in keys
+        if key.partition(".")[0] not in _NO_LINE
+        and len({repr(point.settings.get(key)) for point in points}) > 1
+    ]
+
+
+def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> list[Series]:
+    lines: dict[str, dict[str, list[Point]]] = {}
+    for point in points:
+        name = ", ".join(_said(key, point.settings.get(key)) for key in by) or "all runs"
+        load = point.settings.get(along) if along else None
+        lines.setdefault(name, {}).setdefault(repr(load), []).append(point)
+    made = []
+    for name, groups in lines.items():
+        found = [Group(runs[0].settings.get(along) if along else None, runs) for runs in groups.values()]
+        made.append(Series(name, sorted(found, key=lambda group: _order(group.load))))
+    return made
+
+
+def _order(load: Any) -> tuple[bool, float]:
+    """Runs without the setting come first."""
+    return (load is not None, float(load) if isinstance(load, int | float) else 0.0)
+
+
+def _shared_slos(points: Sequence[Point]) -> list[str]:
+    texts = [point.settings.get("slo") or () for point in points]
+    texts = [[text] if isinstance(text, str) else list(text) for text in texts]
+    return [text for text in texts[0] if all(text in others for others in texts)]
+
+
+def _said(key: str, value: Any) -> str:
+    """A setting in a legend: names speak for themselves, numbers do not."""
+    return _word(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {_word(value)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str):
+        return Path(value).name or value
+    return f"{value:g}" if isinstance(value, float) else str(value)
