@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
+from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
@@ -49,23 +50,23 @@ def explain(flags: Flags) -> None:
     Of a saved run or of one that the flags describe, which is simulated again with a witness beside it.
     What-ifs are further runs of the same requests.
     """
+    from blis_py.result import to_json
+
     style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
     if style not in ("table", "json"):
         fix = did_you_mean(style, ("table", "json"))
         raise InputError("unknown format", key="--format", value=style, fix=fix)
-    _check_output(flags)
+    check_out(flags)
     explanation = _explained(flags)
     try:
         if style == "json":
-            from blis_py.result import to_json
-
             sys.stdout.write(to_json(explanation.as_dict()))
         else:
             print(explanation)
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            _write(explanation, flags)
+            write_out(flags, "explain", to_json(explanation.as_dict()), explanation.plot())
 
 
 def _explained(flags: Flags) -> Explanation:
@@ -123,23 +124,3 @@ class _Stages:
     def _end(self) -> None:
         if self._shown is not None:
             self._shown.__exit__(None, None, None)
-
-
-def _check_output(flags: Flags) -> None:
-    if "--out" in flags:
-        from blis_py.outputs.places import writable
-
-        writable(flags["--out"], force=flags.get("--force", False))
-    elif "--force" in flags:
-        raise InputError("needs a folder to write to", key="--force", fix="add --out DIR")
-
-
-def _write(explanation: Explanation, flags: Flags) -> None:
-    from blis_py.outputs.staging import Outputs
-    from blis_py.report.figures import save_both
-    from blis_py.result import to_json
-
-    with Outputs() as outputs:
-        folder = outputs.folder(flags["--out"], force=flags.get("--force", False))
-        (folder / "explain.json").write_text(to_json(explanation.as_dict()), encoding="utf-8")
-        save_both(explanation.plot(), folder / "explain")

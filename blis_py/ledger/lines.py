@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Line(Enum):
-    """What a request's time was spent on, in the order of the page that shows it. The value is what it says."""
+    """What time was spent on, in the order of the page that shows it. The value is what it says."""
 
     ADMISSION = "admission and routing"
     FRONT_END_BEFORE = "front end, before the engine"

@@ -1,7 +1,7 @@
 """What happens to some requests while a run is simulated, step by step; everything else passes unseen.
 
 The witness is told what the recorder is told, and looks at the scheduler at the same moment: when a step, or
-a run of alike steps, has been planned and priced and is over or launched, and the scheduler has not been told.
+a run of alike steps, has been planned and is over or launched, and the scheduler has not been told.
 """
 
 from __future__ import annotations
