@@ -1,8 +1,8 @@
 """How sure a difference between two runs is, from pairs of the same requests.
 
-A simulation with one seed has no noise: whatever differs, differs. What is asked is whether it would with other
-requests of the same kind. So requests are drawn again, in pairs, with replacement; and since neighbours share
-queues and batches, they are drawn in blocks of consecutive arrivals and not one by one.
+A simulation with one seed has no noise: whatever differs, differs. What is asked is whether it would with
+other requests of the same kind. So requests are drawn again, in pairs, with replacement; and since
+neighbours share queues and batches, they are drawn in blocks of consecutive arrivals and not one by one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Change:
 def changes(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[str, Change]:
     """
     Args:
-        first, second: the metric of the same requests in both runs, in order of arrival; no NaN, at least one.
+        first, second: the metric of the same requests in both runs, by arrival; no NaN, at least one.
         statistics: names from `STATISTICS`.
     """
     observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}

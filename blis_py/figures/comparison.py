@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Told = Mapping[str, Any]
 
 _METRICS = {"ttft_ms": "Time to first token", "tpot_ms": "Time per output token", "e2e_ms": "End to end"}
+_MEANS = {"ttft_ms": "Mean TTFT", "e2e_ms": "Mean E2E: who paid"}
 _MOST_GROUPS = 22
 
 
@@ -51,12 +52,14 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
     tall = 0.24 * max(len(shown), 4) + 0.9
     varied = [row["key"] for row in told["settings"]]
     foot = foot_of_several(settings, varied)
-    figure, axes = grid(1, 4, height=max(3.4, tall + 0.9) + room, foot=foot, above=0.4 + room, beside=0.6)
+    figure, axes = grid(1, 5, height=max(3.4, tall + 0.9) + room, foot=foot, above=0.4 + room, beside=0.6)
     headline(figure, f"{' · '.join(label(name) for name in told['runs'])}: the same requests")
     _place(figure, axes, tall)
     for ax, metric in zip(axes[:3], _METRICS, strict=True):
         _draw_latencies(ax, metric, told["runs"], frames)
-    _draw_groups(axes[3], shown, told["runs"][0], last["run"])
+    for ax, metric in zip(axes[3:], _MEANS, strict=True):
+        _draw_groups(ax, metric, shown, (told["runs"][0], last["run"]))
+    axes[4].set_yticks(axes[3].get_yticks(), ["" for _ in axes[3].get_yticks()])
     legend_above(figure, axes[0], from_top=0.4, columns=3)
     return figure
 
@@ -70,7 +73,8 @@ def _place(figure: Picture, axes: Sequence[Axes], tall: float) -> None:
     for row, ax in enumerate(axes[:3]):
         low = top - each * (row + 1) - row * 0.62 / high
         ax.set_position((0.68 / wide, low, 3.6 / wide, each))
-    axes[3].set_position((6.5 / wide, bottom, (wide - 6.5 - 0.3) / wide, top - bottom))
+    for column, ax in enumerate(axes[3:]):
+        ax.set_position(((6.35 + 1.78 * column) / wide, bottom, 1.6 / wide, top - bottom))
 
 
 def _draw_latencies(ax: Axes, metric: str, names: Sequence[str], frames: Sequence[pd.DataFrame]) -> None:
@@ -92,19 +96,20 @@ def _draw_latencies(ax: Axes, metric: str, names: Sequence[str], frames: Sequenc
         return
     latency_axis(ax, extent, text="")
     ax.set_ylim(0, 101)
-    ax.set_yticks([0, 50, 90, 99])
+    ax.set_yticks([0, 50, 90])
     ax.set_ylabel("% of requests")
 
 
-def _draw_groups(ax: Axes, groups: Sequence[Told], first: str, second: str) -> None:
-    """The change of the mean E2E of each group, with its interval."""
-    ax.set_title("Mean E2E: who got better, who paid")
-    known = [group for group in groups if group.get("e2e_ms") and group["e2e_ms"]["relative"] is not None]
-    if not known:
-        say(ax, "No request was completed in both runs.")
+def _draw_groups(ax: Axes, metric: str, groups: Sequence[Told], names: tuple[str, str]) -> None:
+    """The change of a mean of each group, with its interval."""
+    ax.set_title(_MEANS[metric])
+    known = [group.get(metric) for group in groups]
+    if not any(change and change["relative"] is not None for change in known):
+        say(ax, "No request has one in both runs.")
         return
-    for row, group in enumerate(known):
-        change = group["e2e_ms"]
+    for row, change in enumerate(known):
+        if not change or change["relative"] is None:
+            continue
         middle = 100 * change["relative"]
         colour = GREY if not change["sure"] else BLUE if middle < 0 else VERMILLION
         if change["interval"] is not None:
@@ -112,10 +117,14 @@ def _draw_groups(ax: Axes, groups: Sequence[Told], first: str, second: str) -> N
             ax.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
         ax.plot([middle], [row], marker="o", color=colour, markersize=5)
     ax.axvline(0, color=INK, linewidth=0.8)
-    names = [f"{label(group['name'])} ({group['requests']:,})" for group in known]
-    ax.set_yticks(range(len(known)), names, size=8)
-    ax.set_ylim(len(known) - 0.4, -0.6)
-    ax.grid(visible=False, axis="y")
-    ax.set_xlabel(
-        f"{label(second)} against {label(first)}, %; bars: 95 %; grey: could be chance", size=8, color=QUIET
+    ax.set_yticks(
+        range(len(groups)), [f"{label(group['name'])} ({group['requests']:,})" for group in groups], size=8
     )
+    ax.set_ylim(len(groups) - 0.4, -0.6)
+    ax.grid(visible=False, axis="y")
+    ax.locator_params(axis="x", nbins=4)
+    ax.tick_params(axis="x", labelsize=8)
+    words = (
+        "change, %" if metric == "ttft_ms" else f"change, %, of {label(names[1])} against {label(names[0])}"
+    )
+    ax.set_xlabel(words, size=8, color=QUIET)

@@ -61,11 +61,11 @@ def ledger(told: Told, settings: Told) -> Picture:
     rows = max(len(lines), len(changes), 4)
     figure, axes = grid(
         *(1, 2),
-        height=1.9 + 0.3 * rows,
+        height=1.9 + 0.27 * rows,
         foot=foot(settings),
         above=0.45,
-        left=3.3,
-        beside=3.0,
+        left=3.15,
+        beside=2.75,
     )
     headline(figure, _title(told))
     if lines:
@@ -97,18 +97,18 @@ def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
             ax.annotate(
                 f"{whole:,.4g}", (whole, row), (3, 0), textcoords="offset points", va="center", size=8
             )
-    ax.set_yticks(range(len(lines)), [line["what"] for line in lines])
+    ax.set_yticks(range(len(lines)), [line["what"] for line in lines], size=8)
     ax.set_ylim(len(lines) - 0.4, -0.6)
     ax.set_xlim(0, 1.18 * max(line["whole_ns"] for line in lines) / 1e6 or 1)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel("ms; lighter: after the first token")
+    ax.set_xlabel("ms; lighter: after the first token", size=8)
     ax.set_title("Where its time went")
 
 
 def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
     """How much less, or more, of what was asked for."""
     asked = "its E2E" if told["metric"] is None else told["question"]
-    ax.set_title("What if: runs of the same requests")
+    ax.set_title("What if: each a run")
     if not changes:
         say(ax, "No run with other settings has been asked for, or none has an answer.")
         return
@@ -124,13 +124,13 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
             size=8,
         )
     ax.axvline(0, color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(changes)), [one["change"] for one in changes])
+    ax.set_yticks(range(len(changes)), [one["change"] for one in changes], size=8)
     ax.set_ylim(len(changes) - 0.4, -0.6)
     low, high = min(100 * one["asked"] for one in changes), max(100 * one["asked"] for one in changes)
     span = max(max(high, 0) - min(low, 0), 1)
     ax.set_xlim(min(low, 0) - 0.03 * span, max(high, 0) + 0.35 * span)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel(f"change of {asked}, %")
+    ax.set_xlabel(f"{asked}, change, %", size=8)
 
 
 def _ms(ns: float) -> str:

@@ -36,6 +36,10 @@ _WHOLE = {
 _BY = {"class": "SLO class", "tenant": "tenant", "prompt": "prompt length"}
 _OUTCOMES = ("completed", "rejected", "unservable", "timed_out", "still_queued", "still_running")
 _MOST_GROUPS = 20
+_LEGEND = (
+    "better, worse: share of the requests completed in both whose E2E changes by more than 1 %. "
+    "Intervals: the same pairs, drawn again in blocks of consecutive arrivals; sure: zero is outside."
+)
 _WIDTH = 118
 
 
@@ -105,7 +109,7 @@ def _compared(first: str, each: Told) -> Iterable[Any]:
     yield _latencies(first, each)
     if each["groups"]:
         yield _groups(each)
-    yield _moved(each)
+    yield _LEGEND
 
 
 def _matched(first: str, each: Told) -> str:
@@ -169,13 +173,6 @@ def _shown(groups: list[Told]) -> Iterable[Told]:
         own = [group for group in groups if group["by"] == kind]
         largest = sorted(own, key=lambda group: -group["requests"])[:_MOST_GROUPS]
         yield from (group for group in own if group in largest)
-
-
-def _moved(each: Told) -> str:
-    return (
-        "better, worse: share of the requests completed in both whose E2E changes by more than 1 %. Intervals: "
-        "the same pairs of requests, drawn again in blocks of consecutive arrivals; sure = zero is outside."
-    )
 
 
 def _table(first: str, *others: str, right: bool = False) -> Table:
