@@ -123,7 +123,7 @@ def _note(
         return None
     moved = [(key, *values) for key, *values in changed(first, second) if key in _MOVES_ARRIVALS]
     if moved:
-        told = ", ".join(f"{key} {was} and {now}" for key, was, now in moved)
+        told = ", ".join(f"{key} {_number(was)} and {_number(now)}" for key, was, now in moved)
         return f"the same requests come at other times: {told}"
     if dict(flat(first)).get(_CLOSED) is not None:
         return "in a closed loop the same requests are sent at other times, when others have ended"
@@ -135,6 +135,10 @@ def _note(
 def _unrelated(names: tuple[str, str], why: str) -> InputError:
     fix = "compare runs of one workload with one seed, or of one trace"
     return InputError(f"not runs of the same requests: {why}", key=" and ".join(names), fix=fix)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,g}" if isinstance(value, int | float) else str(value)
 
 
 def flat(settings: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:

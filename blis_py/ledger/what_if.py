@@ -30,6 +30,7 @@ FIGURES = {
     "output_tokens_per_s": "tokens/s",
 }
 """Beside the figure in question, what a change may cost."""
+_LEAST_BUDGET = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +158,14 @@ def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
 
 def _sizes(simulation: Simulation) -> Iterator[Change]:
     config, scheduler = simulation.config, simulation.scheduler
-    block = simulation.diffusion.config.block_tokens if simulation.diffusion else 1
-    for budget in (
-        scheduler.max_num_batched_tokens // 4 // block * block,
-        scheduler.max_num_batched_tokens * 4,
-    ):
-        if budget >= max(64, block):
+    tokens, slots = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    block = simulation.diffusion.config.block_tokens if simulation.diffusion else 0
+    for budget in (tokens // 4, tokens * 4):
+        if budget >= max(_LEAST_BUDGET, slots * block):  # each block of a round needs its tokens
             yield _change(config, f"token budget {budget:,}", "scheduler.max_num_batched_tokens", budget)
-    for slots in (scheduler.max_num_seqs // 2, scheduler.max_num_seqs * 2):
-        if slots:
-            yield _change(config, f"{slots:,} slots", "scheduler.max_num_seqs", slots)
+    for many in (slots // 2, slots * 2):
+        if many and many * block <= tokens:
+            yield _change(config, f"{many:,} slots", "scheduler.max_num_seqs", many)
     if config.scheduler.num_kv_blocks is not None:
         more = config.scheduler.num_kv_blocks * 2
         yield _change(config, f"{more:,} KV blocks", "scheduler.num_kv_blocks", more)

@@ -190,7 +190,7 @@ def _value(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) else plain(str(value))
+    return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else plain(str(value))
 
 
 def _figure(value: float | None) -> str:

@@ -71,7 +71,7 @@ def _parts(told: Told) -> Iterable[Any]:
 def _answer(told: Told) -> str:
     if told["value_ns"] is None:
         return plain(told["question"])
-    return f"{plain(told['question'])}: {ms(told['value_ns'])} ms, of {told['requests']:,} requests"
+    return f"{plain(told['question'])}: {ms(told['value_ns'])} ms, of {_count(told['requests'], 'request')}"
 
 
 def _about(told: Told, request: Told) -> Iterable[str]:
