@@ -11,6 +11,7 @@ from pathlib import Path
 import blis_py as blis
 from blis_py.report import plots
 
+_BUSY = {"workload": "mixed-slo", "model": "qwen3-14b", "num_instances": 3, "num_requests": 2000}
 FOLDER = Path(__file__).resolve().parent / "img"
 
 
@@ -78,7 +79,18 @@ def overlap_load(folder: Path) -> Path:
     return path
 
 
-PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load)
+def explain(folder: Path) -> Path:
+    """Why a critical request waits under fcfs, and what would have changed it: the run of the guide."""
+    return blis.explain(**_BUSY, metric="critical.ttft.p99").plot().save(folder / "explain.png")
+
+
+def compare(folder: Path) -> Path:
+    """The same requests under fcfs and by priority: who got better, and who paid."""
+    runs = [blis.run(**_BUSY, scheduler=policy) for policy in ("fcfs", "priority-fcfs")]
+    return blis.compare(*runs, names=("fcfs", "priority-fcfs")).plot().save(folder / "compare.png")
+
+
+PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load, explain, compare)
 
 
 def main(folder: Path = FOLDER) -> None:

@@ -107,9 +107,7 @@ class Bookkeeper:
         if ledger.ttft_ns is not None and life.first_step >= 0:
             add(ledger.first, {Line.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
         add(ledger.whole, {Line.FRONT_END_AFTER: life.end - life.cut})
-        for times in (ledger.first, ledger.whole):
-            for line in [line for line, ns in times.items() if not ns]:
-                del times[line]
+        ledger.first, ledger.whole = _in_order(ledger.first), _in_order(ledger.whole)
         return ledger
 
     def _on_the_way(self, ledger: Ledger, life: _Life) -> None:
@@ -120,6 +118,11 @@ class Bookkeeper:
         add(ledger.whole, {Line.ADMISSION: way_ns - front_ns, Line.FRONT_END_BEFORE: front_ns})
         if ledger.ttft_ns is not None:
             add(ledger.first, ledger.whole)
+
+
+def _in_order(times: Times) -> Times:
+    """Without the lines that nothing is on."""
+    return {line: times[line] for line in Line if times.get(line)}
 
 
 def life_of(record: RunRecord, row: int) -> _Life:

@@ -152,7 +152,8 @@ def _others(told: Told) -> Table:
 def _what_ifs(told: Told) -> Table:
     before = told["before"]
     table = _table("what if: runs of the same requests", _asked_for(told), "", *_COLUMNS.values())
-    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.no_wrap = True
     table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in _COLUMNS))
     for one in told["what_ifs"]:
         if "refused" not in one and _differs(one):
