@@ -39,7 +39,7 @@ _MOST_GROUPS = 22
 
 @in_house_style
 def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Picture:
-    """Distributions of all runs, and of the second (or each) its change by group.
+    """Distributions of all runs, and how the last one differs from the first by group.
 
     Args:
         told: `Comparison.as_dict()`.
@@ -53,12 +53,12 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
     varied = [row["key"] for row in told["settings"]]
     foot = foot_of_several(settings, varied)
     figure, axes = grid(1, 5, height=max(3.4, tall + 0.9) + room, foot=foot, above=0.4 + room, beside=0.6)
-    headline(figure, f"{' · '.join(label(name) for name in told['runs'])}: the same requests")
+    headline(figure, f"{last['run']} beside {told['runs'][0]}: the same requests")
     _place(figure, axes, tall)
     for ax, metric in zip(axes[:3], _METRICS, strict=True):
         _draw_latencies(ax, metric, told["runs"], frames)
     for ax, metric in zip(axes[3:], _MEANS, strict=True):
-        _draw_groups(ax, metric, shown, (told["runs"][0], last["run"]))
+        _draw_groups(ax, metric, shown)
     axes[4].set_yticks(axes[3].get_yticks(), ["" for _ in axes[3].get_yticks()])
     legend_above(figure, axes[0], from_top=0.4, columns=3)
     return figure
@@ -100,7 +100,7 @@ def _draw_latencies(ax: Axes, metric: str, names: Sequence[str], frames: Sequenc
     ax.set_ylabel("% of requests")
 
 
-def _draw_groups(ax: Axes, metric: str, groups: Sequence[Told], names: tuple[str, str]) -> None:
+def _draw_groups(ax: Axes, metric: str, groups: Sequence[Told]) -> None:
     """The change of a mean of each group, with its interval."""
     ax.set_title(_MEANS[metric])
     known = [group.get(metric) for group in groups]
@@ -124,7 +124,4 @@ def _draw_groups(ax: Axes, metric: str, groups: Sequence[Told], names: tuple[str
     ax.grid(visible=False, axis="y")
     ax.locator_params(axis="x", nbins=4)
     ax.tick_params(axis="x", labelsize=8)
-    words = (
-        "change, %" if metric == "ttft_ms" else f"change, %, of {label(names[1])} against {label(names[0])}"
-    )
-    ax.set_xlabel(words, size=8, color=QUIET)
+    ax.set_xlabel("change, %", size=8, color=QUIET)

@@ -57,7 +57,7 @@ def ledger(told: Told, settings: Told) -> Picture:
         settings: the configuration of the run.
     """
     changes = [one for one in told["what_ifs"] if one.get("asked") is not None][:_MOST_WHAT_IFS]
-    lines = told["ledger"]
+    lines = [line for line in told["ledger"] if line["whole_ns"]]
     rows = max(len(lines), len(changes), 4)
     figure, axes = grid(
         *(1, 2),
@@ -71,8 +71,9 @@ def ledger(told: Told, settings: Told) -> Picture:
     if lines:
         _draw_ledger(axes[0], lines)
     else:
-        axes[0].set_title("The ledger")
-        say(axes[0], f"Nothing to explain: {told['nobody']}.")
+        axes[0].set_title("Where its time went")
+        nobody = told["nobody"] or "it ended the moment it came"
+        say(axes[0], f"Nothing to explain: {nobody}.")
     _draw_what_ifs(axes[1], changes, told)
     return figure
 
@@ -94,12 +95,11 @@ def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
         ax.barh(row, first, color=colour, height=0.7)
         ax.barh(row, whole - first, left=first, color=colour, alpha=0.45, height=0.7)
         if whole:
-            ax.annotate(
-                f"{whole:,.4g}", (whole, row), (3, 0), textcoords="offset points", va="center", size=8
-            )
+            ax.annotate(_number(whole), (whole, row), (3, 0), textcoords="offset points", va="center", size=8)
     ax.set_yticks(range(len(lines)), [line["what"] for line in lines], size=8)
     ax.set_ylim(len(lines) - 0.4, -0.6)
-    ax.set_xlim(0, 1.18 * max(line["whole_ns"] for line in lines) / 1e6 or 1)
+    ax.set_xlim(0, 1.25 * max(line["whole_ns"] for line in lines) / 1e6)
+    ax.locator_params(axis="x", nbins=4)
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("ms; lighter: after the first token", size=8)
     ax.set_title("Where its time went")
@@ -131,6 +131,10 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
     ax.set_xlim(min(low, 0) - 0.03 * span, max(high, 0) + 0.35 * span)
     ax.grid(visible=False, axis="y")
     ax.set_xlabel(f"{asked}, change, %", size=8)
+
+
+def _number(ms: float) -> str:
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:,.3g}"
 
 
 def _ms(ns: float) -> str:
