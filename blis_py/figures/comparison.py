@@ -51,7 +51,7 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
     room = legend_room(len(frames), 3)
     tall = 0.24 * max(len(shown), 4) + 0.9
     varied = [row["key"] for row in told["settings"]]
-    foot = foot_of_several(settings, varied)
+    foot = foot_of_several(_without(settings, varied), varied)
     figure, axes = grid(1, 5, height=max(3.4, tall + 0.9) + room, foot=foot, above=0.4 + room, beside=0.6)
     headline(figure, f"{last['run']} beside {told['runs'][0]}: the same requests")
     _place(figure, axes, tall)
@@ -62,6 +62,15 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
     axes[4].set_yticks(axes[3].get_yticks(), ["" for _ in axes[3].get_yticks()])
     legend_above(figure, axes[0], from_top=0.4, columns=3)
     return figure
+
+
+def _without(settings: Told, varied: Sequence[str], inside: str = "") -> dict[str, Any]:
+    """What all runs have in common."""
+    return {
+        key: _without(value, varied, f"{inside}{key}.") if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if f"{inside}{key}" not in varied
+    }
 
 
 def _place(figure: Picture, axes: Sequence[Axes], tall: float) -> None:

@@ -14,8 +14,22 @@ import pytest
 Blis = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("run", "replay", "explain", "compare", "plot", "calibrate", "parity", "models", "gpus", "engines")
-VERBS += ("profile", "engine")
+VERBS = (
+    "run",
+    "replay",
+    "explain",
+    "compare",
+    "plot",
+    "convert",
+    "compose",
+    "calibrate",
+    "parity",
+    "models",
+    "gpus",
+    "engines",
+    "profile",
+    "engine",
+)
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])
