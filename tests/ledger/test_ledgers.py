@@ -135,6 +135,18 @@ def test_who_comes_during_an_overlapped_step_waits_for_the_composed_one_too() ->
     assert second.first == {Line.RUNNING_STEP: 8 * US, Line.COMPOSED_STEP: 10 * US, Line.OWN_PREFILL: 10 * US}
 
 
+def test_a_composed_step_is_no_refusal_even_if_there_was_nothing_left_in_it() -> None:
+    """A prompt of three full steps. Who comes in the first is seen when the third is composed."""
+    config = replace(ROOMY, async_scheduling=True, max_num_batched_tokens=100)
+    second = ledgers_of([Row(0, 300, 1, 1), Row(4, 10, 1, 1)], config)[1]
+    assert second.first == {
+        Line.RUNNING_STEP: 6 * US,
+        Line.COMPOSED_STEP: 10 * US,
+        Line.NO_BUDGET: 10 * US,
+        Line.OWN_PREFILL: 10 * US,
+    }
+
+
 def test_where_nothing_was_composed_nobody_waits_for_a_composed_step() -> None:
     """Two come during the only step in flight; there is a slot for one of them."""
     config = replace(ROOMY, async_scheduling=True, max_num_seqs=1)
@@ -202,6 +214,16 @@ def test_a_preemption_shows_as_waiting_and_computing_again() -> None:
     assert second.whole[Line.RECOMPUTE] == 10 * US
     assert {Line.PREEMPTED, Line.RECOMPUTE}.isdisjoint(second.first)
     assert second.in_the_way["request_0"].waited_ns == second.whole[Line.PREEMPTED]
+
+
+def test_nobody_comes_in_with_a_step_that_preempts() -> None:
+    """The second goes at 50 us. There is room for the third, but the door is closed; later it is behind."""
+    config = SchedulerConfig(num_kv_blocks=11, max_model_len=64, block_size=4, prefix_cache="none")
+    rows = [Row(0, 16, 12, 12), Row(0, 16, 12, 12), Row(41, 4, 1, 1)]
+    third = ledgers_of(rows, config)[2]
+    assert third.first[Line.RUNNING_STEP] == 9 * US
+    assert third.first[Line.NO_KV] == 10 * US
+    assert third.first[Line.BEHIND_KV] > 0
 
 
 def test_who_arrived_later_and_was_let_in_earlier_is_named() -> None:
