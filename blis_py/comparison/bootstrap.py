@@ -46,13 +46,16 @@ def changes(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[
         first, second: the metric of the same requests in both runs, by arrival; no NaN, at least one.
         statistics: names from `STATISTICS`.
     """
-    observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}
-    drawn = _drawn(first, second, statistics) if len(first) >= FEWEST else {}
-    return {name: _change(*values, drawn.get(name)) for name, values in observed.items()}
+    with np.errstate(all="ignore"):  # absurd numbers come to no change that could be told
+        observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}
+        drawn = _drawn(first, second, statistics) if len(first) >= FEWEST else {}
+        return {name: _change(*values, drawn.get(name)) for name, values in observed.items()}
 
 
 def _change(first: float, second: float, drawn: tuple[Floats, Floats] | None) -> Change:
     relative = second / first - 1 if first else 0.0 if not second else None
+    if relative is not None and not np.isfinite(relative):
+        relative = None
     if drawn is None or relative is None or not (drawn[0] > 0).all():
         return Change(first, second, relative, None)
     outside = 100 * (1 - LEVEL) / 2

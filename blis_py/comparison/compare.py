@@ -99,8 +99,8 @@ class Comparison:
         return {
             "runs": list(self.names),
             "settings": self._settings(),
-            "verdicts": [(run.summary.get("load") or {}).get("verdict") for run in self.runs],
-            "outcomes": [run.summary["cluster"]["requests"] for run in self.runs],
+            "verdicts": [_at(run.summary, "load.verdict") for run in self.runs],
+            "outcomes": [_at(run.summary, "cluster.requests") or {} for run in self.runs],
             "whole": self._whole(),
             "compared": [
                 _as_dict(name, each) for name, each in zip(self.names[1:], self.pairwise, strict=True)
@@ -113,11 +113,11 @@ class Comparison:
         for run in self.runs[1:]:
             keys |= dict.fromkeys(key for key, *_ in changed(self.runs[0].settings, run.settings))
         all_settings = [dict(flat(run.settings)) for run in self.runs]
-        return [{"key": key, "values": [own.get(key) for own in all_settings]} for key in sorted(keys)]
+        return [{"key": key, "values": [_told(own.get(key)) for own in all_settings]} for key in sorted(keys)]
 
     def _whole(self) -> list[dict[str, Any]]:
         rows = [
-            {"figure": name, "values": [_at(run.summary["cluster"], name) for run in self.runs]}
+            {"figure": name, "values": [_at(run.summary, f"cluster.{name}") for run in self.runs]}
             for name in WHOLE
         ]
         return [row for row in rows if any(value is not None for value in row["values"])]
@@ -187,6 +187,11 @@ def _as_dict(name: str, each: Pairwise) -> dict[str, Any]:
         "everybody": as_dict(each.everybody),
         "groups": [as_dict(group) for group in each.groups],
     }
+
+
+def _told(value: Any) -> Any:
+    """A setting as JSON can hold it; a file that nobody has run since may say anything."""
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _at(values: Any, path: str) -> Any:

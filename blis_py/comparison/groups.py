@@ -105,7 +105,8 @@ def _group(found: Pairs, by: str, name: str, rows: NDArray[np.bool_]) -> Group:
             means[metric] = changes(one[there], other[there], ("mean",))["mean"]
     one, other = (values[rows] for values in found.values("e2e_ms"))
     there = ~(np.isnan(one) | np.isnan(other)) & (one > 0)
-    change = other[there] / one[there] - 1
+    with np.errstate(over="ignore"):
+        change = other[there] / one[there] - 1
     return Group(
         by,
         name,
@@ -131,10 +132,14 @@ def as_dict(group: Group) -> dict[str, Any]:
     }
 
 
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
 def change_as_dict(change: Change) -> dict[str, Any]:
     return {
-        "first": change.first,
-        "second": change.second,
+        "first": _known(change.first),
+        "second": _known(change.second),
         "relative": change.relative,
         "interval": None if change.interval is None else list(change.interval),
         "sure": change.sure,

@@ -84,7 +84,7 @@ def _whole(told: Told) -> Table:
     table = _table("the whole run", *map(plain, told["runs"]), right=True)
     table.add_row("does it keep up?", *(verdict or "" for verdict in told["verdicts"]))
     for name in _OUTCOMES:
-        counts = [outcome[name] for outcome in told["outcomes"]]
+        counts = [outcome.get(name) or 0 for outcome in told["outcomes"]]
         if any(counts):
             table.add_row(f"{name.replace('_', ' ')} requests", *(f"{count:,}" for count in counts))
     for row in told["whole"]:

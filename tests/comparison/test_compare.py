@@ -257,6 +257,18 @@ def test_settings_that_differ_are_listed_and_no_others(fcfs: Result, shortest: R
     assert told["runs"] == ["fcfs", "shortest first"]
 
 
+def test_what_json_cannot_hold_is_told_in_words() -> None:
+    odd = {"seed": 1, "workload": {"rate": float("-inf")}}
+    huge = np.full(80, 1e308)
+    compared = Comparison(
+        [shown(request_id=IDS), shown(request_id=IDS, settings=odd, e2e_ms=huge)], ("a", "b")
+    )
+    told = json.loads(json.dumps(compared.as_dict(), allow_nan=False))
+    assert told["settings"] == [{"key": "workload.rate", "values": [1.0, "-inf"]}]
+    assert told["compared"][0]["metrics"]["e2e_ms"]["mean"]["second"] is None
+    assert "-inf" in str(compared)
+
+
 def test_several_runs_are_all_compared_with_the_first(small: Result) -> None:
     others = [blis.run(**SMALL, tp=tp) for tp in (2, 4)]
     told = blis.compare(small, *others).as_dict()
