@@ -156,7 +156,7 @@ def _names(given: Sequence[str | Path | Result | SavedResult]) -> list[str]:
         ]
         if len(set(names)) == len(names):
             return names
-    return [f"{name} ({index})" for index, name in enumerate(names, start=1)]
+    return [f"{'run' if path is None else path.name} {index}" for index, path in enumerate(paths, start=1)]
 
 
 def _pairwise(first: Shown, second: Shown, names: tuple[str, str]) -> Pairwise:
