@@ -60,6 +60,9 @@ _HOMES = {
 }
 _SIMULATES = ("build", "replay", "run", "Simulation", "explain")
 """Before these are imported, the inner loop is taken from native code, where there is any."""
+_TAKE_SETTINGS = ("build", "replay", "run")
+_described: dict[str, Any] = {}
+"""Functions whose documentation and signature list the settings by now."""
 
 
 def __getattr__(name: str) -> Any:
@@ -74,7 +77,12 @@ def __getattr__(name: str) -> Any:
         from blis_py import native
 
         native.activate()
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    if name in _TAKE_SETTINGS and name not in _described:
+        from blis_py.described import described
+
+        _described[name] = described(found)
+    return found
 
 
 def __dir__() -> list[str]:

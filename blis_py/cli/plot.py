@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from blis_py.saved import SavedResult
 
 RUNS = "runs"
+_SWEEP = "sweep.csv"
 _AGAINST = "predicted_measured"
 _FLAGS = (
     Flag(RUNS, list[str], "", "Result folders, or the table of a sweep (CSV, Parquet).", metavar="PATH…"),
@@ -43,7 +44,7 @@ def plot(flags: Flags) -> None:
     if not given:
         raise InputError("no result given", key="blis plot", fix="name the folder of a result, or several")
     names, kinds = _words(flags.get("--figure", ())), _kinds(flags.get("--format", "png"))
-    table = given[0] if is_file(given[0]) else None
+    table = _table(given[0])
     if table is not None and len(given) > 1:
         raise InputError("a table of runs stands alone", value=given[1], fix="give one table, or folders")
     _check(names, alone=table is None and len(given) == 1, flags=flags)
@@ -79,6 +80,14 @@ def _drawn(
             raise InputError("this result has no table of steps", key=f"--figure {name}", fix=fix)
         else:
             print(f"note: no {name}: this result has no table of steps", file=sys.stderr)
+
+
+def _table(path: str) -> str | None:
+    """The table of a sweep, given as a file or as the folder it is in."""
+    if is_file(path):
+        return path
+    inside = Path(path) / _SWEEP
+    return str(inside) if is_file(inside) else None
 
 
 def _loaded(given: Sequence[str]) -> list[SavedResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,24 +31,33 @@ def predicted_measured(calibration: Calibration, config: Mapping[str, Any] | Non
     columns = min(_COLUMNS, len(errors))
     rows = -(-len(errors) // columns)
     side = 4.1 if columns > 1 else 5.0
-    figure, axes = grid(rows, columns, height=0.9 + side * rows, above=0.35, foot=foot(config or {}))
+    room: Any = {"above": 0.35, "left": 0.85, "beside": 0.95}
+    figure, axes = grid(rows, columns, height=0.9 + side * rows, foot=foot(config or {}), **room)
     for ax, error in zip(axes, errors, strict=False):
         _draw(ax, calibration, error)
     for ax in axes[len(errors) :]:
         ax.remove()
-    compared = f"{len(calibration.measured.request_id):,} requests, measured in {calibration.measured.source}"
-    headline(figure, f"{compared} and predicted in {calibration.predicted.source}")
+    measured, predicted = (Path(run.source).name for run in (calibration.measured, calibration.predicted))
+    compared = f"{len(calibration.measured.request_id):,} requests"
+    headline(figure, f"{compared}, measured in {measured}, predicted in {predicted}")
     return figure
 
 
 def _draw(ax: Axes, calibration: Calibration, error: LatencyError) -> None:
     runs = calibration.measured, calibration.predicted
     ax.set_title(f"{error.latency}: MAPE {error.mape:.1%}, bias {error.bias:+.1%}, r {error.pearson_r:.3f}")
-    scatter(ax, *(_of_each(times, error.latency) * 1e3 for times in runs))
+    x, y = (_of_each(times, error.latency) * 1e3 for times in runs)
+    scatter(ax, x, y)
 
 
-def scatter(ax: Axes, measured_ms: Seconds, predicted_ms: Seconds, colour: str = BLUE) -> None:
-    """Predicted over measured times of the same requests."""
+def scatter(
+    ax: Axes, measured_ms: Seconds, predicted_ms: Seconds, colour: str = BLUE, narrow: bool = False
+) -> None:
+    """Predicted over measured times of the same requests.
+
+    Args:
+        narrow: there is room for few labels.
+    """
     shown = (measured_ms > 0) & (predicted_ms > 0)
     if not shown.any():
         say(ax, "no request has it in both runs")
@@ -58,23 +68,24 @@ def scatter(ax: Axes, measured_ms: Seconds, predicted_ms: Seconds, colour: str =
     ax.fill_between(line, 0.9 * line, 1.1 * line, color=SKY, alpha=0.3, lw=0, label="±10 %")
     ax.plot(line, line, color=QUIET, lw=1)
     ax.plot(x, y, "o", ms=3, alpha=0.45, color=colour, mec="none")
-    _scale(ax, low, high)
+    _scale(ax, high / low, narrow)
     ax.set(xlim=(low, high), ylim=(low, high), xlabel="measured", ylabel="predicted")
-    ax.legend(loc="upper left", borderaxespad=0.6, labelcolor=INK)
+    free = "lower right" if np.mean(y > x) > 0.5 else "upper left"
+    ax.legend(loc=free, borderaxespad=0.6, labelcolor=INK)
 
 
-def _scale(ax: Axes, low: float, high: float) -> None:
+def _scale(ax: Axes, span: float, narrow: bool) -> None:
     """The same on both axes: logarithmic from a factor of twenty."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+    subs = (1.0, 2.0, 5.0) if span < 200 and not narrow else (1.0, 3.0) if span < 2000 else (1.0,)
     for axis in (ax.xaxis, ax.yaxis):
-        if high > 20 * low:
+        if span > 20:
             axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-            subs = (1.0, 2.0, 5.0) if high < 200 * low else (1.0, 3.0) if high < 2000 * low else (1.0,)
             axis.set_major_locator(LogLocator(subs=subs))
             axis.set_minor_formatter(NullFormatter())
         else:
-            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+            axis.set_major_locator(MaxNLocator(4 if narrow else 7, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda ms, _: in_words(ms)))
 
 

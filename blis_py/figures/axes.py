@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_py.figures.style import INK
 
@@ -82,12 +82,12 @@ def rate_axis(ax: Axes, along: str = "y") -> None:
 
 def limit_line(ax: Axes, value: float, text: str, along: str = "x", colour: str = INK, row: int = 0) -> None:
     """A limit that should not be exceeded, with its name beside it; `row` keeps several names apart."""
-    line = {"color": colour, "linewidth": 1.1, "linestyle": (0, (3, 2)), "zorder": 1.5}
-    note = {"size": 8, "color": colour, "parse_math": False}
+    line: Any = {"color": colour, "linewidth": 1.1, "linestyle": (0, (3, 2)), "zorder": 1.5}
+    note: Any = {"size": 8, "color": colour, "parse_math": False}
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
     if along == "x":
         ax.axvline(value, **line)
-        where = {"xytext": (3, 4 + 12 * row), "textcoords": "offset points", "va": "bottom"}
+        where: Any = {"xytext": (3, 4 + 12 * row), "textcoords": "offset points", "va": "bottom"}
         ax.annotate(text, (value, 0), xycoords=("data", "axes fraction"), bbox=box, **where, **note)
     else:
         ax.axhline(value, **line)

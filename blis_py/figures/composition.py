@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def batch(run: RunView) -> Picture | None:
 
 def _stack(ax: Axes, moments: Floats, prefill: Floats, decode: Floats) -> None:
     """Decodes below, prompts on top."""
-    look = {"linewidth": 0, "step": "mid"}
+    look: Any = {"linewidth": 0, "step": "mid"}
     ax.fill_between(moments, decode, color=BLUE, label="decode", **look)
     ax.fill_between(moments, decode, decode + prefill, color=ORANGE, label="prefill", **look)
     rate_axis(ax)

@@ -74,9 +74,9 @@ def draw_cdf(ax: Axes, run: RunView, metric: str) -> None:
     for name, rows, look in _lines(run):
         samples = run.samples(metric, rows)
         if samples.count:
-            values, share = samples.curve()
+            reached, shares = samples.curve()
             # A single value is a step from 0, not a point that nobody sees.
-            values, share = np.concatenate((values[:1], values)), np.concatenate(([0.0], share))
+            values, share = np.concatenate((reached[:1], reached)), np.concatenate(([0.0], shares))
             ax.step(values, 100 * share, where="post", label=label(name), **look)
             extent += [values[0], values[-1]]
     if not extent:
@@ -116,8 +116,8 @@ def _draw_limits(ax: Axes, run: RunView, metric: str, largest_ms: float) -> list
         colour = looks.get(limit.slo_class or "", {}).get("color", INK)
         text = f"{limit.text} ≤ {limit.ms:,g} ms"
         if limit.ms > _FAR * largest_ms:
-            spot = {"xy": (1, 0), "xycoords": "axes fraction", "ha": "right", "size": 8, "color": colour}
-            at = {"xytext": (-3, 4 + 12 * row), "textcoords": "offset points"}
+            spot: Any = {"xy": (1, 0), "xycoords": "axes fraction", "ha": "right", "size": 8, "color": colour}
+            at: Any = {"xytext": (-3, 4 + 12 * row), "textcoords": "offset points"}
             ax.annotate(f"{text}, far to the right", parse_math=False, **spot, **at)
             continue
         limit_line(ax, limit.ms, label(text), colour=colour, row=row)

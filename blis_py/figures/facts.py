@@ -41,7 +41,8 @@ def cluster(config: Config) -> str:
     if model:
         parts.append(f"{'of ' if parts else ''}{_name(model)}")
     if config.get("gpu"):
-        parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{_name(str(config['gpu'])).upper()}")
+        gpu = _name(str(config["gpu"]))
+        parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{gpu.upper() if gpu.isalnum() else gpu}")
     return " ".join(parts)
 
 

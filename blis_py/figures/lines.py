@@ -31,17 +31,19 @@ def draw_line(
     known = [group for group in series.groups if group.values(across) and group.values(up)]
     if not known:
         return
-    look = series_lines(index) if index < MOST_SERIES else {"color": FAINT, "linestyle": "-", "marker": "."}
+    look: Any = (
+        series_lines(index) if index < MOST_SERIES else {"color": FAINT, "linestyle": "-", "marker": "."}
+    )
     x, y = [of_x(group.middle(across)) for group in known], [group.middle(up) for group in known]
     ax.plot(x, y, ms=5, mfc="none", **look)
     full = [place for place, group in enumerate(known) if not group.saturated]
-    solid = {"marker": look["marker"], "ms": 5, "color": look["color"], "linestyle": "none"}
+    solid: Any = {"marker": look["marker"], "ms": 5, "color": look["color"], "linestyle": "none"}
     ax.plot([x[place] for place in full], [y[place] for place in full], **solid)
     if max(len(group.runs) for group in known) > 1:
         least, most = ([pick(group.values(up)) for group in known] for pick in (min, max))
         order = np.argsort(x)
-        band = (np.array(part)[order] for part in (x, least, most))
-        ax.fill_between(*band, color=look["color"], alpha=0.15, linewidth=0)
+        across_sorted, low, high = (np.array(part)[order] for part in (x, least, most))
+        ax.fill_between(across_sorted, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def room_for(drawn: Several) -> float:

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from blis_py.config.loader import as_dict
+from blis_py.config.models import NAMES
 from blis_py.errors import InputError
 from blis_py.figures.facts import foot_of_several
+from blis_py.files.paths import exists
 from blis_py.files.tables import read_table
+from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.load import SATURATED
 
 if TYPE_CHECKING:
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 
 LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_instances")
 """What runs of one line differ in, the first of them that differs at all."""
+_FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "throughput", "output_tokens_per_s", "cluster.")
+"""How columns begin that are figures of a run."""
+_RAN = "ok"
+"""The status of a run in a sweep that was neither refused nor failed."""
 _NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
 """What runs may differ in and still stand on one line."""
 
@@ -31,6 +39,13 @@ class Shown(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]: ...
+
+
+class Table(Protocol):
+    """What is needed of a sweep."""
+
+    @property
+    def table(self) -> pd.DataFrame: ...
 
 
 @dataclass(frozen=True)
@@ -112,8 +127,8 @@ class Several:
         return "; ".join(parts)
 
 
-Runs: TypeAlias = "Iterable[Shown] | pd.DataFrame | str | Path"
-"""Results, or a table with a row for each run: a data frame, or its file (CSV, Parquet)."""
+Runs: TypeAlias = "Iterable[Shown] | Table | pd.DataFrame | str | Path"
+"""Results, or a table with a row for each run: of a sweep, a data frame, or its file (CSV, Parquet)."""
 
 
 def several(runs: Runs, by: Sequence[str] = ()) -> Several:
@@ -149,13 +164,29 @@ def several(runs: Runs, by: Sequence[str] = ()) -> Several:
     )
 
 
-def points_of(runs: Runs) -> list[Point]:
-    """Every run as settings and figures."""
+def points_of(runs: Any) -> list[Point]:
+    """Every run as settings and figures; of a sweep those that ran. `runs` are `Runs`."""
     if isinstance(runs, str | Path):
-        runs = read_table(runs)
-    if hasattr(runs, "to_dict"):
-        return [_of_row(row) for row in runs.to_dict("records")]
-    return [_of_result(run) for run in runs]
+        table = read_table(runs)
+        if not any(name.startswith(_FIGURES) for name in map(str, table.columns)):
+            fix = "give the table of a sweep, with columns such as ttft_ms.p99"
+            raise InputError("no column is a figure of a run", file=runs, fix=fix)
+        return _of_table(table, _beside(Path(runs)))
+    if hasattr(runs, "table"):
+        first = getattr(runs, "first", None)
+        return _of_table(runs.table, {} if first is None else as_dict(first))
+    return _of_table(runs, {}) if hasattr(runs, "to_dict") else [_of_result(run) for run in runs]
+
+
+def _beside(table: Path) -> dict[str, Any]:
+    """What all runs of a sweep have in common, where it lies beside its table."""
+    told = table.with_name("sweep.yaml")
+    return (load_mapping(told).get("first") or {}) if exists(told) else {}
+
+
+def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:
+    points = [_of_row(row, _flat(common)) for row in table.to_dict("records")]
+    return [point for point in points if point.values.get("status", _RAN) == _RAN]
 
 
 def _of_result(run: Shown) -> Point:
@@ -164,18 +195,18 @@ def _of_result(run: Shown) -> Point:
     return Point(_flat(run.settings), values)
 
 
-def _of_row(row: Mapping[str, Any]) -> Point:
-    from blis_py.config.models import NAMES
-
+def _of_row(row: Mapping[Any, Any], common: Mapping[str, Any]) -> Point:
+    """Columns named like settings are settings, and `slo.TEXT` says that there was such a target."""
     known = {key.partition(".")[0] for key in NAMES.values()}
-    settings, values = {}, {}
+    settings, values = dict(common), {}
+    slos = [str(name).removeprefix("slo.") for name in row if str(name).startswith("slo.")]
     for name, value in row.items():
-        key = "workload.preset" if name == "workload" else NAMES.get(name, name)
-        if key.partition(".")[0] in known:
+        key = "workload.preset" if name == "workload" else NAMES.get(name, str(name))
+        if not key.startswith("slo.") and key.partition(".")[0] in known:
             settings[key] = None if value != value else value
         else:
-            values[name] = value
-    return Point(settings, values)
+            values[key] = value
+    return Point(settings | ({"slo": slos} if slos else {}), values)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -35,7 +35,7 @@ def pareto(runs: Runs, by: Sequence[str] = ()) -> Picture:
     drawn = several(runs, by)
     above = room_for(drawn)
     figure, (ax,) = grid(1, 1, height=5.4 + above, above=above, left=0.95, foot=drawn.foot)
-    ax.set_title("Tokens/s of a GPU against tokens/s of a user")
+    ax.set_title("Tokens/s of a GPU against tokens/s of a user; stairs: the best that keep up")
     for index, series in enumerate(drawn.series):
         draw_line(ax, series, index, TPOT, PER_GPU, _per_user)
     if not ax.lines:
@@ -79,7 +79,7 @@ def _name_loads(ax: Axes, best: Sequence[tuple[float, float, Any]], what: str) -
             continue
         named.append(spot)
         text = f"{what} {load:g}" if isinstance(load, int | float) else f"{what} {load}"
-        side = {"xytext": (-7, 6), "ha": "right"} if spot[0] > 0.85 else {"xytext": (7, 6), "ha": "left"}
+        side: Any = {"xytext": (-7, 6), "ha": "right"} if spot[0] > 0.85 else {"xytext": (7, 6), "ha": "left"}
         ax.annotate(text, (x, y), textcoords="offset points", size=8, parse_math=False, **side)
 
 

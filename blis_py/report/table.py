@@ -54,7 +54,8 @@ def _print(
     from rich.console import Console, Group
 
     out = sys.stdout if file is None else file
-    console = Console(file=out, width=width or (None if out.isatty() else 100), highlight=False, emoji=False)
+    given: Any = {"file": out, "width": width or (None if out.isatty() else 100)}
+    console = Console(**given, highlight=False, emoji=False, force_jupyter=False)  # text, in a notebook too
     for index, part in enumerate(of(summary, console.width)):
         console.print(part if index == 0 else Group("", part))
 
