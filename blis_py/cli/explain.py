@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
@@ -40,7 +41,14 @@ _NOT_HERE = ("--intervals", "--cross-check")
 _OF_A_RUN = tuple(
     (name, tuple(flag for flag in flags if flag.name not in _NOT_HERE)) for name, flags in COMMON
 )
-GROUPS = (("Question", _QUESTION), ("Output", _OUTPUT), *_OF_A_RUN, ("Workload", WORKLOAD))
+GROUPS = (
+    ("Question", _QUESTION),
+    ("Output", _OUTPUT),
+    *_OF_A_RUN,
+    ("Workload", WORKLOAD),
+    vllm_flags.FLAGS,
+    blis_flags.FLAGS,
+)
 _OWN = {spelling for flag in (*_QUESTION, *_OUTPUT) for spelling in (flag.name, *flag.aliases)}
 
 
@@ -56,6 +64,8 @@ def explain(flags: Flags) -> None:
     if style not in ("table", "json"):
         fix = did_you_mean(style, ("table", "json"))
         raise InputError("unknown format", key="--format", value=style, fix=fix)
+    if "--what-if" in flags and "--no-what-ifs" in flags:
+        raise InputError("is given beside --what-if", key="--no-what-ifs", fix="drop one of the two")
     check_out(flags)
     explanation = _explained(flags)
     try:
@@ -85,6 +95,8 @@ def _explained(flags: Flags) -> Explanation:
 
 def _run_of(flags: Flags) -> Any:
     """The saved run, or what the flags describe."""
+    blis_flags.refuse(flags)
+    vllm_flags.refuse(flags)
     of_a_run = [name for name in flags if name not in _OWN]
     if RUN_FOLDER not in flags:
         if not of_a_run:

@@ -228,6 +228,7 @@ def explain(
     if result is None:
         result = simulation.run(record_steps=False, progress=told("the run"))
     record = result.record
+    _check_names(record)
     found = find(record, question)
     explanation = Explanation(question, found, simulation, record, None)
     if saved is not None:
@@ -264,6 +265,16 @@ def _resolved(
         known = run.simulation
         return known if isinstance(known, Simulation) else Simulation.of(run.config), run, None
     return run if isinstance(run, Simulation) else build(run, **settings), None, None
+
+
+def _check_names(record: RunRecord) -> None:
+    """Requests are followed by their names."""
+    seen: set[str] = set()
+    for name in record.table.ids():
+        if name in seen:
+            fix = "give every request of the trace an id of its own"
+            raise InputError("several requests have this id, so none can be followed", value=name, fix=fix)
+        seen.add(name)
 
 
 def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[Change]:

@@ -122,7 +122,7 @@ def find(record: RunRecord, question: Question) -> Found:
     """The request in question.
 
     Raises:
-        InputError: no request has that name, or several have; a class that nobody knows.
+        InputError: no request has that name; a class that nobody knows.
     """
     if question.request is not None:
         return Found(_row_of(record, question.request))
@@ -147,11 +147,8 @@ def find(record: RunRecord, question: Question) -> Found:
 
 def _row_of(record: RunRecord, name: str) -> int:
     names = list(record.table.ids())
-    count = names.count(name)
-    if count == 1:
+    if name in names:
         return names.index(name)
-    if count:
-        raise InputError(f"{count} requests have this name", key="--request", value=name)
     some = f"they are called {names[0]} to {names[-1]}" if names else "the run has no requests"
     raise InputError("no such request", key="--request", value=name, fix=some)
 

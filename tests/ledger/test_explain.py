@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,13 @@ def test_a_request_or_class_that_is_not_there_is_refused(busy: Result) -> None:
         blis.explain(busy, request="request_150", what_if=False)
     with pytest.raises(InputError, match="no request is of this SLO class"):
         blis.explain(busy, slo_class="crtical", what_if=False)
+
+
+def test_requests_that_share_an_id_cannot_be_followed() -> None:
+    run = blis.run(model="qwen3-14b", num_requests=3)
+    run.record.table = replace(run.record.table, request_id=["a", "b", "a"])
+    with pytest.raises(InputError, match=r"several requests have this id.*'a'"):
+        blis.explain(run, what_if=False)
 
 
 # -- what-ifs ----------------------------------------------------------------------------------------
@@ -296,6 +304,8 @@ def test_the_command_runs_from_flags_as_run_does(command: Command) -> None:
         (("SAVED", "--tp", 2), "changes the run, which is saved"),
         (("SAVED", "--force"), "needs a folder to write to"),
         (("SAVED", "--format", "vllm"), "unknown format"),
+        (("SAVED", "--no-what-ifs", "--what-if", "tp=2"), "is given beside --what-if"),
+        (("--model", "qwen3-14b", "--lora-config", "x"), "--lora-config"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(
