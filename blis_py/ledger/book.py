@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from blis_py.ledger.division import Chunk, Divider
 from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, Line, Times, add, split
@@ -86,6 +88,7 @@ class Bookkeeper:
     ) -> None:
         self._record, self._notes, self._divider = record, notes, divider
         self._arrivals = arrivals
+        self._starts = {index: [run.start_ns for run in runs] for index, runs in notes.items()}
 
     def ledger(self, row: int) -> Ledger:
         """Of one request; it has been watched."""
@@ -102,13 +105,18 @@ class Bookkeeper:
         )
         self._on_the_way(ledger, life)
         if life.enqueue >= 0:
-            noted = self._notes.get(int(record.instance[row]), ())
-            _Page(ledger, life, self._divider, self._arrivals).read(noted)
+            page = _Page(ledger, life, self._divider, self._arrivals)
+            page.read(self._noted_from(int(record.instance[row]), life.enqueue))
         if ledger.ttft_ns is not None and life.first_step >= 0:
             add(ledger.first, {Line.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
         add(ledger.whole, {Line.FRONT_END_AFTER: life.end - life.cut})
         ledger.first, ledger.whole = _in_order(ledger.first), _in_order(ledger.whole)
         return ledger
+
+    def _noted_from(self, instance: int, from_ns: int) -> Iterable[Noted]:
+        """What was noted on an instance, from the step that was running then."""
+        begin = max(bisect_right(self._starts.get(instance, ()), from_ns) - 1, 0)
+        return islice(self._notes.get(instance, ()), begin, None)
 
     def _on_the_way(self, ledger: Ledger, life: _Life) -> None:
         """Before it reaches the queue of its instance."""
@@ -152,7 +160,7 @@ class _Page:
         """Tokens it has computed, and whether it has its prompt behind it."""
         self._admitted = False
 
-    def read(self, noted: Sequence[Noted]) -> None:
+    def read(self, noted: Iterable[Noted]) -> None:
         """Everything that was noted on its instance, in order."""
         name, life = self._ledger.request, self._life
         for run in noted:

@@ -44,8 +44,6 @@ class Noted:
 
     start_ns: int
     ends_ns: Ints
-    planned_ns: int
-    """When the first of them was composed."""
     features: StepFeatures
     """Of the first of them."""
     chunks: tuple[Chunk, ...]
@@ -144,6 +142,10 @@ class _Events:
         """Alike steps are planned; the scheduler has not been told of them.
 
         What lies between the step before and these belongs to them.
+
+        Args:
+            planned_ns: when the first of them was composed: who came later is not in it.
+            preempted: somebody was, and the door was closed for it.
         """
         since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
         self._notes.last = start_ns, run
@@ -161,7 +163,6 @@ class _Events:
             Noted(
                 start_ns=start_ns,
                 ends_ns=run.ends_ns(),
-                planned_ns=planned_ns,
                 features=features,
                 chunks=tuple(
                     Chunk(request.id, tokens, request.computed, request.num_tokens)
