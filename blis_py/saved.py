@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class SavedResult(Shown):
         self.folder = folder
         self._summary = load_object(folder / SUMMARY)
         self._settings = load_mapping(folder / CONFIG)
-        _check_summary(self._summary, folder / SUMMARY)
+        self._facts = _facts(self._summary, folder / SUMMARY)
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:
@@ -84,7 +85,7 @@ class SavedResult(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader should know before believing the figures."""
-        return tuple(self._summary["notes"])
+        return self._facts.notes
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -127,7 +128,7 @@ class SavedResult(Shown):
             output_tokens=np.asarray(get("output_tokens"), dtype=np.int64),
             latency_ms={name: get(f"{name}_ms") for name in PER_REQUEST},
             instances=self._instances(),
-            end_s=float(self._summary["window"]["simulated_s"]),
+            end_s=self._facts.simulated_s,
             gaps=self._gaps if columns and exists(self.folder / ITL) else None,
             limits=limits_of(self._settings, _targets(self._settings)),
         )
@@ -141,7 +142,7 @@ class SavedResult(Shown):
     @cached_property
     def _request_columns(self) -> Columns | None:
         """`None` where there is no request."""
-        if not self._summary["cluster"]["requests"]["injected"]:
+        if not self._facts.requests:
             return None
         optional = (*_ALSO_COUNTS, *_ALSO_TIMES)
         return read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
@@ -160,7 +161,7 @@ class SavedResult(Shown):
             fix = "save a run that has recorded its steps"
             raise InputError("this result has no table of steps", file=path, fix=fix)
         names = header_of(path)
-        if not self._summary["cluster"]["steps"]:
+        if not self._facts.steps:
             return {name: np.zeros(0, dtype=np.int64) for name in names}
         kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in names}
         columns = read_columns(path, kinds)
@@ -169,7 +170,7 @@ class SavedResult(Shown):
     def _instances(self) -> list[Any]:
         from blis_py.figures.run import InstanceView
 
-        blocks = [int(each["kv_blocks"]) for each in self._summary["instances"]]
+        blocks = self._facts.kv_blocks
         if not exists(self.folder / STEPS):
             return [InstanceView(count, None) for count in blocks]
         columns = self._step_columns()
@@ -207,12 +208,29 @@ def load(folder: str | Path) -> SavedResult:
     return SavedResult(path)
 
 
-def _check_summary(summary: dict[str, Any], path: Path) -> None:
-    """Whether it has what is read here."""
-    needed = ("cluster", "instances", "classes", "window", "load", "notes", "slo")
-    missing = [name for name in needed if name not in summary]
-    if missing:
-        raise InputError("missing key", file=path, key=missing[0], fix="save the run again")
+@dataclass(frozen=True)
+class _Facts:
+    """What is read of a summary here."""
+
+    requests: int
+    steps: int
+    simulated_s: float
+    kv_blocks: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def _facts(summary: dict[str, Any], path: Path) -> _Facts:
+    try:
+        return _Facts(
+            requests=int(summary["cluster"]["requests"]["injected"]),
+            steps=int(summary["cluster"]["steps"]),
+            simulated_s=float(summary["window"]["simulated_s"]),
+            kv_blocks=tuple(int(each["kv_blocks"]) for each in summary["instances"]),
+            notes=tuple(str(note) for note in summary["notes"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"is no summary of a run: {type(error).__name__} {error}"
+        raise InputError(problem, file=path, fix="save the run again") from None
 
 
 def _request_kinds() -> dict[str, Kind]:

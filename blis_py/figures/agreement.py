@@ -70,7 +70,7 @@ def scatter(
     ax.plot(x, y, "o", ms=3, alpha=0.45, color=colour, mec="none")
     _scale(ax, high / low, narrow)
     ax.set(xlim=(low, high), ylim=(low, high), xlabel="measured", ylabel="predicted")
-    free = "lower right" if np.mean(y > x) > 0.5 else "upper left"
+    free: Any = "lower right" if np.mean(y > x) > 0.5 else "upper left"
     ax.legend(loc=free, borderaxespad=0.6, labelcolor=INK)
 
 

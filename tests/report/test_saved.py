@@ -105,6 +105,17 @@ def test_a_damaged_table_is_told_with_its_line(result: blis.Result, tmp_path: Pa
         _ = blis.load(folder).requests
 
 
+@pytest.mark.parametrize(
+    "text", ["{}", '{"cluster": 3}', "[]", '{"cluster": {"requests": {"injected": "x"}}}']
+)
+def test_a_summary_that_is_none_is_told(text: str, result: blis.Result, tmp_path: Path) -> None:
+    folder = result.save(tmp_path / "out", plots=False)
+    (folder / "summary.json").write_text(text)
+    (folder / "complete.json").write_text("{}")
+    with pytest.raises(blis.InputError, match=r"summary\.json"):
+        blis.load(folder)
+
+
 def test_a_result_shows_itself_in_a_dozen_lines(result: blis.Result) -> None:
     lines = repr(result).splitlines()
     assert lines[0].startswith("Result: mixed-slo · 2 instances of qwen3-14b on H100 · scheduler fcfs")
