@@ -176,8 +176,8 @@ class InstanceLog:
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
-        self._preemptions = 0
-        """In all rows so far."""
+        self._preempted = 0
+        """In all rows of the table so far."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         self._note_run(step.features, start_ns, run)
@@ -187,11 +187,9 @@ class InstanceLog:
         if self._runs is not None:
             scheduler = self._scheduler
             state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
-            before, self._preemptions = self._preemptions, scheduler.counters.preemptions
+            before, self._preempted = self._preempted, scheduler.counters.preemptions
             what = [getattr(features, name) for name in self._features]
-            self._runs.append(
-                [start_ns, run.end_ns, run.steps, *state, self._preemptions - before, *what],
-            )
+            self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     @property
     def num_steps(self) -> int:
