@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blis_py import figures
     from blis_py.api import Simulation, build, replay, run
+    from blis_py.comparison.compare import compare
     from blis_py.config.loader import load_config
     from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
+    from blis_py.ledger.explain import explain
     from blis_py.result import Result
     from blis_py.saved import SavedResult, load
     from blis_py.version import __version__
@@ -32,6 +34,8 @@ __all__ = [
     "Simulation",
     "__version__",
     "build",
+    "compare",
+    "explain",
     "figures",
     "load",
     "load_config",
@@ -50,9 +54,11 @@ _HOMES = {
     "RunConfig": "blis_py.config.models",
     "load_config": "blis_py.config.loader",
     "InputError": "blis_py.errors",
+    "compare": "blis_py.comparison.compare",
+    "explain": "blis_py.ledger.explain",
     "__version__": "blis_py.version",
 }
-_SIMULATES = ("build", "replay", "run", "Simulation")
+_SIMULATES = ("build", "replay", "run", "Simulation", "explain")
 """Before these are imported, the inner loop is taken from native code, where there is any."""
 _TAKE_SETTINGS = ("build", "replay", "run")
 _described: dict[str, Any] = {}

@@ -18,6 +18,7 @@ import overlap_picture
 import blis_py as blis
 from blis_py.figures import Picture
 
+_BUSY = {"workload": "mixed-slo", "model": "qwen3-14b", "num_instances": 3, "num_requests": 2000}
 FOLDER = Path(__file__).resolve().parent / "img"
 
 
@@ -25,6 +26,17 @@ def overview() -> Picture:
     """The run of `make run`: an hour of mixed traffic on 4 × H100, by priority."""
     settings = {"workload": "mixed-slo", "model": "qwen3-14b", "gpu": "h100"}
     return blis.run(**settings, num_instances=4, scheduler="priority-fcfs").plot.overview()
+
+
+def explain() -> Picture:
+    """Why a critical request waits under fcfs, and what would have changed it: the run of the guide."""
+    return blis.explain(**_BUSY, metric="critical.ttft.p99").plot()
+
+
+def compare() -> Picture:
+    """The same requests under fcfs and by priority: who got better, and who paid."""
+    runs = [blis.run(**_BUSY, scheduler=policy) for policy in ("fcfs", "priority-fcfs")]
+    return blis.compare(*runs, names=("fcfs", "priority-fcfs")).plot()
 
 
 PICTURES: dict[str, Callable[[], Picture]] = {
@@ -35,6 +47,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "step": architecture_picture.step,
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
+    "explain": explain,
+    "compare": compare,
 }
 
 

@@ -36,6 +36,7 @@ from blis_py.setup.diffusion import block_diffusion
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoop
     from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.watch import Watch
     from blis_py.latency.fitted_profile import FittedProfile
     from blis_py.latency.trained import ServerTerms
 
@@ -126,8 +127,14 @@ class Setup:
             f"step times: {self.latency.provenance}"
         )
 
-    def simulate(self, record_steps: bool, progress: Progress | None) -> tuple[RunRecord, tuple[str, ...]]:
-        """What became of every request, and what is to be known about it beside `notes`."""
+    def simulate(
+        self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
+    ) -> tuple[RunRecord, tuple[str, ...]]:
+        """What became of every request, and what is to be known about it beside `notes`.
+
+        Args:
+            watch: sees every step.
+        """
         from blis_py.cluster.simulation import simulate
 
         config = self.config
@@ -147,6 +154,7 @@ class Setup:
             diffusion=self.diffusion,
             record_steps=record_steps,
             progress=progress,
+            watch=watch,
         )
         record.config = as_dict(config)
         return record, domain_notes(self.latency)

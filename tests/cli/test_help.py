@@ -20,6 +20,8 @@ VERBS = (
     "convert",
     "compose",
     "plot",
+    "explain",
+    "compare",
     "calibrate",
     "parity",
     "models",
