@@ -18,6 +18,10 @@ from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
 
+_LISTS = ("slo", "goodput")
+"""Settings with several targets: `slo="ttft.p99=500ms tpot.p99=50ms"` will do."""
+
+
 @dataclass(frozen=True, repr=False)
 class Simulation(Setup):
     """What `run` simulates."""
@@ -62,7 +66,14 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
     for name, value in settings.items():
         if name not in NAMES:
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
-        overrides.append((name, NAMES[name], str(value) if isinstance(value, Path) else value))
+        overrides.append((name, NAMES[name], _meant(name, value)))
     if isinstance(config, RunConfig):
         return load_config(overrides=overrides, base=config) if overrides else config
     return load_config(config, overrides)
+
+
+def _meant(name: str, value: Any) -> Any:
+    """A path as text; targets in one text, as on the command line."""
+    if isinstance(value, Path):
+        return str(value)
+    return value.replace(",", " ").split() if name in _LISTS and isinstance(value, str) else value

@@ -54,6 +54,20 @@ def with_full_paths(config: RunConfig) -> RunConfig:
     )
 
 
+def named_files(config: RunConfig) -> dict[str, Path]:
+    """The files and folders of the user's own that a configuration names, by key."""
+    found = {}
+    for key, is_own in _IS_FILE.items():
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        if value and is_own(value):
+            found[key] = full_path(value, key=key)
+    if config.model and "model_config" not in found and is_folder(expanded(config.model)):
+        found["model"] = full_path(config.model)
+    return found
+
+
 def workload_source(name: str) -> str:
     """The key that `--workload NAME` sets: a preset, a bundled spec or a file."""
     from blis_py.workload.presets import AS_BLIS, PRESETS

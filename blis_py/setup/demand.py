@@ -121,7 +121,7 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
         bad_rows=rows,
     )
     if load.rate is not None:
-        table = _at_rate(table, load.rate, trace)
+        table = at_rate(table, load.rate, trace)
     skipped = rows.note()
     asked = Demand(table, seed, notes=() if skipped is None else (skipped,))
     found = header_of(trace, load.trace_header)
@@ -135,7 +135,7 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
     )
 
 
-def _at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
+def at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
     """Stretched, or pressed together, to so many requests per second."""
     span_s = float(table.arrival_ns[-1] - table.arrival_ns[0]) / 1e9 if len(table) else 0.0
     if span_s == 0:
