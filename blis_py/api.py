@@ -66,13 +66,13 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
     for name, value in settings.items():
         if name not in NAMES:
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
-        overrides.append((name, NAMES[name], _meant(name, value)))
+        overrides.append((name, NAMES[name], meant(name, value)))
     if isinstance(config, RunConfig):
         return load_config(overrides=overrides, base=config) if overrides else config
     return load_config(config, overrides)
 
 
-def _meant(name: str, value: Any) -> Any:
+def meant(name: str, value: Any) -> Any:
     """A path as text; targets in one text, as on the command line."""
     if isinstance(value, Path):
         return str(value)

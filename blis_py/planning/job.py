@@ -34,8 +34,8 @@ class Job:
 
     config: RunConfig
     variation: Variation = AS_IT_IS
-    may_stop_early: bool = False
-    """A part of the arrivals is simulated first, and no more where that settles whether the SLOs are met."""
+    stops_at: tuple[str, ...] = ()
+    """A part of the arrivals is simulated first, and no more where it says this: `hopeless`, `fine`."""
     max_lost: float = 0.0
     """For that: the share of requests that may be lost."""
 
@@ -44,7 +44,7 @@ class Job:
         return {
             "config": as_dict(self.config),
             "variation": asdict(self.variation),
-            "may_stop_early": self.may_stop_early and self.max_lost,
+            "stops_at": [*self.stops_at, self.max_lost] if self.stops_at else None,
         }
 
 

@@ -46,7 +46,9 @@ def run(packed: bytes) -> Outcome:
     job, key, code = pickle.loads(packed)
     try:
         if code != code_digest():
-            return Outcome(failed="the worker has another version of blis-py: install the same on all machines")
+            return Outcome(
+                failed="the worker has another version of blis-py: install the same on all machines"
+            )
         if key is not None and key != _contents.key_of(job):
             return Outcome(failed="the worker finds other files under the names in the configuration")
         return _outcome(job)
@@ -107,9 +109,9 @@ def _with_other_parts(simulation: Simulation, variation: Variation) -> Simulatio
 
 def _outcome(job: Job) -> Outcome:
     simulation = varied(job)
-    if job.may_stop_early:
+    if job.stops_at:
         settled = _first_part(simulation, job.max_lost)
-        if settled is not None:
+        if settled in job.stops_at:
             return Outcome(early=settled, facts=_facts(simulation))
     return outcome_of(simulation.run(record_steps=False))
 
