@@ -17,7 +17,6 @@ from blis_py.errors import InputError
 from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
-
 _LISTS = ("slo", "goodput")
 """Settings with several targets: `slo="ttft.p99=500ms tpot.p99=50ms"` will do."""
 

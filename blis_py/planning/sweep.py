@@ -156,7 +156,7 @@ class Sweep:
         space = dump_yaml({"vary": varied, "first": first})
         (place / "sweep.yaml").write_text(space, encoding="utf-8")
         if plots:
-            from blis_py.report.sweep_plot import save_curves
+            from blis_py.planning.curves import save_curves
 
             save_curves(self.table, self.axes_values(), place)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from blis_py import native
 
@@ -141,7 +141,16 @@ def outcome_of(result: Result) -> Outcome:
 
 
 def _facts(simulation: Simulation) -> dict[str, object]:
+    arrival_ns = simulation.table.arrival_ns
+    span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if len(arrival_ns) else 0.0
     return {
+        "requests": len(arrival_ns),
+        "span_s": span_s,
+        "offered_per_s": (len(arrival_ns) - 1) / span_s if span_s else None,
+        "model": simulation.config.model,
+        "gpu": simulation.config.gpu,
+        "tp": simulation.config.tp,
+        "scheduler": asdict(simulation.scheduler),
         "capacity": simulation.capacity,
         "models": simulation.models,
         "provenance": simulation.latency.provenance,
