@@ -111,13 +111,13 @@ def other_models(config: RunConfig) -> dict[str, Job]:
 
 
 def draws(config: RunConfig, error: StepError | None, count: int, goal: Goal) -> dict[str, Job]:
-    """The same with step times that are off by what they may be off, and other requests where those are drawn."""
+    """The same with step times that are off by what they may be, and other requests where those are drawn."""
     if error is None:
         return {}
     generated = config.workload.trace is None
     jobs = {}
     for index, factor in enumerate(error.factors(count)):
-        # Fast and slow draws meet seeds in an order of their own, so that the two have nothing to do with each other.
+        # Seeds in an order of their own: they have nothing to do with fast and slow.
         seed = rerun_seed(config.seed, (7 * index) % count)
         again = replace(config, seed=seed) if generated else config
         variation = Variation(gpu_time=factor, host_time=factor)

@@ -101,7 +101,7 @@ def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a YAML file says of a space: `vary`, a mapping of settings to values, or `runs`, a list of points."""
+    """What a file says of a space: `vary`, a mapping of settings to values, or `runs`, a list of points."""
 
     axes: tuple[Axis, ...] = ()
     runs: tuple[Point, ...] = ()

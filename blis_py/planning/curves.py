@@ -1,4 +1,4 @@
-"""Curves of a sweep: a metric against the first number that was varied, a line for each of the other settings."""
+"""Curves of a sweep: metrics against the first number that was varied, a line for each other setting."""
 
 from __future__ import annotations
 

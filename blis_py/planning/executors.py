@@ -1,4 +1,4 @@
-"""Where jobs are done: in this process, in processes of this machine, on a Dask cluster. The same outcomes."""
+"""Where jobs are done: here, in processes of this machine, on a Dask cluster. The outcomes are the same."""
 
 from __future__ import annotations
 

@@ -141,9 +141,8 @@ class Goal:
         injected = outcome.figures.get("requests.injected") or 0.0
         lost = sum(outcome.figures.get(f"requests.{name}") or 0.0 for name in _LOST)
         share = lost / injected if injected else 0.0
-        if not share:
-            slack = 1.0
-        else:
+        slack = 1.0
+        if share:
             slack = 1 - share / self.max_lost if self.max_lost else -share
         return Requirement("requests lost", self.max_lost, share, "share", slack)
 

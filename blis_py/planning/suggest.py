@@ -63,7 +63,7 @@ def _choice(trial: Trial, axis: Axis) -> int:
     """The index of a value; those of numbers are in order."""
     last = len(axis.values) - 1
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values):
-        return trial.suggest_int(axis.name, 0, last)
+        return int(trial.suggest_int(axis.name, 0, last))
     chosen: int = trial.suggest_categorical(axis.name, list(range(last + 1)))
     return chosen
 

@@ -81,16 +81,14 @@ def why_second(plan: Plan) -> str | None:
         ours, theirs, what = float(best.gpus), float(second.gpus), "GPUs"
     else:
         ours, theirs, what = best.dollars_per_hour, second.dollars_per_hour, "per hour"
+    if theirs > ours and what == "GPUs":
+        return f"{theirs:g} GPUs instead of {ours:g}"
     if theirs > ours:
-        more = (
-            f"{theirs:g} GPUs instead of {ours:g}"
-            if what == "GPUs"
-            else f"${theirs:,.2f} an hour, ${theirs - ours:,.2f} more"
-        )
-        return f"it takes {more}"
+        return f"${theirs:,.2f} an hour, ${theirs - ours:,.2f} more"
     slack, other = best.judgement.slack, second.judgement.slack
     if other < slack:
-        return f"the same cost, with less to spare: {second.judgement.tightest}"
+        left = f"{100 * other:.1f} % of a limit left, not {100 * slack:.1f} %"
+        return f"the same cost, with less to spare ({second.judgement.tightest}: {left})"
     return "the same cost and the same figures: the first in the space is taken"
 
 
@@ -170,9 +168,7 @@ def _probability(plan: Plan) -> list[str]:
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
     told = f"how sure: holds in {held} of {len(plan.draws)} draws ({100 * plan.probability:.0f} %)"
-    return [
-        f"{told} of step times that are off by {error.deviation:.1%} (standard deviation): {error.source}"
-    ]
+    return [f"{told} of step times off by {100 * error.deviation:.1f} % (standard deviation): {error.source}"]
 
 
 def _agreement(plan: Plan) -> list[str]:

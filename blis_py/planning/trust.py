@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from scipy.stats import norm
 
 from blis_py.config.models import RunConfig
@@ -35,7 +36,7 @@ class StepError:
         errors = norm.ppf(
             [(count - index - 0.5) / count for index in range(count)], self.bias, self.deviation
         )
-        return [1 / (1 + max(float(error), -0.9)) for error in errors]
+        return [1 / (1 + max(float(error), -0.9)) for error in np.asarray(errors)]
 
 
 def step_error(config: RunConfig) -> StepError | None:

@@ -1,4 +1,4 @@
-"""One job, in whatever process: the requests are read once per process, the inner loop is native where it can be.
+"""One job, in whatever process: requests are read once in each, the inner loop is native where it can be.
 
 Nothing that is simulated with may be imported before `native.activate`; jobs come as bytes, which are opened
 after it.
@@ -18,14 +18,17 @@ from blis_py.api import Simulation  # noqa: E402
 from blis_py.config.models import RunConfig  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.intervals import numbers  # noqa: E402
-from blis_py.latency.scaled import Scaled  # noqa: E402
+from blis_py.latency.scaled import scaled  # noqa: E402
 from blis_py.metrics.slo import parse_slos  # noqa: E402
 from blis_py.planning import early  # noqa: E402
 from blis_py.planning.contents import Contents, code_digest  # noqa: E402
 from blis_py.planning.job import Job, Outcome, Variation  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.demand import Demand, at_rate, demand  # noqa: E402
+from blis_py.setup.setup import Setup  # noqa: E402
 
+_OTHER_CODE = "the worker has another version of blis-py: install the same on all machines"
+_OTHER_FILES = "the worker finds other files under the names in the configuration"
 _MOST_DEMANDS = 4
 _demands: dict[str, Demand] = {}
 """The requests of the last few workloads."""
@@ -50,7 +53,7 @@ def run(packed: bytes) -> Outcome:
                 failed="the worker has another version of blis-py: install the same on all machines"
             )
         if key is not None and key != _contents.key_of(job):
-            return Outcome(failed="the worker finds other files under the names in the configuration")
+            return Outcome(failed=_OTHER_FILES)
         return _outcome(job)
     except InputError as error:
         return Outcome(refused=str(error))
@@ -99,7 +102,7 @@ def _with_factors(demand: Demand, variation: Variation) -> Demand:
 
 def _with_other_parts(simulation: Simulation, variation: Variation) -> Simulation:
     if variation.gpu_time != 1.0 or variation.host_time != 1.0:
-        latency = Scaled(simulation.latency, variation.gpu_time, variation.host_time)
+        latency = scaled(simulation.latency, variation.gpu_time, variation.host_time)
         simulation = replace(simulation, latency=latency)
     if variation.kv_blocks != 1.0:
         blocks = max(round(simulation.scheduler.num_kv_blocks * variation.kv_blocks), 1)
@@ -140,7 +143,7 @@ def outcome_of(result: Result) -> Outcome:
     )
 
 
-def _facts(simulation: Simulation) -> dict[str, object]:
+def _facts(simulation: Setup) -> dict[str, object]:
     arrival_ns = simulation.table.arrival_ns
     span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if len(arrival_ns) else 0.0
     return {

@@ -237,7 +237,7 @@ class RequestTable:
         return replace(self, arrival_ns=arrival_ns, deadline_ns=deadlines_ns(arrival_ns, patience_ns))
 
     def with_lengths(self, prompt: float = 1.0, output: float = 1.0) -> RequestTable:
-        """Every prompt `prompt` times as long, what it shares with others included, and every answer `output`.
+        """Every prompt `prompt` times as long, with what it shares with others, and every answer `output`.
 
         An answer that ended at its client's limit still does.
         """
@@ -256,7 +256,8 @@ class RequestTable:
 
 
 def _times(tokens: Ints, factor: float) -> Ints:
-    return np.maximum(np.rint(tokens * factor).astype(np.int64), 1)
+    longer: Ints = np.maximum(np.rint(tokens * factor).astype(np.int64), 1)
+    return longer
 
 
 def _longer(runs: Content, factor: float) -> Content:
