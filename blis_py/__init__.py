@@ -6,7 +6,8 @@
     result = simulation.run()
     result.summary, result.requests, result.steps
 
-`blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go. Keyword arguments are the flags of
+`blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go, `blis.sweep(...)` many of them, and
+`blis.plan(...)` finds the cheapest configuration that keeps its targets. Keyword arguments are the flags of
 the command line, or the keys of its YAML.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from blis_py.config.loader import load_config
     from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
+    from blis_py.planning.api import plan, sweep
     from blis_py.result import Result
     from blis_py.version import __version__
 
@@ -30,8 +32,10 @@ __all__ = [
     "__version__",
     "build",
     "load_config",
+    "plan",
     "replay",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
@@ -43,9 +47,11 @@ _HOMES = {
     "RunConfig": "blis_py.config.models",
     "load_config": "blis_py.config.loader",
     "InputError": "blis_py.errors",
+    "plan": "blis_py.planning.api",
+    "sweep": "blis_py.planning.api",
     "__version__": "blis_py.version",
 }
-_SIMULATES = ("build", "replay", "run", "Simulation")
+_SIMULATES = ("build", "plan", "replay", "run", "Simulation", "sweep")
 """Before these are imported, the inner loop is taken from native code, where there is any."""
 
 

@@ -149,6 +149,42 @@ def plan(
     Raises:
         InputError: no target, an unknown setting, or nothing that can be run.
     """
+    return chosen_plan(
+        base_of(config, settings),
+        vary=vary,
+        space=space,
+        instances=instances,
+        prices=prices,
+        attainment=attainment,
+        max_lost=max_lost,
+        max_rate=max_rate,
+        trials=trials,
+        draws=draws,
+        workers=workers,
+        dask=dask,
+        cache=cache,
+        told=told,
+    )
+
+
+def chosen_plan(
+    base: Base,
+    *,
+    vary: Vary = (),
+    space: str | Path | None = None,
+    instances: Sequence[int] | str | None = None,
+    prices: Mapping[str, float] | None = None,
+    attainment: str | float | None = None,
+    max_lost: str | float = 0.0,
+    max_rate: bool = False,
+    trials: int = TRIALS,
+    draws: int = DRAWS,
+    workers: int | None = None,
+    dask: str | None = None,
+    cache: Cache = True,
+    told: PlanTold | None = None,
+) -> Plan:
+    """`plan`, of a base."""
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
@@ -156,7 +192,6 @@ def plan(
     chosen = _prices(more.get("prices"), space) | dict(prices or {})
     check_count(draws, least=0, most=MOST_RERUNS, key="--draws")
     check_count(trials, least=1, most=MOST_POINTS, key="--trials")
-    base = base_of(config, settings)
     sizes = _instances(instances if instances is not None else more.get("instances"))
     if max_rate:
         if axes or sizes is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -66,7 +67,10 @@ class Processes:
                 yield index, self._alone(job)
 
     def close(self) -> None:
+        """Ends the processes at once, whatever they are at."""
         if self._pool is not None:
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
@@ -93,8 +97,14 @@ class Processes:
         if self._pool is None:
             how = "fork" if sys.platform == "linux" else "spawn"
             context = multiprocessing.get_context(how)
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=context)
+            self._pool = ProcessPoolExecutor(self.workers, context, _leave_signals_to_the_parent)
         return self._pool
+
+
+def _leave_signals_to_the_parent() -> None:
+    """Who presses Ctrl-C means the whole."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Dask:
