@@ -35,7 +35,7 @@ WORK = (
         "--cache",
         str,
         "",
-        "Where runs are kept, to be done only once. Default: the platform's.",
+        "Where runs are kept, to be done once. Default: the platform's.",
         metavar="DIR",
     ),
     Flag("--no-cache", bool, "", "Keep nothing, and use nothing that was kept."),

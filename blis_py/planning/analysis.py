@@ -20,6 +20,7 @@ MOST_FACTOR, LEAST_FACTOR = 100.0, 0.01
 MORE = 1.25
 """How much more of a resource is given, to see which one is short."""
 CHANGE = 0.2
+COMPUTE = "compute"
 _BEYOND = 1.1
 _LEAST_GAIN = 0.02
 _UP, _DOWN = (1.1, 1.3, 1.7, 2.5), (0.8, 0.6, 0.4, 0.2)
@@ -142,7 +143,7 @@ def levers(config: RunConfig, rate: float, kv_blocks: int) -> dict[str, Job]:
     budget, seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     jobs = {
         "": Job(stressed, at),
-        "compute: a faster GPU": Job(stressed, replace(at, gpu_time=1 / MORE)),
+        f"{COMPUTE}: a faster GPU": Job(stressed, replace(at, gpu_time=1 / MORE)),
         "host: a faster host": Job(stressed, replace(at, host_time=1 / MORE)),
         "KV: more KV blocks": Job(stressed, replace(at, kv_blocks=MORE)),
         "queueing: more sequences at once": Job(scheduling(max_num_seqs=round(seqs * MORE)), at),
@@ -178,11 +179,18 @@ def binding(cases: Sequence[Case]) -> list[Lever]:
     return sorted(found, key=lambda lever: -lever.gain)
 
 
-def what_binds(found: Sequence[Lever]) -> str:
-    """In words."""
+def short(found: Sequence[Lever]) -> Lever | None:
+    """The lever of what is short; None where none of them helps.
+
+    A faster GPU helps whatever is short: everything is soon over. So compute is short only where nothing
+    else does half as much.
+    """
     if not found or found[0].gain < _LEAST_GAIN:
-        return "none of the resources alone: bursts of arrivals"
-    return found[0].resource
+        return None
+    others = [lever for lever in found if lever.resource != found[0].resource]
+    if found[0].resource == COMPUTE and others and others[0].gain >= found[0].gain / 2:
+        return others[0]
+    return found[0]
 
 
 def _gain(before: float, after: float) -> float:

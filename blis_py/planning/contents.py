@@ -47,7 +47,8 @@ class Contents:
 
     def _digest(self, key: str, path: Path) -> str | None:
         try:
-            parts = [self._file(member) for member in sorted(_MEMBERS.get(key, _itself)(path))]
+            members = sorted(_MEMBERS.get(key, _itself)(path))
+            parts = [_label(key, path, member) + self._file(member) for member in members]
         except (OSError, InputError):
             return None
         return sha256("".join(parts).encode()).hexdigest() if parts else None
@@ -57,8 +58,16 @@ class Contents:
         stamp = (str(path), stat.st_mtime_ns, stat.st_size)
         if stamp not in self._known:
             with path.open("rb") as file:
-                self._known[stamp] = path.name + file_digest(file, "sha256").hexdigest()
+                self._known[stamp] = file_digest(file, "sha256").hexdigest()
         return self._known[stamp]
+
+
+def _label(key: str, path: Path, member: Path) -> str:
+    """What the name of a file decides: of a workload its kind, of anything else what reports call it."""
+    stem, ending, rest = member.name.partition(".")
+    if key.startswith("workload.") and stem == path.name.partition(".")[0]:
+        return ending + rest
+    return f"{path.name}/{member.name}"
 
 
 def _itself(path: Path) -> list[Path]:

@@ -20,7 +20,7 @@ SHARE = 1 / 8
 """Of the time from the first to the last arrival."""
 _FEWEST = 400
 """With fewer requests a whole run is soon done."""
-_EASY, _IDLE_PCT, _SAMPLE = 0.5, 60.0, 50
+_EASY, _SAMPLE = 0.5, 50
 _SEEN = ("ttft", "scheduling_delay")
 """What can only become known to be worse while a request is under way."""
 
@@ -47,8 +47,8 @@ def judge(
     Nothing that has happened is changed by what comes later. So a limit is missed for certain when so many
     requests are beyond it already that the percentile of all requests lies among them (or the sum that a
     mean is made of is reached), if the others were served in no time. That all is well cannot be known for
-    certain: it is supposed where the cluster is idle a good deal of the time and every limit is kept
-    twice over, and whoever chooses such a configuration has to run the whole.
+    certain: it is supposed where half of the KV memory is free and everybody keeps every limit twice over,
+    and whoever chooses such a configuration has to run the whole.
     """
     spare = math.floor(max_lost * len(whole))
     if any(_missed(check, part, whole, spare) for check in checks):
@@ -85,11 +85,11 @@ def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
 
 
 def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bool:
+    """Half of the memory is free, nobody is lost, and everybody keeps every limit twice over."""
     ended = part.outcome <= End.LENGTH_CAPPED
     lost = np.isin(part.outcome, (End.REJECTED, End.UNSERVABLE, End.TIMED_OUT))
-    elapsed_ns = (part.end_ns - int(part.table.arrival_ns[0])) * len(part.instances) if len(part.table) else 0
-    busy_pct = 100 * sum(i.busy_ns for i in part.instances) / elapsed_ns if elapsed_ns else 100.0
-    if lost.any() or ended.sum() < _SAMPLE or busy_pct > _IDLE_PCT:
+    fullest = max((each.peak_kv_blocks / each.num_kv_blocks for each in part.instances), default=1.0)
+    if lost.any() or ended.sum() < _SAMPLE or fullest > _EASY:
         return False
     return all(_kept_twice(check, part, columns) for check in checks)
 

@@ -116,6 +116,9 @@ class Dask:
         InputError: Dask is not installed, or there is no cluster at that address.
     """
 
+    patience_s = 10
+    """For the scheduler to answer."""
+
     def __init__(self, address: str, workers: int | None = None) -> None:
         try:
             from distributed import Client, LocalCluster
@@ -131,7 +134,7 @@ class Dask:
             problem, fix = "a Dask cluster has the workers it has", "drop it, or use --dask local"
             raise InputError(problem, key="--workers", value=workers, fix=fix)
         try:
-            self._client = Client(self._cluster or address, timeout="10s", set_as_default=False)
+            self._client = Client(self._cluster or address, timeout=self.patience_s, set_as_default=False)
         except (OSError, ValueError) as error:
             fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
             problem = f"no Dask cluster answers there ({type(error).__name__})"

@@ -43,5 +43,6 @@ def _write_standings(path: Path, standings: tuple[Standing, ...]) -> None:
         rows.writerow([*names, "least_instances", "supposed", "fails_at", "cost", "why"])
         for each in standings:
             values = [each.point[name] for name in names]
-            told = [each.least, each.supposed, each.fails_at, each.cost, each.why]
+            cost = None if each.cost is None else round(each.cost, 4)
+            told = [each.least, each.supposed, each.fails_at, cost, each.why]
             rows.writerow([harmless(v) if isinstance(v, str) else v for v in (*values, *told)])

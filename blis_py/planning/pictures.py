@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _MOST_BARS = 12
 _MOST_SHOWN = 3.0
 """Times the limit; longer bars are cut, and say their length."""
+_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+"""Behind what is written across a line."""
 _NAMES = {"rate": "request rate", "prompt": "prompt lengths", "output": "output lengths"}
 
 
@@ -62,8 +64,9 @@ def _standings(ax: Axes, plan: Plan) -> None:
     for row, (cost, _, standing) in enumerate(costs):
         ax.barh(row, cost, color=BLUE if standing.point == best else GREY, height=0.65)
         told = f" {standing.least} inst." + (" or fewer" if standing.supposed else "")
-        ax.text(cost, row, told, va="center", size=8)
+        ax.text(cost, row, told, va="center", size=8, bbox=_PAPER)
     ax.set_yticks(range(len(costs)), [name for _, name, _ in costs], size=8)
+    ax.set_ylabel(", ".join(plan.best.point), size=8)
     ax.set_xlabel(plan.objective)
     ax.set_xlim(0, 1.3 * max(cost for cost, _, _ in costs))
     ax.grid(visible=False, axis="y")
@@ -101,13 +104,14 @@ def _tornado(ax: Axes, plan: Plan) -> None:
                 ha="left" if cut >= base else "right",
                 va="center",
                 size=7.5,
+                bbox=_PAPER,
             )
     ax.axvline(1, color=VERMILLION, linewidth=1.4, linestyle=(0, (5, 1.5)))
     ax.axvline(base, color=GREY, linewidth=1)
     ends = [min(end, _MOST_SHOWN) for bar in bars for end in bar[1:]]
     low, high = min(*ends, base), max(*ends, 1.0)
-    room = 0.45 * (high - low or 1)
-    ax.set_xlim(max(low - room, -0.35), high + room)
+    room = 0.55 * (high - low or 1)
+    ax.set_xlim(low - room, high + room)
     ax.set_yticks(range(len(bars)), [_NAMES.get(name, name) for name, _, _ in bars])
     ax.set_xlabel(f"{tightest.what} over its limit (dashed)")
     ax.grid(visible=False, axis="y")
@@ -128,11 +132,11 @@ def _trust(ax: Axes, plan: Plan) -> None:
         return
     for row, (_, used, why) in enumerate(rows[::-1]):
         if used is None:
-            ax.text(0.02, row, why or "never", va="center", size=8)
+            ax.text(0.02, row, why or "never", va="center", size=8, bbox=_PAPER)
             continue
         cut = min(used, _MOST_SHOWN)
         ax.barh(row, cut, color=BLUE if row == len(rows) - 1 else GREY, height=0.55)
-        ax.text(cut, row, f" {_times_limit(tightest, used)}", va="center", size=8)
+        ax.text(cut, row, f" {_times_limit(tightest, used)}", va="center", size=8, bbox=_PAPER)
     ax.axvline(1, color=VERMILLION, linewidth=1.4, linestyle=(0, (5, 1.5)))
     ax.set_yticks(range(len(rows)), [name for name, _, _ in rows[::-1]])
     ax.set_xlim(0, 1.45 * max([1.0, *(min(used, _MOST_SHOWN) for _, used, _ in rows if used is not None)]))
@@ -150,7 +154,7 @@ def _levers(ax: Axes, plan: Plan) -> None:
     for row, lever in enumerate(shown):
         gain = 100 * max(lever.gain, -1.0)
         ax.barh(row, gain, color=BLUE if gain > 0 else ORANGE, height=0.6)
-        ax.text(max(gain, 0), row, f" {100 * lever.gain:+.0f} %", va="center", size=8)
+        ax.text(max(gain, 0), row, f" {100 * lever.gain:+.0f} %", va="center", size=8, bbox=_PAPER)
     ax.set_yticks(range(len(shown)), [_lever_name(lever.how) for lever in shown], size=8)
     ax.set_xlim(min(-10, *(1.1 * 100 * max(x.gain, -1.0) for x in shown)), 119)
     ax.set_xlabel("what is tightest gets better by, %")

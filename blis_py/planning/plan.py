@@ -24,6 +24,7 @@ from blis_py.planning.trust import StepError, step_error
 INSTANCES = "num_instances"
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
+BURSTS = "bursts of arrivals: a quarter more of any one resource does not help"
 _DOLLARS, _GPUS = "dollars per hour", "GPUs"
 
 Told = Callable[[str], None]
@@ -114,9 +115,17 @@ class Plan:
         return self.best.config
 
     @property
-    def binding(self) -> str:
-        """What is short where it breaks."""
-        return analysis.what_binds(self.levers)
+    def short(self) -> Lever | None:
+        """The lever of what is short where it breaks; None where it does not, or none of them helps."""
+        return analysis.short(self.levers)
+
+    @property
+    def binding(self) -> str | None:
+        """What is short where it breaks: KV, compute, queueing, prefill interference, host; None where it
+        does not break."""
+        if not self.levers:
+            return None
+        return BURSTS if self.short is None else self.short.resource
 
     @property
     def probability(self) -> float | None:

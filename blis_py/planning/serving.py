@@ -79,13 +79,12 @@ def sglang_script(best: Candidate) -> str:
 def llmd_values(best: Candidate) -> str:
     """Values of the chart llm-d-modelservice."""
     model = published_model(best.config.model)
-    gpus = {"nvidia.com/gpu": str(best.config.tp)}
     container = {
         "name": "vllm",
         "modelCommand": "vllmServe",
         "args": vllm_arguments(best),
         "mountModelVolume": True,
-        "resources": {"limits": gpus, "requests": gpus},
+        "resources": {part: {"nvidia.com/gpu": str(best.config.tp)} for part in ("limits", "requests")},
     }
     values = {
         "modelArtifacts": {"name": model, "uri": f"hf://{model}"},

@@ -57,8 +57,11 @@ class Folder:
             return None
 
     def put(self, key: str, outcome: Outcome) -> None:
-        """Keeps what would be the same another time; where it cannot be kept it will be done again."""
-        if outcome.failed is not None:
+        """Keeps what was simulated; where it cannot be kept it will be done again.
+
+        A refusal names files, which may have another name another time, and is soon told again.
+        """
+        if not outcome.ran:
             return
         body = json.dumps({"key": key, "outcome": asdict(outcome)}, allow_nan=False)
         file = self._file(key)

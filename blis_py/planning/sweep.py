@@ -158,7 +158,13 @@ class Sweep:
         if plots:
             from blis_py.planning.curves import save_curves
 
-            save_curves(self.table, self.axes_values(), place)
+            save_curves(self.table, self.axes_values(), place, self.foot)
+
+    @property
+    def foot(self) -> str:
+        """What the first run that succeeded was of, for below a picture."""
+        models = (str(row.outcome.facts.get("models", "")) for row in self.rows if row.status == OK)
+        return f"The first run {next(models, '')}"
 
     def axes_values(self) -> dict[str, tuple[Any, ...]]:
         """Values by name, of the settings that have more than one."""

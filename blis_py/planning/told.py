@@ -45,7 +45,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "best": _candidate(plan.best),
         "runner_up": None if plan.runner_up is None else _candidate(plan.runner_up),
         "why_runner_up_lost": why_second(plan),
-        "binding_constraint": plan.binding if plan.levers else None,
+        "binding_constraint": plan.binding,
         "levers": [{"resource": x.resource, "how": x.how, "gain": x.gain} for x in plan.levers],
         "headroom": {
             "tightest": None if plan.best.judgement.tightest is None else plan.best.judgement.tightest.what,
@@ -140,12 +140,13 @@ def _room(plan: Plan) -> list[str]:
 
 
 def _binding(plan: Plan) -> list[str]:
-    if not plan.levers:
+    if plan.binding is None:
         return []
-    first = plan.levers[0]
-    told = f"what binds: {plan.binding}"
+    told, short = f"what binds: {plan.binding}", plan.short
+    if short is None:
+        return [told]
     more = f"{100 * (MORE - 1):.0f} % more"
-    return [f"{told} ({first.how}, {more}: what is tightest gets {_better(first.gain)})"]
+    return [f"{told} ({short.how}, {more}: what is tightest gets {_better(short.gain)})"]
 
 
 def _better(gain: float) -> str:
