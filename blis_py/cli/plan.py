@@ -101,13 +101,13 @@ def _standings(found: Plan) -> Any:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in found.standings[0].point:
         table.add_column(name)
-    table.add_column("least that hold", justify="right")
+    table.add_column("holds with", justify="right")
     table.add_column(found.objective, justify="right")
-    table.add_column("do not hold", justify="right")
+    table.add_column("not with", justify="right")
     table.add_column("why")
     ordered = sorted(found.standings, key=lambda each: float("inf") if each.cost is None else each.cost)
     for each in ordered[:_MOST_ROWS]:
-        least = "-" if each.least is None else f"{'≤ ' if each.supposed else ''}{each.least:,}"
+        least = "-" if each.least is None else f"{'≤ ' if each.at_most else ''}{each.least:,}"
         cost = "-" if each.cost is None else f"{each.cost:,.2f}".removesuffix(".00")
         failing = "-" if each.fails_at is None else f"{each.fails_at:,}"
         table.add_row(*map(str, each.point.values()), least, cost, failing, each.why)

@@ -40,9 +40,9 @@ def _write_standings(path: Path, standings: tuple[Standing, ...]) -> None:
     names = list(standings[0].point)
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow([*names, "least_instances", "supposed", "fails_at", "cost", "why"])
+        rows.writerow([*names, "least_instances", "at_most", "fails_at", "cost", "why"])
         for each in standings:
             values = [each.point[name] for name in names]
             cost = None if each.cost is None else round(each.cost, 4)
-            told = [each.least, each.supposed, each.fails_at, cost, each.why]
+            told = [each.least, each.at_most, each.fails_at, cost, each.why]
             rows.writerow([harmless(v) if isinstance(v, str) else v for v in (*values, *told)])

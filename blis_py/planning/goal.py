@@ -65,10 +65,10 @@ class Judgement:
             return "hopeless: misses a target with the first part of the arrivals"
         if self.early == FINE:
             return "seems to hold with a good deal to spare"
-        missed = [str(each) for each in self.requirements if not each.met]
-        if self.saturated:
-            missed.append("the backlog grows")
-        return ("misses " + ", ".join(missed)) if missed else str(self.tightest)
+        missed = ", ".join(str(each) for each in self.requirements if not each.met)
+        told = [f"misses {missed}"] if missed else []
+        told += ["the backlog grows"] if self.saturated else []
+        return "; ".join(told) if told else str(self.tightest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class Goal:
             else:
                 share = outcome.classes.get(name, {}).get("attainment")
             if share is None:
-                what = "of the requests" if name == EVERYBODY else f"of class {name}"
+                who = "no request" if name == EVERYBODY else f"no request of class {name}"
                 fix = "give what a good request meets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
-                raise InputError(f"no request {what} has a goodput target", key="--attainment", fix=fix)
+                raise InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
             spare = 1 - wanted
             slack = 1 - (1 - share) / spare if spare else (1.0 if share >= 1 else share - 1)
             what = "attainment" if name == EVERYBODY else f"{name}.attainment"

@@ -63,7 +63,7 @@ def _standings(ax: Axes, plan: Plan) -> None:
     best = {**plan.best.point}
     for row, (cost, _, standing) in enumerate(costs):
         ax.barh(row, cost, color=BLUE if standing.point == best else GREY, height=0.65)
-        told = f" {standing.least} inst." + (" or fewer" if standing.supposed else "")
+        told = f" {standing.least} inst." + (" or fewer" if standing.at_most else "")
         ax.text(cost, row, told, va="center", size=8, bbox=_PAPER)
     ax.set_yticks(range(len(costs)), [name for _, name, _ in costs], size=8)
     ax.set_ylabel(", ".join(plan.best.point), size=8)

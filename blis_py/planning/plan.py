@@ -24,6 +24,8 @@ from blis_py.planning.trust import StepError, step_error
 INSTANCES = "num_instances"
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
+SURE = 0.9
+"""With a lower probability, what one instance more would do is told."""
 BURSTS = "bursts of arrivals: a quarter more of any one resource does not help"
 _DOLLARS, _GPUS = "dollars per hour", "GPUs"
 
@@ -69,8 +71,9 @@ class Standing:
     point: Point
     least: int | None
     """Instances that hold, as far as that was found out."""
-    supposed: bool
-    """Nothing more was simulated of `least` than the first part of the arrivals, which was easy."""
+    at_most: bool
+    """Fewer than `least` may do: nobody looked any more, since others are cheaper; or nothing more was
+    simulated of it than the first part of the arrivals, which was easy."""
     fails_at: int | None
     """Most instances that do not."""
     cost: float | None
@@ -102,6 +105,8 @@ class Plan:
     sensitivity: tuple[Case, ...] = ()
     models: tuple[Case, ...] = ()
     draws: tuple[Case, ...] = ()
+    one_more: tuple[Case, ...] = ()
+    """The same draws with one instance more, where it does not hold in nearly all of them."""
     error: StepError | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -237,6 +242,7 @@ def examined(found: Plan, goal: Goal, runner: Runner, draws: int, notes: Sequenc
         pulled = analysis.levers(config, breaks_at, blocks) if blocks else {}
         jobs |= {f"lever {name}": job for name, job in pulled.items()}
     cases = {case.name: case for case in analysis.cases_of(jobs, goal, runner)}
+    drawn = tuple(cases[name] for name in names if name.startswith("draw "))
     pulled_cases = [
         replace(c, name=n.removeprefix("lever ")) for n, c in cases.items() if n.startswith("lever")
     ]
@@ -247,12 +253,23 @@ def examined(found: Plan, goal: Goal, runner: Runner, draws: int, notes: Sequenc
         levers=tuple(analysis.binding(pulled_cases)) if pulled_cases else (),
         sensitivity=tuple(cases[name] for name in names if "×" in name),
         models=tuple(cases[name] for name in names if name.startswith("model ")),
-        draws=tuple(cases[name] for name in names if name.startswith("draw ")),
+        draws=drawn,
+        one_more=_one_more(config, error, drawn, goal, runner),
         error=error,
         simulated=runner.done,
         known=runner.found,
         notes=(*notes, *_warnings(best)),
     )
+
+
+def _one_more(
+    config: RunConfig, error: StepError | None, drawn: Sequence[Case], goal: Goal, runner: Runner
+) -> tuple[Case, ...]:
+    held = sum(case.judgement.holds for case in drawn)
+    if held >= SURE * len(drawn):
+        return ()
+    more = replace(config, num_instances=config.num_instances + 1)
+    return tuple(analysis.cases_of(analysis.draws(more, error, len(drawn), goal), goal, runner))
 
 
 def _warnings(best: Candidate) -> list[str]:
@@ -370,7 +387,7 @@ class _Space:
         return Standing(
             point=self.points[line],
             least=None if least is None else self.sizes[least],
-            supposed=least is not None and search.known[line, least].early is not None,
+            at_most=least is not None and not search.settled(line),
             fails_at=None if told is None or told.refused is not None else self.sizes[failing or 0],
             cost=None if least is None else search.cost((line, least)),
             why="" if told is None else str(told),

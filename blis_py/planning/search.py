@@ -69,6 +69,13 @@ class Search:
         failing = [size for (own, size), told in self.known.items() if own == line and not told.holds]
         return max(failing, default=None)
 
+    def settled(self, line: int) -> bool:
+        """Whether the least size that holds is known, and known by a whole run."""
+        least, failing = self.least(line), self.most_failing(line)
+        if least is None or self.known[line, least].early is not None:
+            return False
+        return least == (0 if failing is None else failing + 1)
+
     def cost(self, probe: Probe) -> float:
         return self._lines[probe[0]].cost * self._sizes[probe[1]]
 

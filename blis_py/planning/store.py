@@ -74,7 +74,9 @@ class Folder:
 
 
 def default_folder() -> Path:
-    """Where this platform keeps what can be made again."""
+    """Where this platform keeps what can be made again, or what `BLIS_CACHE` names."""
+    if os.environ.get("BLIS_CACHE"):
+        return Path(os.environ["BLIS_CACHE"])
     if sys.platform == "darwin":
         home = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":

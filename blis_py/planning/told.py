@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from blis_py.config.loader import as_dict
@@ -60,6 +60,7 @@ def summary(plan: Plan) -> dict[str, Any]:
             "step_time_bias": None if plan.error is None else plan.error.bias,
             "step_time_deviation": None if plan.error is None else plan.error.deviation,
             "source": None if plan.error is None else plan.error.source,
+            "with_one_instance_more": _share(plan.one_more),
         },
         "sensitivity": [_case(case) for case in plan.sensitivity],
         "latency_models": [_case(case) for case in plan.models],
@@ -169,7 +170,23 @@ def _probability(plan: Plan) -> list[str]:
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
     told = f"how sure: holds in {held} of {len(plan.draws)} draws ({100 * plan.probability:.0f} %)"
-    return [f"{told} of step times off by {100 * error.deviation:.1f} % (standard deviation): {error.source}"]
+    more = []
+    if plan.one_more:
+        held = sum(case.judgement.holds for case in plan.one_more)
+        more = [f"  one instance more holds in {held} of {len(plan.one_more)}{_cost_of_one_more(plan)}"]
+    return [
+        f"{told} of step times off by {100 * error.deviation:.1f} % (standard deviation): {error.source}",
+        *more,
+    ]
+
+
+def _cost_of_one_more(plan: Plan) -> str:
+    cost = plan.best.dollars_per_hour
+    return (
+        ""
+        if cost is None
+        else f", for ${cost / plan.best.instances * (plan.best.instances + 1):,.2f} an hour"
+    )
 
 
 def _agreement(plan: Plan) -> list[str]:
@@ -227,11 +244,15 @@ def _standing(standing: Any) -> dict[str, Any]:
     return {
         "settings": standing.point,
         "least_instances": standing.least,
-        "supposed": standing.supposed,
+        "at_most": standing.at_most,
         "fails_at": standing.fails_at,
         "cost": standing.cost,
         "why": standing.why,
     }
+
+
+def _share(cases: Sequence[Case]) -> float | None:
+    return sum(case.judgement.holds for case in cases) / len(cases) if cases else None
 
 
 def _finite(value: float) -> float | None:

@@ -233,7 +233,7 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
     [
         ({"slo": ()}, "nothing says what the cluster has to keep"),
         ({"attainment": "101%"}, "is no share"),
-        ({"attainment": "99%"}, "no request of the requests has a goodput target"),
+        ({"attainment": "99%"}, "no request has a goodput target"),
         ({"prices": {"h100": -1}}, "is no price"),
         ({"instances": "0:4"}, "must be whole numbers from 1"),
         ({"instances": "4", "vary": {"num_instances": (1, 2)}}, "given by --instances, too"),
