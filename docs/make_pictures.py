@@ -24,6 +24,38 @@ def overview(folder: Path) -> Path:
     return path
 
 
+def plan(folder: Path) -> Path:
+    """Which GPU and TP degree for a chat of 40 requests/s: the example of the guide."""
+    from blis_py.planning.pictures import draw
+
+    found = blis.plan(
+        workload="chat",
+        rate=40,
+        num_requests=1000,
+        model="llama-3.1-8b",
+        vary={"gpu": ["h100", "l40s"], "tp": [1, 2]},
+        slo="ttft.p99=500ms tpot.p99=40ms",
+        draws=10,
+    )
+    return draw(found).save(folder / "plan.png")
+
+
+def sweep(folder: Path) -> Path:
+    """Two schedulers over the rate, with several seeds: the example of the guide."""
+    from blis_py.planning.curves import curves
+
+    done = blis.sweep(
+        model="qwen3-14b",
+        num_requests=200,
+        slo="ttft.p99=500ms",
+        vary={"scheduler": ["fcfs", "sjf"], "rate": "20:60:20", "tp": [1, 3]},
+        seeds=3,
+    )
+    picture = curves(done.table, done.axes_values(), done.foot)
+    assert picture is not None
+    return picture.save(folder / "sweep.png")
+
+
 def diffusion(folder: Path) -> Path:
     """Block diffusion: request slots over rounds in both modes, and what FDFO saves."""
     from diffusion_picture import figure
@@ -78,7 +110,7 @@ def overlap_load(folder: Path) -> Path:
     return path
 
 
-PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load)
+PICTURES = (overview, plan, sweep, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load)
 
 
 def main(folder: Path = FOLDER) -> None:
