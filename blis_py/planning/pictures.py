@@ -68,7 +68,7 @@ def _standings(ax: Axes, plan: Plan) -> None:
     ax.set_yticks(range(len(costs)), [name for _, name, _ in costs], size=8)
     ax.set_ylabel(", ".join(plan.best.point), size=8)
     ax.set_xlabel(plan.objective)
-    ax.set_xlim(0, 1.3 * max(cost for cost, _, _ in costs))
+    ax.set_xlim(0, 1.45 * max(cost for cost, _, _ in costs))
     ax.grid(visible=False, axis="y")
 
 
@@ -110,7 +110,7 @@ def _tornado(ax: Axes, plan: Plan) -> None:
     ax.axvline(base, color=GREY, linewidth=1)
     ends = [min(end, _MOST_SHOWN) for bar in bars for end in bar[1:]]
     low, high = min(*ends, base), max(*ends, 1.0)
-    room = 0.55 * (high - low or 1)
+    room = 0.65 * (high - low or 1)
     ax.set_xlim(low - room, high + room)
     ax.set_yticks(range(len(bars)), [_NAMES.get(name, name) for name, _, _ in bars])
     ax.set_xlabel(f"{tightest.what} over its limit (dashed)")
