@@ -44,6 +44,7 @@ def with_full_paths(config: RunConfig) -> RunConfig:
             load,
             trace=full("workload.trace", load.trace),
             trace_header=full("workload.trace_header", load.trace_header),
+            tokenizer=full("workload.tokenizer", load.tokenizer),
             spec=full("workload.spec", load.spec),
         ),
         dllm=replace(
@@ -113,6 +114,7 @@ _IS_FILE = {
     "latency.profile": lambda name: exists(expanded(name)) or not _is_bundled_fit(name),
     "workload.trace": lambda name: True,
     "workload.trace_header": lambda name: True,
+    "workload.tokenizer": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),
     "dllm.workload": lambda name: True,
     "dllm.config": lambda name: True,

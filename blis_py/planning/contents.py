@@ -65,8 +65,9 @@ class Contents:
 def _label(key: str, path: Path, member: Path) -> str:
     """What the name of a file decides: of a workload its kind, of anything else what reports call it."""
     stem, ending, rest = member.name.partition(".")
-    if key.startswith("workload.") and stem == path.name.partition(".")[0]:
-        return ending + rest
+    name, _, part = path.name.partition("#")
+    if key.startswith("workload.") and stem == name.partition(".")[0]:
+        return f"{ending}{rest}#{part}"
     return f"{path.name}/{member.name}"
 
 
@@ -80,8 +81,12 @@ def _configs(path: Path) -> list[Path]:
 
 
 def _with_header(path: Path) -> list[Path]:
-    """A trace, and the header beside it that has its name."""
-    return [path, *path.parent.glob(f"{escape(path.name.partition('.')[0])}.y*ml")]
+    """A trace, and what lies beside it under its name: one of them may be the header of the other."""
+    whole = path.parent / path.name.partition("#")[0]
+    if whole.is_dir():
+        return _itself(whole)
+    beside = path.parent.glob(f"{escape(whole.name.partition('.')[0])}.*")
+    return sorted({whole, *(file for file in beside if file.is_file())})
 
 
 def _with_references(path: Path) -> list[Path]:

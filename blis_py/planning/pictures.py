@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from blis_py.figures.style import BLUE, GREY, ORANGE, VERMILLION, Picture, grid, headline, in_house_style, say
 from blis_py.planning.analysis import CHANGE
+from blis_py.planning.found import Found, Standing
 from blis_py.planning.goal import Requirement, in_ms
-from blis_py.planning.plan import Plan, Standing
 from blis_py.planning.told import change_names, of_models
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
 _NAMES = {"rate": "request rate", "prompt": "prompt lengths", "output": "output lengths"}
 
 
-def save_pictures(plan: Plan, folder: Path) -> list[Path]:
+def save_pictures(plan: Found, folder: Path) -> list[Path]:
     """Writes `plan.png` and `plan.svg`."""
     picture = draw(plan)
     return [picture.save(folder / f"plan.{kind}") for kind in ("png", "svg")]
 
 
 @in_house_style
-def draw(plan: Plan) -> Picture:
+def draw(plan: Found) -> Picture:
     """Four panels: standings, tornado, draws and other latency models, levers."""
     foot = plan.best.outcome.facts.get("models") or ""
     figure, panels = grid(2, 2, height=7.8, above=0.75, left=1.75, beside=2.0, gap=0.95, foot=str(foot))
@@ -41,7 +41,7 @@ def draw(plan: Plan) -> Picture:
     return figure
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: Found) -> str:
     cost = plan.best.dollars_per_hour
     told = f"{'Holds' if plan.holds else 'Does not hold'}: {plan.best}"
     price = "" if cost is None else f", ${cost:,.2f} an hour"
@@ -49,7 +49,7 @@ def _title(plan: Plan) -> str:
     return f"{told}\n{plan.best.gpus} GPUs{price}{sure}"
 
 
-def _standings(ax: Axes, plan: Plan) -> None:
+def _standings(ax: Axes, plan: Found) -> None:
     """The cheapest of each combination."""
     costs = [(each.cost, _label(each), each) for each in plan.standings if each.cost is not None]
     ax.set_title("Least that holds, by combination")
@@ -77,7 +77,7 @@ def _label(standing: Standing) -> str:
     return told if len(told) <= 28 else f"{told[:27]}…"
 
 
-def _tornado(ax: Axes, plan: Plan) -> None:
+def _tornado(ax: Axes, plan: Found) -> None:
     """What is tightest, with a fifth less and more of what the workload is made of."""
     tightest = plan.best.judgement.tightest
     pairs = change_names(plan.sensitivity)
@@ -117,7 +117,7 @@ def _tornado(ax: Axes, plan: Plan) -> None:
     ax.grid(visible=False, axis="y")
 
 
-def _trust(ax: Axes, plan: Plan) -> None:
+def _trust(ax: Axes, plan: Found) -> None:
     """What is tightest under the other latency models, and in how many draws it holds."""
     tightest = plan.best.judgement.tightest
     rows: list[tuple[str, float | None, str]] = []
@@ -144,7 +144,7 @@ def _trust(ax: Axes, plan: Plan) -> None:
     ax.grid(visible=False, axis="y")
 
 
-def _levers(ax: Axes, plan: Plan) -> None:
+def _levers(ax: Axes, plan: Found) -> None:
     """What a quarter more of each resource does where it breaks."""
     ax.set_title("Where it breaks: 25 % more of …")
     if not plan.levers:

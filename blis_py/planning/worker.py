@@ -6,16 +6,18 @@ after it.
 
 from __future__ import annotations
 
-import json
 import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, replace
+from typing import TypeVar
 
 from blis_py import native
 
 native.activate()
 
 from blis_py.api import Simulation  # noqa: E402
-from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.config.models import RunConfig, WorkloadSection  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.intervals import numbers  # noqa: E402
 from blis_py.latency.scaled import scaled  # noqa: E402
@@ -23,15 +25,21 @@ from blis_py.metrics.slo import parse_slos  # noqa: E402
 from blis_py.planning import early  # noqa: E402
 from blis_py.planning.contents import Contents, code_digest  # noqa: E402
 from blis_py.planning.job import Job, Outcome, Variation  # noqa: E402
+from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
-from blis_py.setup.demand import Demand, at_rate, demand  # noqa: E402
+from blis_py.setup.demand import Demand, as_recorded, demand  # noqa: E402
 from blis_py.setup.setup import Setup  # noqa: E402
+from blis_py.traces.reading import Reading  # noqa: E402
+
+T = TypeVar("T")
 
 _OTHER_CODE = "the worker has another version of blis-py: install the same on all machines"
 _OTHER_FILES = "the worker finds other files under the names in the configuration"
-_MOST_DEMANDS = 4
+_MOST_REMEMBERED = 4
 _demands: dict[str, Demand] = {}
 """The requests of the last few workloads."""
+_traces: dict[str, tuple[RequestTable, Reading]] = {}
+"""What was recorded, of the last few traces."""
 _contents = Contents()
 
 
@@ -80,18 +88,26 @@ def varied(job: Job) -> Simulation:
 def asked(config: RunConfig) -> Demand:
     """The requests of a configuration, from memory where they have been read already."""
     load = config.workload
-    if load.trace is not None and load.rate is not None:
-        own = asked(replace(config, workload=replace(load, rate=None)))
-        return replace(own, table=at_rate(own.table, load.rate, load.trace))
-    parts = (load, config.seed, config.horizon, config.dllm.workload, config.admission.slo_priorities)
     files = _contents.digests(config)
-    name = json.dumps([repr(parts), files], sort_keys=True)
-    found = _demands.pop(name, None)
-    if found is None:
-        found = demand(config)
-    _demands[name] = found  # the last one used is the last one
-    while len(_demands) > _MOST_DEMANDS:
-        del _demands[next(iter(_demands))]
+    parts = (load, config.seed, config.horizon, config.dllm.workload, config.admission.slo_priorities, files)
+    return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
+
+
+def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """Traces from memory: a rate, and most often a seed, changes nothing about what was recorded."""
+    recorded = replace(load, rate=None, concurrency=None, think_time_ms=0.0, eos_share=0.0)
+    files = _contents.digests(RunConfig(workload=recorded))
+    name = repr((recorded, seed if load.slo_shares else None, files))
+    table, reading = _remembered(_traces, name, lambda: as_recorded(recorded, seed))
+    return table, deepcopy(reading)
+
+
+def _remembered(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
+    """The last few of what was made; the last one used is the last one."""
+    found = known.pop(name) if name in known else make()
+    known[name] = found
+    while len(known) > _MOST_REMEMBERED:
+        del known[next(iter(known))]
     return found
 
 

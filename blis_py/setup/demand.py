@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_py.config.check import duration_ns
 from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
-from blis_py.core.bounds import in_seconds
+from blis_py.core.bounds import SECOND_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
+    from blis_py.traces.reading import Reading
     from blis_py.workload.diffusion import DiffusionClient
 
 DEFAULT_SEED = 42
+Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -47,12 +51,16 @@ def requests(config: RunConfig) -> RequestTable:
     return demand(config).table
 
 
-def demand(config: RunConfig) -> Demand:
-    """The requests of a configuration, and what their kind is."""
+def demand(config: RunConfig, read: Read | None = None) -> Demand:
+    """The requests of a configuration, and what their kind is.
+
+    Args:
+        read: what reads a trace, where somebody has read it already.
+    """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
     if load.trace is not None:
-        asked = _from_trace(load, load.trace, seed)
+        asked = _from_trace(load, load.trace, seed, read or as_recorded)
     elif load.spec is not None:
         asked = _from_spec(config, load.spec)
     else:
@@ -106,24 +114,33 @@ def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
     return replace(asked, table=asked.table.with_unforeseen_ends(share, draws))
 
 
-def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
-    from blis_py.traces import header_of, of_diffusion, read_trace
-    from blis_py.traces.bad_rows import BadRows
+def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """The requests of a trace at the times that it tells, and what there is to say about it."""
+    from blis_py.traces import read_trace
 
-    rows = BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows")
+    assert load.trace is not None
+    reading = reading_of(load)
     table = read_trace(
-        trace,
-        header=load.trace_header,
+        load.trace,
         time_scale=load.time_scale,
         limit=load.limit if load.num_requests is None else load.num_requests,
         slo_shares=load.slo_shares or None,
         seed=seed,
-        bad_rows=rows,
+        format=load.trace_format,
+        reading=reading,
     )
-    if load.rate is not None:
-        table = at_rate(table, load.rate, trace)
-    skipped = rows.note()
-    asked = Demand(table, seed, notes=() if skipped is None else (skipped,))
+    return table, reading
+
+
+def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Demand:
+    from blis_py.traces import header_of, of_diffusion
+
+    table, reading = read(load, seed)
+    if not reading.has_times:
+        table = _without_times(table, load, seed, reading)
+    elif load.rate is not None:
+        table = _at_rate(table, load.rate, trace)
+    asked = Demand(table, seed, notes=reading.told())
     found = header_of(trace, load.trace_header)
     if found is None:
         return asked
@@ -135,7 +152,32 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
     )
 
 
-def at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
+def reading_of(load: WorkloadSection) -> Reading:
+    """How the trace of a configuration is to be read."""
+    from blis_py.traces.bad_rows import BadRows
+    from blis_py.traces.reading import Reading
+
+    return Reading(
+        header=None if load.trace_header is None else Path(load.trace_header),
+        columns=load.columns,
+        time_unit=load.time_unit,
+        tokenizer=None if load.tokenizer is None else Path(load.tokenizer),
+        bad=BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows"),
+    )
+
+
+def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:
+    """A recording that does not say when requests came: as a Poisson process, or all at once."""
+    if load.rate is not None:
+        reading.tell(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
+        gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
+        return replace(table, arrival_ns=np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64))
+    if load.concurrency is None:
+        reading.tell("it says nothing of times: all requests come at once; give --rate or --concurrency")
+    return table
+
+
+def _at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
     """Stretched, or pressed together, to so many requests per second."""
     span_s = float(table.arrival_ns[-1] - table.arrival_ns[0]) / 1e9 if len(table) else 0.0
     if span_s == 0:

@@ -19,6 +19,8 @@ VERBS = (
     "replay",
     "plan",
     "sweep",
+    "convert",
+    "compose",
     "calibrate",
     "parity",
     "models",

@@ -25,6 +25,7 @@ from blis_py.latency.trained import read_training
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.itl import read_gaps
+from blis_py.traces.reading import Reading
 from blis_py.traces.rounds import read_rounds
 from blis_py.traces.steplog import read_step_log
 from blis_py.workload import generate
@@ -57,7 +58,7 @@ def _trace(name: str) -> Callable[[Path], Any]:
 
 
 def _skipping(name: str) -> Callable[[Path], Any]:
-    return lambda folder: read_trace(folder / name, bad_rows=BadRows(skip=True))
+    return lambda folder: read_trace(folder / name, reading=Reading(bad=BadRows(skip=True)))
 
 
 def _generated(folder: Path) -> Any:
