@@ -13,7 +13,7 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces.gathered import Gathered, seconds
-from blis_py.traces.json_rows import json_rows
+from blis_py.traces.json_rows import items, json_rows
 from blis_py.traces.reading import Reading
 
 LENGTHS = ("input_lens", "output_lens")
@@ -41,13 +41,13 @@ def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix
         if not isinstance(run.get(key), list):
             raise InputError("has no requests, only figures", file=where, key=key, fix=fix)
     prompts, outputs = (run[key] for key in LENGTHS)
-    starts = run.get("start_times") or [None] * len(prompts)
+    starts = items(run.get("start_times")) or [None] * len(prompts)
     if not len(prompts) == len(outputs) == len(starts):
         lengths = [len(prompts), len(outputs), len(starts)]
         raise InputError(
             "lists of different lengths", file=where, key="input_lens, output_lens", value=lengths
         )
-    reading.has_times = run.get("start_times") is not None
+    reading.has_times = starts[:1] != [None]
     model = run.get("model_id", "")
     gathered = Gathered(path, reading)
     for number, (start, prompt, output) in enumerate(zip(starts, prompts, outputs, strict=True)):

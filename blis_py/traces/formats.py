@@ -50,7 +50,7 @@ class Format:
     def read(self, found: Probe, reading: Reading) -> RequestTable:
         module, _, name = self.reader.partition(":")
         function: Callable[..., RequestTable] = getattr(import_module(f"blis_py.traces.{module}"), name)
-        if self.kind == "json":
+        if found.document is not None and self.kind != "jsonl":
             return function(found.path, reading, found.document)
         return function(found.path, reading)
 
@@ -104,10 +104,10 @@ FORMATS: dict[str, Format] = {
     ),
     "guidellm": Format("GuideLLM benchmarks.json", "json", (("benchmarks",),), "guidellm:read"),
     "inference-perf": Format(
-        "inference-perf per-request report", "json", (("start_time", "info"),), "inference_perf:read"
+        "inference-perf per-request report", "json list", (("start_time", "info"),), "inference_perf:read"
     ),
     "sharegpt": Format(
-        "ShareGPT conversations", "json", (("conversations",), ("conversation",)), "sharegpt:read"
+        "ShareGPT conversations", "json list", (("conversations",), ("conversation",)), "sharegpt:read"
     ),
     "parquet": Format(
         "Parquet of requests",

@@ -12,7 +12,7 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces.gathered import Gathered, seconds
-from blis_py.traces.json_rows import first_of, within
+from blis_py.traces.json_rows import first_of, items, within
 from blis_py.traces.reading import Reading
 
 _STARTS = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))
@@ -34,7 +34,7 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
     if not isinstance(answered, list):
         fix = "save it as JSON with its requests"
         raise InputError("has no requests, only figures", file=path, key="requests.successful", fix=fix)
-    others = sum(len(within(requests, kind) or ()) for kind in ("incomplete", "errored"))
+    others = sum(len(items(within(requests, kind))) for kind in ("incomplete", "errored"))
     reading.left_out(others, "not answered")
     gathered = Gathered(path, reading)
     for number, request in enumerate(answered):

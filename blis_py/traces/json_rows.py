@@ -40,6 +40,11 @@ def within(value: Any, *names: str) -> Any:
     return value
 
 
+def items(value: Any) -> list[Any]:
+    """The items of a list; none of what is no list."""
+    return value if isinstance(value, list) else []
+
+
 def first_of(value: Any, places: tuple[tuple[str, ...], ...]) -> Any:
     """What stands at the first of these places that has anything; where none has, text that is no number."""
     found = (within(value, *place) for place in places)

@@ -18,7 +18,8 @@ _LONGEST_FIRST_LINE = 1 << 20
 _KINDS = {
     "csv": "CSV",
     "jsonl": "JSON lines",
-    "json": "one JSON document",
+    "json": "one JSON object",
+    "json list": "a JSON list",
     "parquet": "Parquet",
     "folder": "a folder",
     "text": "neither CSV nor JSON",
@@ -104,7 +105,7 @@ def _of_document(path: Path, start: str, goes_on: bool) -> Probe:
     document = parse_json(text, f"{path}:1" if one_line else path)
     if isinstance(document, list):
         first = document[0] if document else None
-        return Probe(path, "json", tuple(first) if isinstance(first, dict) else (), document)
+        return Probe(path, "json list", tuple(first) if isinstance(first, dict) else (), document)
     if not isinstance(document, dict):
         return Probe(path, "text", ())
     return Probe(path, "json", tuple(document), document, one_line)

@@ -11,7 +11,7 @@ from typing import Any
 
 from blis_py.requests.table import RequestTable
 from blis_py.traces.gathered import Gathered
-from blis_py.traces.json_rows import within
+from blis_py.traces.json_rows import items, within
 from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 
@@ -22,7 +22,7 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
     tokens, gathered = Tokens(reading), Gathered(path, reading)
     unanswered = 0
     for number, entry in enumerate(document):
-        turns = within(entry, "conversations") or within(entry, "conversation") or []
+        turns = items(within(entry, "conversations")) or items(within(entry, "conversation"))
         texts = [within(turn, "value") or within(turn, "content") for turn in turns[:2]]
         if len(texts) < 2 or not all(isinstance(text, str) and text for text in texts):
             unanswered += 1

@@ -14,144 +14,12 @@ from blis_py.requests.table import RequestTable
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.formats import FORMATS
+from blis_py.traces.probe import probe
 from blis_py.traces.reading import Reading
 
-SAMPLES: dict[str, tuple[str, Any]] = {
-    "azure": (
-        "a.csv",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00.5,10,3\n2023-11-16 18:00:02.5,20,4\n",
-    ),
-    "burstgpt": (
-        "b.csv",
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-        "5,ChatGPT,10,3,13,Conversation log\n6,ChatGPT,99,0,99,API log\n7,GPT-4,20,4,24,API log\n",
-    ),
-    "splitwise": (
-        "s.csv",
-        "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
-        "0,2,0,5.0,1,10,3\n1,2,0,7.0,1,20,4\n",
-    ),
-    "mooncake": (
-        "m.jsonl",
-        [
-            {"timestamp": 0, "input_length": 10, "output_length": 3, "hash_ids": [1]},
-            {"timestamp": 2000, "input_length": 20, "output_length": 4, "hash_ids": [2]},
-        ],
-    ),
-    "llmservingsim": (
-        "l.jsonl",
-        [
-            {"input_toks": 10, "output_toks": 3, "arrival_time_ns": 0},
-            {"input_toks": 20, "output_toks": 4, "arrival_time_ns": 2 * 10**9},
-        ],
-    ),
-    "aiperf": (
-        "profile_export.jsonl",
-        [
-            {
-                "metadata": {"request_start_ns": start, "benchmark_phase": phase},
-                "metrics": {
-                    "input_sequence_length": {"value": prompt, "unit": "tokens"},
-                    "output_sequence_length": {"value": output, "unit": "tokens"},
-                },
-                "error": None,
-            }
-            for start, phase, prompt, output in [
-                (1, "warmup", 7, 7),
-                (10**9, "profiling", 10, 3),
-                (3 * 10**9, "profiling", 20, 4),
-            ]
-        ],
-    ),
-    "genai-perf": (
-        "profile_export.json",
-        {
-            "experiments": [
-                {
-                    "requests": [
-                        {
-                            "timestamp": 10**9,
-                            "request_inputs": {"payload": json.dumps({"prompt": "x" * 40})},
-                            "response_timestamps": [1, 2, 3],
-                        },
-                        {
-                            "timestamp": 3 * 10**9,
-                            "request_inputs": {"payload": json.dumps({"messages": [{"content": "x" * 80}]})},
-                            "response_timestamps": [1, 2, 3, 4],
-                        },
-                    ]
-                }
-            ]
-        },
-    ),
-    "sglang": (
-        "sglang.jsonl",
-        [
-            {
-                "backend": "sglang",
-                "total_output_tokens_retokenized": 7,
-                "request_throughput": 1.0,
-                "input_lens": [10, 20],
-                "output_lens": [3, 4],
-            }
-        ],
-    ),
-    "vllm": (
-        "vllm.json",
-        {
-            "model_id": "m",
-            "request_throughput": 1.0,
-            "total_input_tokens": 30,
-            "input_lens": [10, 20],
-            "output_lens": [3, 4],
-            "start_times": [100.5, 102.5],
-        },
-    ),
-    "guidellm": (
-        "benchmarks.json",
-        {
-            "metadata": {"version": 2},
-            "benchmarks": [
-                {
-                    "requests": {
-                        "successful": [
-                            {"request_start_time": 1.7e9, "prompt_tokens": 10, "output_tokens": 3},
-                            {
-                                "info": {"timings": {"request_start": 1.7e9 + 2}},
-                                "input_metrics": {"text_tokens": 20},
-                                "output_metrics": {"text_tokens": 4},
-                            },
-                        ],
-                        "errored": [{}],
-                    }
-                }
-            ],
-        },
-    ),
-    "inference-perf": (
-        "per_request_lifecycle_metrics.json",
-        [
-            {"start_time": 10.0, "end_time": 11.0, "info": {"input_tokens": 10, "output_tokens": 3}},
-            {"start_time": 11.0, "end_time": 11.5, "info": {}, "error": "timeout"},
-            {
-                "start_time": 12.0,
-                "info": {
-                    "request_metrics": {"text": {"input_tokens": 20}},
-                    "response_metrics": {"output_tokens": 4},
-                },
-                "error": None,
-            },
-        ],
-    ),
-    "sharegpt": (
-        "sharegpt.json",
-        [
-            {"id": "a", "conversations": [{"from": "human", "value": "x" * 40}, {"value": "y" * 12}]},
-            {"id": "b", "conversations": [{"from": "human", "value": "x"}]},
-            {"id": "c", "conversations": [{"value": "x" * 80}, {"value": "y" * 16}, {"value": "and so on"}]},
-        ],
-    ),
-}
+FOLDER = Path(__file__).with_name("formats")
+"""Small files, all of ten tokens in and three out, and two seconds later twenty in and four out."""
+SAMPLES = {path.name.split(".")[0]: path for path in sorted(FOLDER.iterdir())}
 WITHOUT_TIMES = {"sglang", "sharegpt"}
 
 
@@ -172,9 +40,8 @@ def read(path: Path, **told: Any) -> tuple[RequestTable, Reading]:
 
 
 @pytest.mark.parametrize("format", SAMPLES)
-def test_a_file_says_by_itself_what_it_is(tmp_path: Path, format: str) -> None:
-    """Ten tokens in and three out, and two seconds later twenty in and four out."""
-    table, reading = read(write(tmp_path, *SAMPLES[format]))
+def test_a_file_says_by_itself_what_it_is(format: str) -> None:
+    table, reading = read(SAMPLES[format])
     assert table.prompt_tokens.tolist() == [10, 20]
     assert table.output_tokens.tolist() == [3, 4]
     assert reading.has_times == (format not in WITHOUT_TIMES)
@@ -183,31 +50,29 @@ def test_a_file_says_by_itself_what_it_is(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", SAMPLES)
-def test_no_other_format_takes_the_file_for_its_own(tmp_path: Path, format: str) -> None:
-    from blis_py.traces.probe import probe
-
-    found = probe(write(tmp_path, *SAMPLES[format]))
+def test_no_other_format_takes_the_file_for_its_own(format: str) -> None:
+    found = probe(SAMPLES[format])
     assert [name for name, other in FORMATS.items() if other.misses(found) is None] == [format]
 
 
-def test_a_pretty_printed_result_is_read_too(tmp_path: Path) -> None:
-    name, content = SAMPLES["vllm"]
-    (tmp_path / name).write_text(json.dumps(content, indent=2))
-    assert len(read(tmp_path / name)[0]) == 2
+def test_a_result_on_a_single_line_is_read_too(tmp_path: Path) -> None:
+    content = json.loads(SAMPLES["vllm"].read_text())
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert len(read(tmp_path / "r.json")[0]) == 2
 
 
-def test_requests_that_were_not_answered_are_left_out_and_counted(tmp_path: Path) -> None:
-    told = read(write(tmp_path, *SAMPLES["burstgpt"]))[1].told()
+def test_requests_that_were_not_answered_are_left_out_and_counted() -> None:
+    told = read(SAMPLES["burstgpt"])[1].told()
     assert "1 request was left out: no output tokens (failed when recorded)" in told
-    told = read(write(tmp_path, *SAMPLES["guidellm"]))[1].told()
+    told = read(SAMPLES["guidellm"])[1].told()
     assert "1 request was left out: not answered" in told
-    told = read(write(tmp_path, *SAMPLES["aiperf"]))[1].told()
+    told = read(SAMPLES["aiperf"])[1].told()
     assert "1 request was left out: sent to warm the server up" in told
 
 
-def test_guessed_lengths_are_called_guesses(tmp_path: Path) -> None:
+def test_guessed_lengths_are_called_guesses() -> None:
     for format in ("sharegpt", "genai-perf"):
-        told = read(write(tmp_path, *SAMPLES[format]))[1].told()
+        told = read(SAMPLES[format])[1].told()
         assert any("guessed at 4 characters a token" in note for note in told), format
 
 
@@ -234,9 +99,9 @@ def test_results_saved_without_their_requests_say_how_to_save_them(tmp_path: Pat
 
 
 def test_of_several_runs_in_a_file_one_is_named(tmp_path: Path) -> None:
-    name, content = SAMPLES["guidellm"]
+    content = json.loads(SAMPLES["guidellm"].read_text())
     second = {"requests": {"successful": [{"start_time": 0, "prompt_tokens": 5, "output_tokens": 1}]}}
-    path = write(tmp_path, name, content | {"benchmarks": [*content["benchmarks"], second]})
+    path = write(tmp_path, "benchmarks.json", content | {"benchmarks": [*content["benchmarks"], second]})
     with pytest.raises(InputError, match=r"holds 2 benchmarks; name one: benchmarks.json#0 to"):
         read(path)
     assert read(Path(f"{path}#1"))[0].prompt_tokens.tolist() == [5]
