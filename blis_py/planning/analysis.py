@@ -168,7 +168,7 @@ def binding(cases: Sequence[Case]) -> list[Lever]:
     """
     stressed = next(case for case in cases if not case.name)
     tightest = stressed.judgement.tightest
-    if tightest is None:
+    if tightest is None or tightest.slack == float("-inf"):
         return []
     found = []
     for case in cases:

@@ -41,8 +41,9 @@ class Candidate:
 
     def __str__(self) -> str:
         """What it is, in one line."""
-        name, several = self.config.model or "model", "s" if self.instances > 1 else ""
-        what = f"{self.instances} instance{several} of {name} on {self.config.gpu} TP{self.config.tp}"
+        facts, several = self.outcome.facts, "s" if self.instances > 1 else ""
+        model, gpu = (facts.get(name) or getattr(self.config, name) for name in ("model", "gpu"))
+        what = f"{self.instances} instance{several} of {model} on {gpu} TP{self.config.tp}"
         rest = {k: v for k, v in self.point.items() if k not in ("model", "gpu", "tp")}
         return what + "".join(f", {key} {value}" for key, value in rest.items())
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.metrics.load import SATURATED
 from blis_py.planning.job import FINE, HOPELESS, Outcome
@@ -84,14 +85,19 @@ class Goal:
     attainment: Mapping[str, float] = field(default_factory=dict)
     max_lost: float = 0.0
 
-    def check(self, slo: Sequence[str]) -> None:
+    def check(self, config: RunConfig) -> None:
         """
         Raises:
-            InputError: nothing is to be kept.
+            InputError: nothing is to be kept, or a run would end before its requests do.
         """
-        if not slo and not self.attainment:
+        if not config.slo and not self.attainment:
             fix = "add --slo ttft.p99=500ms, or --attainment 99% with --goodput ttft:500"
             raise InputError("nothing says what the cluster has to keep", key="--slo", fix=fix)
+        if config.horizon is not None:
+            problem = "would hide the requests that are still waiting when it comes"
+            raise InputError(
+                problem, key="--horizon", fix="bound the workload with --num-requests or --limit"
+            )
 
     def judge(self, outcome: Outcome) -> Judgement:
         """What an outcome comes to."""
@@ -105,19 +111,20 @@ class Goal:
 
     @staticmethod
     def _slos(outcome: Outcome) -> list[Requirement]:
-        """A limit on what nobody was measured for is missed, and met where there is no such request."""
-        return [
-            Requirement(
-                each["slo"].partition("=")[0],
-                each["limit_ms"],
-                each["measured_ms"],
-                "ms",
-                (1 - each["measured_ms"] / each["limit_ms"])
-                if each["measured_ms"] is not None
-                else (1.0 if each["met"] is None else float("-inf")),
-            )
-            for each in outcome.slo
-        ]
+        """A limit on what nobody was measured for is missed.
+
+        Raises:
+            InputError: there is no request that it speaks of.
+        """
+        found = []
+        for each in outcome.slo:
+            limit, measured = each["limit_ms"], each["measured_ms"]
+            if each["met"] is None:
+                fix = "name a class of the workload"
+                raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
+            slack = float("-inf") if measured is None else 1 - measured / limit
+            found.append(Requirement(each["slo"].partition("=")[0], limit, measured, "ms", slack))
+        return found
 
     def _shares(self, outcome: Outcome) -> list[Requirement]:
         """By the share of requests that may miss their targets, and do."""

@@ -82,8 +82,8 @@ def _tornado(ax: Axes, plan: Found) -> None:
     tightest = plan.best.judgement.tightest
     pairs = change_names(plan.sensitivity)
     ax.set_title(f"Sensitivity: ±{100 * CHANGE:.0f} %")
-    if tightest is None or not pairs:
-        say(ax, "nothing to vary")
+    if tightest is None or not pairs or tightest.measured is None:
+        say(ax, "nothing was measured that could change")
         return
     base = 1 - tightest.slack
     bars = []
@@ -121,7 +121,7 @@ def _trust(ax: Axes, plan: Found) -> None:
     """What is tightest under the other latency models, and in how many draws it holds."""
     tightest = plan.best.judgement.tightest
     rows: list[tuple[str, float | None, str]] = []
-    if tightest is not None:
+    if tightest is not None and tightest.measured is not None:
         rows.append((plan.config.latency.model, 1 - tightest.slack, ""))
         for name, own, _, refused in of_models(plan):
             used = None if own is None or own.slack == float("-inf") else 1 - own.slack
@@ -148,7 +148,7 @@ def _levers(ax: Axes, plan: Found) -> None:
     """What a quarter more of each resource does where it breaks."""
     ax.set_title("Where it breaks: 25 % more of …")
     if not plan.levers:
-        say(ax, "it was not found where it breaks")
+        say(ax, "nothing was found that would help")
         return
     shown = list(plan.levers)[::-1]
     for row, lever in enumerate(shown):

@@ -9,6 +9,8 @@ from typing import Any
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MOST_INSTANCES
 from blis_py.errors import InputError
+from blis_py.latency.fitted_profile import read_profile
+from blis_py.latency.fitted_shape import datasheet_of
 from blis_py.planning import analysis
 from blis_py.planning.analysis import Case
 from blis_py.planning.axes import Axis, axis, grid
@@ -103,7 +105,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     Raises:
         InputError: no target, it cannot be run, or a closed loop, which has no rate.
     """
-    goal.check(config.slo)
+    goal.check(config)
     if config.workload.concurrency is not None:
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
         raise InputError("a closed loop has no rate", key="--concurrency", fix=fix)
@@ -111,7 +113,13 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     if outcome.refused is not None:
         raise InputError(outcome.refused)
     best = Candidate(
-        {}, config.num_instances, config, _gpus(config), prices.of(config.gpu), goal.judge(outcome), outcome
+        {},
+        config.num_instances,
+        config,
+        _gpus(config),
+        prices.of(device_of(config)),
+        goal.judge(outcome),
+        outcome,
     )
     return examined(Plan(best, "the rate"), goal, runner, draws, [])
 
@@ -212,11 +220,11 @@ class _Space:
         self._firsts = [self._config((line, 0)) for line in range(len(self.points))]
         for first in self._firsts:
             if isinstance(first, RunConfig):
-                goal.check(first.slo)
+                goal.check(first)
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
-        self._missing = prices.missing(first.gpu for first in runnable)
+        self._missing = prices.missing(device_of(first) for first in runnable)
         self.objective = _GPUS if self._missing else _DOLLARS
 
     def costs(self) -> list[float]:
@@ -224,7 +232,7 @@ class _Space:
         return [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
 
     def _cost(self, config: RunConfig) -> float:
-        price = self._prices.of(config.gpu)
+        price = self._prices.of(device_of(config))
         if self.objective == _GPUS or price is None:
             return float(config.tp)
         return config.tp * price.per_hour
@@ -266,7 +274,7 @@ class _Space:
     def candidate(self, probe: Probe) -> Candidate:
         config, outcome = self._config(probe), self._outcomes[probe]
         assert isinstance(config, RunConfig)
-        judged, price = self.goal.judge(outcome), self._prices.of(config.gpu)
+        judged, price = self.goal.judge(outcome), self._prices.of(device_of(config))
         size = self.sizes[probe[1]]
         return Candidate(self.points[probe[0]], size, config, _gpus(config), price, judged, outcome)
 
@@ -320,6 +328,15 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
     if not wanted:
         raise InputError("has no values", key="--instances", fix="write 1:32")
     return sorted(set(wanted)), [each for each in axes if each.key != INSTANCES]
+
+
+def device_of(config: RunConfig) -> str:
+    """What it runs on: with a profile of measured steps, what these were measured on."""
+    if config.latency.profile is None:
+        return config.gpu
+    meta = read_profile(config.latency.profile).meta
+    known = datasheet_of(meta)
+    return str(meta.get("device") or "an unnamed device") if known is None else known.name
 
 
 def _gpus(config: RunConfig) -> int:

@@ -179,6 +179,38 @@ def test_lost_requests_are_told_and_allowed_only_where_that_is_said() -> None:
     assert plan(**long, slo="ttft.p99=5s", instances="1:2", max_lost="50%").holds
 
 
+def test_where_nobody_is_served_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
+    found = plan(max_model_len=20, num_requests=20, slo="ttft.p99=5s", instances="1:2")
+    assert not found.holds
+    assert "100.00 % of the requests are lost" in repr(found)
+    assert "✗ ttft.p99 never of 5,000 ms" in repr(found)
+    found.save(tmp_path / "plan")
+    assert found.binding is None
+
+
+def test_one_request_is_a_workload_too() -> None:
+    found = plan(num_requests=1, instances="1:2")
+    assert found.holds
+    assert "too short to tell" in repr(found)
+    assert found.max_rate_per_s is None
+
+
+def test_a_profile_of_measured_steps_has_the_price_of_what_it_was_measured_on() -> None:
+    profile = str(Path(__file__).resolve().parents[2] / "profiles" / "fits" / "cpu" / "tiny-ar")
+    load = {"profile": profile, "num_requests": 20, "rate": 2, "prompt_tokens": 20, "output_tokens": 10}
+    lengths = {
+        "prompt_tokens_max": 40,
+        "output_tokens_max": 20,
+        "prompt_tokens_stdev": 2,
+        "output_tokens_stdev": 2,
+    }
+    found = blis.plan(**load, **lengths, slo="ttft.p99=5s", instances="1:2", draws=2, workers=1, cache=False)
+    assert found.holds
+    assert found.objective == "GPUs"
+    assert found.error is not None
+    assert "cross-validation of the profile" in found.error.source
+
+
 def test_more_than_three_settings_are_searched_as_optuna_suggests_and_the_same_every_time() -> None:
     pytest.importorskip("optuna")
     vary = {
@@ -231,6 +263,8 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"slo": ()}, "nothing says what the cluster has to keep"),
+        ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
+        ({"horizon": "10s"}, "would hide the requests that are still waiting"),
         ({"attainment": "101%"}, "is no share"),
         ({"attainment": "99%"}, "no request has a goodput target"),
         ({"prices": {"h100": -1}}, "is no price"),
