@@ -180,7 +180,7 @@ def test_lost_requests_are_told_and_allowed_only_where_that_is_said() -> None:
 
 
 def test_where_nobody_is_served_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
-    found = plan(max_model_len=20, num_requests=20, slo="ttft.p99=5s", instances="1:2")
+    found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
     assert "100.00 % of the requests are lost" in repr(found)
     assert "✗ ttft.p99 never of 5,000 ms" in repr(found)
