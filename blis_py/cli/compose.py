@@ -74,6 +74,8 @@ def _traces(sources: list[str], names: list[str], factors: list[float], flags: F
     for source, factor in zip(sources, factors, strict=True):
         reading = Reading()
         tables.append(read_trace(source, time_scale=1 / factor, reading=reading))
+        if reading.chosen_as:
+            say(reading.chosen_as)
         for note in reading.told():
             say(f"note: {source}: {note}")
         if not reading.has_times:

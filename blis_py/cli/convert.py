@@ -37,6 +37,8 @@ def convert(flags: Flags) -> None:
     check_file(flags[TARGET], "TARGET")
     check_apart(flags[SOURCE], target)
     asked = demand(configure(_as_workload(flags)))
+    if asked.source:
+        say(asked.source)
     for note in asked.notes:
         say(f"note: {note}")
     for lost in losses(asked.table, writer):

@@ -44,6 +44,8 @@ class Demand:
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """What became of what was asked for."""
+    source: str = ""
+    """Which format a recording was taken for, and why; empty where somebody said which, or there is none."""
 
 
 def requests(config: RunConfig) -> RequestTable:
@@ -140,7 +142,7 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
-    asked = Demand(table, seed, notes=reading.told())
+    asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as)
     found = header_of(trace, load.trace_header)
     if found is None:
         return asked

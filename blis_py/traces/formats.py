@@ -133,7 +133,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
         return found, FORMATS[named]
     for format in FORMATS.values():
         if format.misses(found) is None:
-            reading.tell(f"read as {format.title}: {format.why(found)}")
+            reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(found)}"
             return found, format
     raise InputError(f"not a trace this program knows: {found.looks}", file=path, fix=_instead(found))
 

@@ -23,6 +23,7 @@ class Reading:
         part: which of several runs in one file, from 0; None where there is but one.
         bad: what to do about rows that are no good.
         notes: what the user should know of the recording.
+        chosen_as: which format it was taken for, and why; empty where somebody said which it is.
         has_times: whether it says when requests came; if not, they all come at once, or as a rate says.
     """
 
@@ -33,6 +34,7 @@ class Reading:
     part: int | None = None
     bad: BadRows = field(default_factory=BadRows)
     notes: list[str] = field(default_factory=list)
+    chosen_as: str = ""
     has_times: bool = True
 
     def tell(self, note: str) -> None:

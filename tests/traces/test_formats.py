@@ -46,7 +46,7 @@ def test_a_file_says_by_itself_what_it_is(format: str) -> None:
     assert table.output_tokens.tolist() == [3, 4]
     assert reading.has_times == (format not in WITHOUT_TIMES)
     assert np.diff(table.arrival_ns).tolist() == [2 * 10**9 if reading.has_times else 0]
-    assert f"read as {FORMATS[format].title}: it has " in reading.told()[0]
+    assert f" is read as {FORMATS[format].title}: it has " in reading.chosen_as
 
 
 @pytest.mark.parametrize("format", SAMPLES)
