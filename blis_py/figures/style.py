@@ -177,10 +177,8 @@ def grid(
         hspace=gap / high,
     )
     written = "\n".join(lines)
-    figure.text(
-        *(0.12 / WIDTH, 0.07 / height, written),
-        **{"size": _FOOT_SIZE, "color": QUIET, "va": "bottom", "parse_math": False},
-    )
+    look: Any = {"size": _FOOT_SIZE, "color": QUIET, "va": "bottom", "parse_math": False}
+    figure.text(0.12 / WIDTH, 0.07 / height, written, **look)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
@@ -197,14 +195,8 @@ def headline(figure: Picture, text: str) -> None:
 
 def say(ax: Axes, text: str) -> None:
     """Why there is nothing to see in these axes."""
-    ax.text(
-        *(0.5, 0.5, "\n".join(textwrap.wrap(text, 44))),
-        transform=ax.transAxes,
-        ha="center",
-        va="center",
-        color=QUIET,
-        parse_math=False,
-    )
+    look: Any = {"ha": "center", "va": "center", "color": QUIET, "parse_math": False}
+    ax.text(0.5, 0.5, "\n".join(textwrap.wrap(text, 44)), transform=ax.transAxes, **look)
     ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
     ax.grid(visible=False)
 
