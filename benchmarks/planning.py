@@ -68,12 +68,13 @@ def sweep_case(quick: bool, runs: int = 1000) -> Entry:
 
 def dask_case(quick: bool) -> Entry:
     """The same sweep over one and over two workers of a Dask cluster on this machine, its start left out."""
-    runs = 6 if quick else 100
+    runs = 6 if quick else 30
     one, two = (dask_wall_s(workers, runs, 500 if quick else 10_000) for workers in (1, 2))
     return {
         "runs": runs,
         "wall_s": {"1 worker": one, "2 workers": two},
         "ratio": one / two,
+        "load_average": os.getloadavg()[0],
         "wanted_ratio": 1.7,
     }
 

@@ -29,6 +29,7 @@ DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
 SURE = 0.9
 """With a lower probability, what one instance more would do is told."""
+_NOT_CHOSEN = ("workload", "seed", "latency", "dllm.workload", "goodput", "frontend_ms")
 _DOLLARS, _GPUS = "dollars per hour", "GPUs"
 
 Told = Callable[[str], None]
@@ -82,6 +83,7 @@ def plan(
         InputError: no target, nothing that can be run, a contradiction.
     """
     sizes, axes = _sizes(sizes, axes)
+    _check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = _Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
     search = Search([Line(cost) for cost in space.costs()], sizes, space.ask)
@@ -110,8 +112,8 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
         raise InputError("a closed loop has no rate", key="--concurrency", fix=fix)
     outcome = runner.run([Job(config)])[0]
-    if outcome.refused is not None:
-        raise InputError(outcome.refused)
+    if not outcome.ran:
+        raise InputError(str(outcome.refused or outcome.failed))
     best = Candidate(
         {},
         config.num_instances,
@@ -328,6 +330,17 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
     if not wanted:
         raise InputError("has no values", key="--instances", fix="write 1:32")
     return sorted(set(wanted)), [each for each in axes if each.key != INSTANCES]
+
+
+def _check_choices(axes: Sequence[Axis]) -> None:
+    """
+    Raises:
+        InputError: what is asked for, or how it is priced, would be chosen too: the least work is the cheapest.
+    """
+    for each in axes:
+        if each.key.startswith(_NOT_CHOSEN):
+            problem, fix = "is not for a plan to choose", "give one value, or compare with blis sweep"
+            raise InputError(problem, key=f"--vary {each.name}", fix=fix)
 
 
 def device_of(config: RunConfig) -> str:

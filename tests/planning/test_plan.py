@@ -272,6 +272,8 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
         ({"instances": "4", "vary": {"num_instances": (1, 2)}}, "given by --instances, too"),
         ({"vary": {"tp": (3, 5)}}, "no configuration can be run: --tp: does not divide"),
         ({"vary": {"gpu": ("h1000",)}}, "no configuration can be run"),
+        ({"vary": {"prompt_tokens": (10, 20)}}, "is not for a plan to choose"),
+        ({"vary": {"latency_model": ("trained", "roofline")}}, "is not for a plan to choose"),
         ({"max_rate": True}, "finds the rate of one cluster"),
         ({"draws": -1}, "must be at least 0"),
         ({"trials": 0}, "must be at least 1"),
