@@ -36,14 +36,14 @@ class Dispatcher:
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatches requests, each at its time, in this order."""
-        route, front_end_ns = self._route, self._front_end_ns
-        chosen = [route(request, now_ns) for now_ns, request in due]
+        route, recorder, front_end_ns = self._route, self._recorder, self._front_end_ns
         inboxes: dict[int, list[tuple[int, Request]]] = {}
-        for index, (now_ns, request) in zip(chosen, due, strict=True):
+        for now_ns, request in due:
+            index = route(request, now_ns)
+            recorder.dispatched(request, index)
             inboxes.setdefault(index, []).append((now_ns + front_end_ns, request))
         for index, inbox in inboxes.items():
             self._instances[index].submit(inbox)
-        self._recorder.dispatched([request for _, request in due], chosen)
         self._outlook.look()
         before, self._dispatched = self._dispatched, self._dispatched + len(due)
         if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
