@@ -335,7 +335,7 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
 def _check_choices(axes: Sequence[Axis]) -> None:
     """
     Raises:
-        InputError: what is asked for, or how it is priced, would be chosen too: the least work is the cheapest.
+        InputError: what is asked for, or how it is priced, would be chosen: the least work is the cheapest.
     """
     for each in axes:
         if each.key.startswith(_NOT_CHOSEN):
