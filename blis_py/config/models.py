@@ -81,6 +81,11 @@ class LatencySection:
     profile: str | None = None
     """Folder of step times measured by the engine, of the `fitted` model, which it implies; or the name of a
     bundled one."""
+    mask_row_us: float | None = setting(None, least=0, most=_HOUR_US)
+    """Structured outputs: host time for the mask of a constrained row; null = as measured by the profile,
+    else nothing."""
+    mask_step_us: float | None = setting(None, least=0, most=_HOUR_US)
+    """The same for each step that has such rows, whatever their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +133,9 @@ class WorkloadSection:
     eos_share: float = setting(0.0, least=0, most=1)
     """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
     others end at their length, which it knows. It matters with `async_scheduling`."""
+    structured_output_ratio: float | None = setting(None, least=0, most=1)
+    """Share of the requests whose answer a grammar constrains (vLLM's name); null = what the trace or spec
+    says, else none. Its masks cost what the latency model says, or `latency.mask_row_us`."""
     concurrency: int | None = setting(None, least=1, most=MOST_REQUESTS)
     """Closed loop: requests under way at once, at most; the next is sent when one has ended. Without a rate,
     requests that are generated are sent as fast as that allows. null = an open loop: requests come when they
@@ -230,6 +238,8 @@ NAMES: dict[str, str] = {
     "linear": "latency.linear",
     "kernel_profile": "latency.kernel_profile",
     "profile": "latency.profile",
+    "mask_row_us": "latency.mask_row_us",
+    "mask_step_us": "latency.mask_step_us",
     "alpha_coeffs": "latency.alpha_coeffs",
     "beta_coeffs": "latency.beta_coeffs",
     "timeout": "workload.timeout_s",

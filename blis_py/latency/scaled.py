@@ -63,7 +63,12 @@ class Scaled:
 
     def step_ns(self, features: StepFeatures) -> int:
         time = self.step(features)
-        return time.overlapped_ns if self._hides_host else time.synchronous_ns
+        if not self._hides_host:
+            return time.synchronous_ns
+        whole_ns, parts = self._model.step_ns(features), self._model.step(features)
+        if whole_ns == parts.overlapped_ns:
+            return time.overlapped_ns
+        return int(whole_ns * (time.synchronous_ns / parts.synchronous_ns) + 0.5) or 1
 
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS

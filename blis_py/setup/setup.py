@@ -16,6 +16,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.masks import MaskPrices, with_masks
 from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
@@ -87,6 +88,7 @@ class Setup:
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
         _check_delays(model, asked.table, max_model_len)
+        model, mask_notes = _with_masks(model, served, asked.table, scheduler)
         return cls(
             config=config,
             table=asked.table,
@@ -100,6 +102,7 @@ class Setup:
                 *link_notes(served.gpu, config.tp),
                 *notes,
                 *asked.notes,
+                *mask_notes,
                 *_other_models(asked.table, config),
             ),
             source=asked.source,
@@ -226,6 +229,27 @@ def _latency_model(served: _Served) -> LatencyModel:
     return model
 
 
+def _with_masks(
+    model: LatencyModel, served: _Served, table: RequestTable, scheduler: SchedulerConfig
+) -> tuple[LatencyModel, tuple[str, ...]]:
+    """With what masks of structured outputs cost, where a request has such, and what is to be known of it."""
+    settings, profile = served.config.latency, served.profile
+    prices = None if profile is None else profile.masks
+    if settings.mask_row_us is not None or settings.mask_step_us is not None:
+        prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
+    constrained = 0 if table.constrained is None else int(table.constrained.sum())
+    if not constrained:
+        return model, ()
+    if prices is None:
+        share = f"{constrained:,} of {len(table):,}"
+        problem = f"{share} answers are constrained by a grammar, which costs nothing here"
+        return model, (
+            f"{problem}: say what a mask costs with --mask-row-us, or give a profile that measured it",
+        )
+    beside = scheduler.async_scheduling or (profile is not None and profile.meta.get("device_kind") == "cuda")
+    return with_masks(model, prices, beside_forward=beside), ()
+
+
 def _frontend(ms: Sequence[float]) -> FrontendDelays:
     if not 1 <= len(ms) <= 2:
         fix = "give the delay before the engine, and if you like the one behind it"
@@ -246,7 +270,7 @@ def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerCon
     if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"
         raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
-    return replace(scheduler, async_scheduling=False)
+    return replace(scheduler, async_scheduling=False, late_length_stops=False)
 
 
 def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:

@@ -56,6 +56,24 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
     assert "1 instance of Ours (" in simulation.models
 
 
+def test_a_preset_may_say_that_its_engine_learns_of_lengths_late(tmp_path: Path) -> None:
+    """Each answer that ends by its length then costs a forward that nobody needs."""
+    file = tmp_path / "late.yaml"
+    settings = "scheduler.async_scheduling: {value: true, source: us}"
+    late = "scheduler.late_length_stops: {value: true, source: us}"
+    discarded = []
+    for said in (f"{settings}, {late}", settings):
+        file.write_text(f"title: Late\nsettings: {{{said}}}\n")
+        record = blis.run(engine=str(file), **SMALL).record
+        discarded.append(sum(instance.discarded_tokens for instance in record.instances))
+    assert discarded == [20, 0]
+
+
+def test_without_asynchronous_scheduling_nothing_is_learnt_late() -> None:
+    with pytest.raises(InputError, match="late_length_stops: synchronously nothing comes late"):
+        blis.build(late_length_stops=True, engine="blis", **SMALL)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
