@@ -91,7 +91,9 @@ def _show(found: Plan, style: str) -> None:
     for line in lines(found):
         console.print(line, soft_wrap=not sys.stdout.isatty())
     if len(found.standings) > 1:
-        console.print(_standings(found))
+        with console.capture() as drawn:
+            console.print(_standings(found))
+        sys.stdout.write(drawn.get().rstrip() + "\n")
 
 
 def _standings(found: Plan) -> Any:
