@@ -11,8 +11,20 @@ from blis_py.cli.command import add, application
 from blis_py.version import __version__
 
 VERBS = (
-    *("run", "replay", "plan", "sweep", "convert", "compose"),
-    *("calibrate", "parity", "models", "gpus", "engines"),
+    "run",
+    "replay",
+    "plan",
+    "sweep",
+    "convert",
+    "compose",
+    "plot",
+    "explain",
+    "compare",
+    "calibrate",
+    "parity",
+    "models",
+    "gpus",
+    "engines",
 )
 FURTHER = ("profile", "engine")
 """Verbs that have verbs of their own."""

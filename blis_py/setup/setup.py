@@ -36,7 +36,9 @@ from blis_py.setup.diffusion import block_diffusion
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoop
     from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.watch import Watch
     from blis_py.latency.fitted_profile import FittedProfile
+    from blis_py.latency.trained import ServerTerms
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
@@ -128,8 +130,14 @@ class Setup:
             f"step times: {self.latency.provenance}"
         )
 
-    def simulate(self, record_steps: bool, progress: Progress | None) -> tuple[RunRecord, tuple[str, ...]]:
-        """What became of every request, and what is to be known about it beside `notes`."""
+    def simulate(
+        self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
+    ) -> tuple[RunRecord, tuple[str, ...]]:
+        """What became of every request, and what is to be known about it beside `notes`.
+
+        Args:
+            watch: sees every step.
+        """
         from blis_py.cluster.simulation import simulate
 
         config = self.config
@@ -149,6 +157,7 @@ class Setup:
             diffusion=self.diffusion,
             record_steps=record_steps,
             progress=progress,
+            watch=watch,
         )
         record.config = as_dict(config)
         return record, domain_notes(self.latency)
@@ -223,10 +232,33 @@ def _latency_model(served: _Served) -> LatencyModel:
         linear=settings.linear or None,
         kernel_profile=settings.kernel_profile,
         profile=served.profile,
+        server=server_terms(served.config),
     )
     if served.config.frontend_ms is not None:
         model.frontend = _frontend(served.config.frontend_ms)
     return model
+
+
+def server_terms(config: RunConfig) -> ServerTerms | None:
+    """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
+    latency model."""
+    gap, scale = config.latency.step_gap_us, config.latency.step_scale
+    if len(gap) > 2:
+        fix = "give the gap of a step, and if you like that of a sequence"
+        raise InputError(
+            "must be one or two numbers of us", key="latency.step_gap_us", value=list(gap), fix=fix
+        )
+    if scale == 1 and not any(gap):
+        return None
+    if config.latency.model != "trained":
+        preset = load_engine(config.engine).on(config.gpu)
+        own = preset.get("latency.step_scale", 1.0), tuple(preset.get("latency.step_gap_us", ()))
+        if own == (scale, gap):
+            return None
+    from blis_py.latency.trained import ServerTerms
+
+    step_us, seq_us = (*gap, 0.0, 0.0)[:2]
+    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
 
 
 def _with_masks(
