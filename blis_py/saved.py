@@ -135,7 +135,7 @@ class SavedResult(Shown):
 
     def token_times(self) -> TokenTimes:
         """First and last token of every completed request, in µs, as the trace has them."""
-        from blis_py.calibrate.token_times import read_token_times
+        from blis_py.calibrate.read_times import read_token_times
 
         return read_token_times(self.folder)
 

@@ -84,7 +84,7 @@ class Plots:
             InputError: it is no such run, or no request completed in both.
         """
         from blis_py.calibrate.compare import calibrate
-        from blis_py.calibrate.token_times import read_token_times
+        from blis_py.calibrate.read_times import read_token_times
         from blis_py.figures import predicted_measured
 
         compared = calibrate(read_token_times(measured), self._result.token_times())
