@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from simpy import Environment
-
 from blis_py.cluster.autoregressive import AutoregressiveInstance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
@@ -28,11 +27,11 @@ class Autoregressive:
     def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
         return Recorder(table, self._latency.frontend, on_the_way_ns)
 
-    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
+    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
         longest = self._record_steps or self._latency.uses_max_context
         core = Scheduler(self._config, track_longest=longest)
         log = InstanceLog(recorder, core, self._record_steps)
         latency, single = self._latency, self._single_step
         if self._config.async_scheduling:
-            return OverlappedInstance(env, core, latency, log, outlook, single)
-        return AutoregressiveInstance(env, core, latency, log, outlook, single)
+            return OverlappedInstance(timeline, core, latency, log, outlook, single)
+        return AutoregressiveInstance(timeline, core, latency, log, outlook, single)

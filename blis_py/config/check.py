@@ -37,7 +37,7 @@ def duration_ns(value: str | int, key: str = "horizon") -> int:
 
 def check(config: RunConfig, layers: Layers) -> None:
     """Names that lead nowhere, and settings that contradict each other."""
-    from blis_py.cluster.router import ROUTING_POLICIES
+    from blis_py.cluster.policies import ROUTING_POLICIES
     from blis_py.latency import LATENCY_MODELS, PRICES_LINKS
 
     for path, name, known in (

@@ -6,6 +6,10 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 
+CacheChanges = list[tuple[bool, Sequence[Hashable]]]
+"""What a cache has begun (True) and ceased to hold, in order, for who follows it and empties the list. A key
+that was there already may begin again."""
+
 
 class BlockPool:
     """Block ids 0..total-1, first freed first reused.
@@ -52,6 +56,8 @@ class BlockPool:
         """Requests using each block that has a content key."""
         self._run_of: list[int] = []
         """The serial number of the run in which a block that nobody uses lies."""
+        self.changes: CacheChanges | None = None
+        """What contents come and go, where somebody follows."""
 
     def take(self, count: int) -> list[int]:
         """Removes `count` blocks, at least one, from the free queue, forgetting what they held.
@@ -173,12 +179,15 @@ class BlockPool:
                 self._twins.setdefault(key, []).append(block)
             key_of[block] = key
             users[block] = 1
+        if self.changes is not None:
+            self.changes.append((True, keys))
 
     def forget(self, blocks: Sequence[int]) -> None:
         """Takes back `remember`: these blocks are about to hold something else, or never held it."""
         if not self._key_of:
             return
         id_of, key_of, twins = self._id_of, self._key_of, self._twins
+        gone: list[Hashable] = []
         for block in blocks:
             key = key_of[block]
             if key is None:
@@ -188,6 +197,9 @@ class BlockPool:
                 self._forget_twin(key, block)
             else:
                 del id_of[key]
+                gone.append(key)
+        if gone and self.changes is not None:
+            self.changes.append((False, gone))
 
     def forget_free(self) -> None:
         """Of blocks that nobody uses, nobody finds the content any more."""

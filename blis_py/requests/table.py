@@ -92,6 +92,8 @@ class RequestTable:
     due_ns: Ints | None = None
     """In a closed loop, when each request would have been sent but for the limit on requests under way;
     `None` = there is none."""
+    session: Ints | None = None
+    """Numbers of the sessions, -1 for a request that belongs to none; `None` = there are no sessions."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -181,6 +183,7 @@ class RequestTable:
             request_id=names,
             ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
             due_ns=None if self.due_ns is None else self.due_ns[rows],
+            session=None if self.session is None else self.session[rows],
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:

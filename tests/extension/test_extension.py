@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
 from simpy import Environment, Event
 
-from blis_py.cluster.router import ROUTING_POLICIES, Loaded, Signals
+from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.source import Maker, Send
 from blis_py.core.config import SchedulerConfig
@@ -50,8 +51,8 @@ class ByPrompt:
 
     looks_at_load = False
 
-    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
-        self._last = len(instances) - 1
+    def __init__(self, setup: RouterSetup) -> None:
+        self._last = setup.signals.count - 1
 
     def __call__(self, request: Request, now_ns: int) -> int:
         return 0 if request.prompt_tokens < 100 else self._last
