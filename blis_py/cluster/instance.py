@@ -57,7 +57,7 @@ class Instance(Sleeper):
     """
 
     def __init__(self, timeline: Timeline, scheduler: Lifecycle, events: Events, outlook: Outlook) -> None:
-        super().__init__()
+        super().__init__(timeline)
         self.in_flight = 0
         """Requests dispatched here that have not ended."""
         self.now_ns = 0
@@ -140,12 +140,10 @@ class Instance(Sleeper):
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
-        ready = 0
-        for ready_ns, _ in self._inbox:
-            if ready_ns > now_ns:
-                break
-            ready += 1
-        return len(self._life.waiting) + ready
+        waiting, inbox = len(self._life.waiting), self._inbox
+        if inbox and inbox[0][0] <= now_ns:
+            waiting += sum(ready_ns <= now_ns for ready_ns, _ in inbox)
+        return waiting
 
     @property
     def batch_size(self) -> int:

@@ -115,7 +115,7 @@ class AlwaysBusiest:
 
 
 class SessionAffinity:
-    """Where the session was before. Its first request, and any without a session, goes to the least loaded."""
+    """Where the session was before. Its first request, and any without session, goes to the least loaded."""
 
     looks_at_load = True
 

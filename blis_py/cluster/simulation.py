@@ -89,7 +89,7 @@ def simulate(
         progress: called with (requests ended, requests in all).
 
     Raises:
-        InputError: an unknown routing policy or scorer, no instances, an SLO class without a priority, or times
+        InputError: an unknown routing policy or scorer, no instances, an SLO class without a priority, times
             that go beyond the clock.
     """
     if num_instances < 1:

@@ -15,15 +15,18 @@ from blis_py.cluster.alarm import Alarm
 from blis_py.cluster.outlook import Outlook
 from blis_py.core.request import NEVER_NS
 
-NO_ENTRY: Final = -1
+_INDEX_BITS: Final = 24
+_INDEX: Final = (1 << _INDEX_BITS) - 1
 
 
 class Sleeper:
     """Whoever can wait for a time."""
 
-    def __init__(self) -> None:
-        self.entry = NO_ENTRY
-        """The number of the time it waits for; earlier ones count no more."""
+    def __init__(self, timeline: Timeline) -> None:
+        self.wakes_ns = NEVER_NS
+        """When."""
+        self.place = timeline.add(self)
+        """Its number there."""
 
     def wake(self, time_ns: int) -> None:
         """The time has come."""
@@ -31,7 +34,7 @@ class Sleeper:
 
 
 class Timeline:
-    """Wakes sleepers in the order of their times; at equal times, in the order in which these were set.
+    """Wakes sleepers in the order of their times; at equal times, in the order in which they were added.
 
     Whatever else SimPy has for the same nanosecond comes first: what arrives at the end of a step is seen by
     the next one.
@@ -40,28 +43,32 @@ class Timeline:
     def __init__(self, env: Environment, outlook: Outlook) -> None:
         self.env = env
         self._outlook = outlook
-        self._heap: list[tuple[int, int, Sleeper]] = []
-        """Some entries are stale."""
-        self._entries = 0
+        self._sleepers: list[Sleeper] = []
+        self._heap: list[int] = []
+        """Time and sleeper as one number, which compares faster than two; some entries are stale."""
         self._alarm = Alarm(env)
         """The latest that was set; those before it do not count."""
         self._alarm_ns = NEVER_NS
         self._passing = False
 
+    def add(self, sleeper: Sleeper) -> int:
+        """One more; returns its number."""
+        self._sleepers.append(sleeper)
+        return len(self._sleepers) - 1
+
     def set(self, sleeper: Sleeper, time_ns: int) -> None:
         """The sleeper wakes then, and not at the time that was set before."""
-        self._entries += 1
-        sleeper.entry = self._entries
-        heappush(self._heap, (time_ns, self._entries, sleeper))
+        sleeper.wakes_ns = time_ns
+        heappush(self._heap, time_ns << _INDEX_BITS | sleeper.place)
         if time_ns < self._alarm_ns and not self._passing:
             self._call_at(time_ns)
 
     def pass_until(self, time_ns: int) -> None:
         """Everybody wakes whose time is not later."""
-        heap = self._heap
-        if heap and heap[0][0] <= time_ns:
+        heap, last = self._heap, time_ns << _INDEX_BITS | _INDEX
+        if heap and heap[0] <= last:
             self._passing = True
-            while heap and heap[0][0] <= time_ns:
+            while heap and heap[0] <= last:
                 self._wake_next()
             self._passing = False
         self._call_for_next()
@@ -71,28 +78,29 @@ class Timeline:
         if event is not self._alarm:
             return
         self._alarm_ns = NEVER_NS
-        heap, now_ns = self._heap, int(self.env.now)
+        heap, last = self._heap, int(self.env.now) << _INDEX_BITS | _INDEX
         self._passing = True
-        while heap and heap[0][0] <= now_ns and not self._wake_next():
+        while heap and heap[0] <= last and not self._wake_next():
             pass  # one alone: what it leads to may come before the others of this time
         self._passing = False
         self.pass_until(self._outlook.until_ns)
 
     def _wake_next(self) -> bool:
         """Whether the next entry was not stale."""
-        time_ns, entry, sleeper = heappop(self._heap)
-        if sleeper.entry != entry:
+        entry = heappop(self._heap)
+        time_ns, sleeper = entry >> _INDEX_BITS, self._sleepers[entry & _INDEX]
+        if sleeper.wakes_ns != time_ns:
             return False
-        sleeper.entry = NO_ENTRY
+        sleeper.wakes_ns = NEVER_NS
         sleeper.wake(time_ns)
         return True
 
     def _call_for_next(self) -> None:
-        heap = self._heap
-        while heap and heap[0][2].entry != heap[0][1]:
+        heap, sleepers = self._heap, self._sleepers
+        while heap and sleepers[heap[0] & _INDEX].wakes_ns != heap[0] >> _INDEX_BITS:
             heappop(heap)
-        if heap and heap[0][0] < self._alarm_ns:
-            self._call_at(heap[0][0])
+        if heap and heap[0] >> _INDEX_BITS < self._alarm_ns:
+            self._call_at(heap[0] >> _INDEX_BITS)
 
     def _call_at(self, time_ns: int) -> None:
         self._alarm, self._alarm_ns = Alarm(self.env), time_ns
