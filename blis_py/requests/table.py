@@ -130,6 +130,7 @@ class RequestTable:
         streaming: NDArray[np.bool_] | None = None,
         slo_target_ns: Ints | None = None,
         request_id: Sequence[str] | None = None,
+        session: Ints | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
         rows = len(arrival_ns)
@@ -157,6 +158,7 @@ class RequestTable:
             streaming=np.zeros(rows, dtype=np.bool_) if streaming is None else streaming,
             slo_target_ns=given(slo_target_ns, zeros),
             request_id=request_id,
+            session=session,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> RequestTable:
