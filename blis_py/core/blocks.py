@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from itertools import islice
 
 CacheChanges = list[tuple[bool, Sequence[Hashable]]]
 """What a cache has begun (True) and ceased to hold, in order, for who follows it and empties the list. A key
 that was there already may begin again."""
+
+
+@lru_cache(maxsize=4)
+def _descending(total: int) -> tuple[int, ...]:
+    """total-1..0: the pools of a large cluster share the numbers."""
+    return tuple(range(total - 1, -1, -1))
 
 
 class BlockPool:
@@ -40,7 +47,7 @@ class BlockPool:
         """Reserved blocks that are still in the free queue, at its front."""
         self._named: list[int] = []
         """Reserved blocks that have left it."""
-        self._head: list[int] = list(range(total - 1, -1, -1))
+        self._head: list[int] = list(_descending(total))
         """The chunk being consumed; it has left the queue."""
         self._queue: OrderedDict[int, list[int] | dict[int, None]] = OrderedDict()
         """Chunks, and runs of cached blocks, under their serial numbers."""
