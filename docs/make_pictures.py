@@ -78,7 +78,16 @@ def overlap_load(folder: Path) -> Path:
     return path
 
 
-PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load)
+def routing(folder: Path) -> Path:
+    """Prefix hits and waiting over the rate of requests, by routing policy."""
+    from routing_picture import figure
+
+    path = folder / "routing.png"
+    figure().savefig(path, dpi=plots.DPI, metadata={"Software": None})
+    return path
+
+
+PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load, routing)
 
 
 def main(folder: Path = FOLDER) -> None:
