@@ -25,7 +25,7 @@ ROUTERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def figure() -> Figure:
-    """Prefix hits, and the median TTFT, of each router."""
+    """Prefix hits, and the median E2E, of each router."""
     from matplotlib import pyplot as plt
 
     drawing, grid = plt.subplots(2, len(WORKLOADS), figsize=(11, 6.4), sharex="col", layout="constrained")
@@ -34,14 +34,14 @@ def figure() -> Figure:
             clusters = [measured(workload, rate, settings | router) for rate in rates]
             style: dict[str, Any] = {"marker": "o", "markersize": 3, "color": colour, "label": name}
             hits.plot(rates, [100 * cluster["prefix_hit_rate"] for cluster in clusters], **style)
-            waits.plot(rates, [cluster["ttft_ms"]["p50"] for cluster in clusters], **style)
+            waits.plot(rates, [cluster["e2e_ms"]["p50"] / 1000 for cluster in clusters], **style)
         hits.set_title(workload, loc="left", fontsize=11)
         hits.set_ylim(0, 100)
-        waits.set_yscale("log")
+        waits.set_ylim(bottom=0)
         waits.set_xlabel("requests a second")
     grid[0][0].set_ylabel("prefix hits, % of prompt tokens")
-    grid[1][0].set_ylabel("median TTFT, ms")
-    grid[0][0].legend(fontsize=8, frameon=False, loc="lower left")
+    grid[1][0].set_ylabel("median E2E, s")
+    grid[0][1].legend(fontsize=9, frameon=False, loc="lower right")
     for axes in grid.flat:
         axes.spines[["top", "right"]].set_visible(False)
     return drawing
