@@ -99,7 +99,12 @@ class Result:
         """The result as BLIS writes it; with `requests`, every request as well."""
         from blis_py.report.blis import blis_metrics
 
-        return blis_metrics(self.record, requests=requests, goodput=self.simulation.targets)
+        return blis_metrics(
+            self.record,
+            requests=requests,
+            goodput=self.simulation.targets,
+            everyone=bool(self.config.goodput),
+        )
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.

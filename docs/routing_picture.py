@@ -1,4 +1,4 @@
-"""The picture of the guide to routing: hits and waiting over the rate, where prefixes spread and where not."""
+"""The picture of the guide to routing: hits and waiting over the rate, by policy, on two workloads."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -99,7 +100,8 @@ def _convert(spelling: str, kind: Any, value: Any) -> Any:
 
 
 def _parameter_name(spelling: str) -> str:
-    return spelling.lstrip("-").replace("-", "_")
+    name = spelling.lstrip("-").replace("-", "_")
+    return f"{name}_" if iskeyword(name) else name
 
 
 def _parameter(name: str, spelling: str, flag: Flag, panel: str) -> inspect.Parameter:

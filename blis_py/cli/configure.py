@@ -82,6 +82,17 @@ def _weights(name: str, text: str) -> dict[str, float]:
     return weights
 
 
+def _roles(name: str, text: str) -> dict[str, str]:
+    roles: dict[str, str] = {}
+    for part in text.split(","):
+        role, equals, column = (piece.strip() for piece in part.partition("="))
+        if not (role and equals and column) or role in roles:
+            fix = "write arrival=ts,input=prompt_len,output=answer_len"
+            raise InputError("must give each role once with its column", key=name, value=text, fix=fix)
+        roles[role] = column
+    return roles
+
+
 def _off(name: str, value: bool) -> bool:
     return False
 
@@ -117,6 +128,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--frontend-ms": _numbers,
     "--slo-shares": _shares,
     "--routing-scorers": _weights,
+    "--columns": _roles,
     "--no-enable-prefix-caching": _off,
     "--no-async-scheduling": _off,
     "--no-overlap": _off,

@@ -35,6 +35,8 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     simulation = Simulation.of(config)
     say(simulation.capacity)
     say(simulation.models)
+    if simulation.source:
+        say(simulation.source)
     for note in simulation.notes:
         say(f"note: {note}")
     reruns = _reruns(simulation, flags)

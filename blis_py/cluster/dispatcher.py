@@ -50,35 +50,35 @@ class Dispatcher:
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatches requests, each at its time, in this order."""
-        chosen = self._one_by_one(due) if self._looks else self._together(due)
-        self._recorder.dispatched([request for _, request in due], chosen)
+        if self._looks:
+            self._one_by_one(due)
+        else:
+            self._together(due)
         self._outlook.look()
         before, self._dispatched = self._dispatched, self._dispatched + len(due)
         if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
             self.report(self._dispatched)
 
-    def _together(self, due: Sequence[tuple[int, Request]]) -> list[int]:
+    def _together(self, due: Sequence[tuple[int, Request]]) -> None:
         """Where they go does not depend on what becomes of those before them."""
-        route, front_end_ns = self._route, self._front_end_ns
-        chosen = [route(request, now_ns) for now_ns, request in due]
+        route, recorder, front_end_ns = self._route, self._recorder, self._front_end_ns
         inboxes: dict[int, list[tuple[int, Request]]] = {}
-        for index, (now_ns, request) in zip(chosen, due, strict=True):
+        for now_ns, request in due:
+            index = route(request, now_ns)
+            recorder.dispatched(request, index)
             inboxes.setdefault(index, []).append((now_ns + front_end_ns, request))
         for index, inbox in inboxes.items():
             self._instances[index].submit(inbox)
-        return chosen
 
-    def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> list[int]:
+    def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
         """All that happens before the time of a dispatch has happened when the router looks."""
-        chosen = []
         for now_ns, request in due:
             self._signals.look(now_ns)
             index = self._route(request, now_ns)
             if self._log is not None:
                 self._log.note(request, now_ns, index)
+            self._recorder.dispatched(request, index)
             self._instances[index].submit([(now_ns + self._front_end_ns, request)])
-            chosen.append(index)
-        return chosen
 
     def report(self, dispatched: int) -> None:
         """Tells how far the run has come."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from blis_py.cluster.marks import Marks
 from blis_py.cluster.outlook import Outlook
@@ -17,7 +17,7 @@ from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.metrics.record import Outcome
 
-IDLE_NS = -1
+IDLE_NS: Final = -1
 """There is nothing to compute."""
 
 

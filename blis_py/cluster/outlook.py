@@ -7,11 +7,11 @@ outside and nobody looks at it. Who could, and when at the earliest, every part 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from blis_py.core.request import NEVER_NS
 
-NOT_AT_ALL_NS = -NEVER_NS
+NOT_AT_ALL_NS: Final = -NEVER_NS
 """Somebody may come, or look, at any moment."""
 
 

@@ -1,10 +1,9 @@
-"""Writes down what happens in a run, as columns: many requests at a time, not one by one."""
+"""Writes down what happens in a run, as columns."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,13 +21,8 @@ from blis_py.requests.table import Ints, RequestTable
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
 """Of the steps table; the features follow."""
 
-_OUTCOME_OF = {
-    FinishReason.STOP: Outcome.COMPLETED,
-    FinishReason.LENGTH: Outcome.LENGTH_CAPPED,
-    FinishReason.TIMEOUT: Outcome.TIMED_OUT,
-}
-_BATCH = 256
-"""Requests whose end is noted together."""
+_LENGTH: Final = FinishReason.LENGTH
+_COMPLETED: Final = Outcome.COMPLETED
 
 
 class Recorder:
@@ -59,6 +53,7 @@ class Recorder:
         """When each request reaches the queue of its instance, if the run lasts so long."""
         self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
         self.instance = np.full(rows, -1, dtype=np.int32)
+        self._instance = self.instance.data
         self.scheduled_ns, self.finish_ns = _unset(rows), _unset(rows)
         self.first_step, self.last_step = _unset(rows), _unset(rows)
         self.emitted_tokens, self.cached_tokens, self.preemptions = (
@@ -80,11 +75,9 @@ class Recorder:
             self.table.arrival_ns[row], self.table.deadline_ns[row] = arrival_ns, request.deadline_ns
             self.ready_ns[row] = arrival_ns + self._on_the_way_ns + self.frontend.before_enqueue_ns
 
-    def dispatched(self, requests: Sequence[Request], instances: Sequence[int]) -> None:
-        """Where each of them goes."""
-        column = self.instance
-        for request, instance in zip(requests, instances, strict=True):
-            column[request.row] = instance
+    def dispatched(self, request: Request, instance: int) -> None:
+        """Where it goes."""
+        self._instance[request.row] = instance
 
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
@@ -173,13 +166,16 @@ class InstanceLog:
     ) -> None:
         recorder.logs.append(self)
         self._to = recorder
+        # To write one by one, memory views are quicker than the arrays.
+        self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
+        self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
+        self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
+        self._preemptions = recorder.preemptions.data
         self._features = features
         self._scheduler = scheduler
         self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
         """The index of a step, and the time without work before it."""
-        self._finished: list[Request] = []
-        """Not yet noted."""
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
@@ -222,44 +218,35 @@ class InstanceLog:
         self.ended(requests, Outcome.TIMED_OUT)
 
     def finished(self, requests: list[Request], end_ns: int) -> None:
-        self._finished += requests
-        if len(self._finished) >= _BATCH:
-            self._note_finished()
+        capped = [request for request in requests if request.finish_reason is _LENGTH]
+        if capped:
+            self.ended(capped, Outcome.LENGTH_CAPPED)
+            self.ended([request for request in requests if request.finish_reason is not _LENGTH], _COMPLETED)
+        else:
+            self.ended(requests, _COMPLETED)
         if self._to.on_end is not None:
             front_end = self._to.frontend
             for request in requests:
                 delay_ns = front_end.token_ns(request.generated) + front_end.at_end_ns
                 self._to.on_end(request, end_ns + delay_ns)
 
-    def _note_finished(self) -> None:
-        reasons = [request.finish_reason for request in self._finished]
-        for reason in set(reasons):
-            assert reason is not None
-            requests = [r for r, why in zip(self._finished, reasons, strict=True) if why is reason]
-            self.ended(requests, _OUTCOME_OF[reason])
-        self._finished = []
-
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
-        to = self._to
-        facts: list[int] = []
-        for r in requests:
-            facts += (r.row, r.scheduled_ns, r.cached_tokens, r.preemptions)
-            facts += (r.generated, r.first_tick, r.last_tick)
-            if r.gaps:
-                to.breaks += [(r.row, before, after) for before, after in r.gaps]
-        columns = np.array(array("q", facts)).reshape(-1, 7).T
-        rows, scheduled_ns, cached_tokens, preemptions, generated, first_tick, last_tick = columns
-        to.outcome[rows] = outcome
-        to.scheduled_ns[rows] = scheduled_ns
-        to.cached_tokens[rows] = np.maximum(cached_tokens, 0)
-        to.preemptions[rows] = preemptions
-        to.emitted_tokens[rows] = generated
-        to.first_step[rows] = first_tick
-        to.last_step[rows] = last_tick
+        for request in requests:
+            row = request.row
+            self._outcome[row] = outcome
+            self._scheduled_ns[row] = request.scheduled_ns
+            self._emitted_tokens[row] = request.generated
+            self._first_step[row] = request.first_tick
+            self._last_step[row] = request.last_tick
+            if request.cached_tokens > 0:
+                self._cached_tokens[row] = request.cached_tokens
+            if request.preemptions:
+                self._preemptions[row] = request.preemptions
+            if request.gaps:
+                self._to.breaks += [(row, before, after) for before, after in request.gaps]
 
     def record(self) -> InstanceRecord:
         """The finished record."""
-        self._note_finished()
         counters, pool = self._scheduler.counters, self._scheduler.kv.pool
         return InstanceRecord(
             num_kv_blocks=self._scheduler.config.num_kv_blocks,

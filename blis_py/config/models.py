@@ -90,6 +90,15 @@ class WorkloadSection:
     trace: str | None = None
     trace_header: str | None = None
     """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
+    trace_format: str | None = None
+    """Format of the trace; null = its content decides."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Which column of a table plays which role: arrival, input, output, max_tokens, request_id, slo_class,
+    tenant_id, client_id, model, prefix_group."""
+    time_unit: str = setting("s", choices=("s", "ms", "us", "ns"))
+    """Of numbers in the column of arrivals, where `columns` names one."""
+    tokenizer: str | None = None
+    """`tokenizer.json` that counts the tokens of traces of text."""
     time_scale: float = setting(1.0, above=0)
     """Arrival times of the trace are multiplied by it: 0.5 = twice the rate."""
     limit: int | None = setting(None, least=1, most=MOST_REQUESTS)

@@ -12,11 +12,8 @@ from blis_py.core.decoding import DecodeSet
 from blis_py.core.kv import KVCache
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.policies import PREEMPTION_POLICIES
-from blis_py.core.request import Request, Status
+from blis_py.core.request import DECODING, ENDING, PREFILLING, STALLED, Request
 from blis_py.core.step import Prefills, Step
-
-_PREFILLING, _DECODING, _STALLED = Status.PREFILLING, Status.DECODING, Status.STALLED
-_ENDING = Status.ENDING
 
 
 class Running:
@@ -100,7 +97,7 @@ class BatchFormer:
         i = 0
         while i < len(order) and budget > 0:
             request = order[i]
-            if request in granted or request.status is _ENDING:
+            if request in granted or request.status is ENDING:
                 i += 1
                 continue
             tokens = self._wanted(request, budget)
@@ -126,7 +123,7 @@ class BatchFormer:
                 continue
             if granted:
                 break  # it gave up its own place; those behind it wait for the next step
-        prefills[:] = [(r, n) for r, n in granted.items() if r.status is _PREFILLING]
+        prefills[:] = [(r, n) for r, n in granted.items() if r.status is PREFILLING]
         step.admitted = [r for r in step.admitted if r in granted]
         step.preempted = preempted
         self._stall_all_but(granted, order, tick)
@@ -134,14 +131,14 @@ class BatchFormer:
 
     def _wanted(self, request: Request, budget: int) -> int:
         """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
-        if request.status is not _PREFILLING:
+        if request.status is not PREFILLING:
             return 1
         return min(request.num_tokens - request.computed, self._chunk, budget)
 
     def _allocate(self, request: Request, tokens: int, tick: int) -> bool:
-        if request.status is _PREFILLING:
+        if request.status is PREFILLING:
             return self._kv.extend(request, tokens)
-        context = request.computed if request.status is _STALLED else request.base + tick
+        context = request.computed if request.status is STALLED else request.base + tick
         if context % self._block_size:
             return True
         if not self._kv.pool.num_free:
@@ -151,9 +148,9 @@ class BatchFormer:
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
         """Whom to preempt so that an allocation may succeed."""
-        candidates = [request for request in order if request.status is not _ENDING]
+        candidates = [request for request in order if request.status is not ENDING]
         victim = candidates[self._pick_victim(candidates)]
-        if victim.status is not _PREFILLING or victim not in granted:
+        if victim.status is not PREFILLING or victim not in granted:
             return [victim]
         # Whoever was admitted after it in this very step may share blocks it will now not compute.
         return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
@@ -172,19 +169,19 @@ class BatchFormer:
 
     def _claim(self, request: Request, tick: int) -> None:
         """The block that was taken for its token in this step is its own, and goes with it."""
-        context = request.base + tick if request.status is _DECODING else request.computed
+        context = request.base + tick if request.status is DECODING else request.computed
         self._kv.settle(request, context, in_step=1)
 
     def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request], tick: int) -> None:
         """Keeps the decode aggregates to those that really compute a token in this step."""
         running = self._running
         for request in order:
-            if request.status is _DECODING and request not in granted:
+            if request.status is DECODING and request not in granted:
                 running.decoding.stop(request, tick)
                 self._kv.settle(request, request.computed)
-                request.status = _STALLED
+                request.status = STALLED
                 running.stalled[request] = None
-            elif request.status is _STALLED and request in granted:
+            elif request.status is STALLED and request in granted:
                 del running.stalled[request]
                 running.decoding.start(request, tick)
                 request.note_gap(tick)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
+from typing import Final
 
-from blis_py.core.request import Request, Status
+from blis_py.core.request import DECODING, Request
 
 _FEWEST_ENTRIES = 64
 """A heap smaller than this is not worth tidying up."""
-_NOWHERE = -(1 << 62)
+_NOWHERE: Final = -(1 << 62)
 """Base and finish tick of a request that does not decode."""
 
 
@@ -44,7 +45,7 @@ class DecodeSet:
 
     def start(self, request: Request, tick: int) -> None:
         """From step `tick` on the request decodes; `computed` is exact."""
-        request.status = Status.DECODING
+        request.status = DECODING
         request.base = base = request.computed - tick
         self._computed -= request.computed
         self.count += 1

@@ -16,7 +16,7 @@ the next one, beside whoever came in and beside chunks of prompts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Final, cast
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
@@ -32,9 +32,9 @@ from blis_py.core.diffusion_request import (
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.policies import PREEMPTION_POLICIES
 from blis_py.core.radix_kv import RadixKV
-from blis_py.core.request import FinishReason, Request, Status
+from blis_py.core.request import DECODING, PREFILLING, FinishReason, Request, Status
 
-_PREFILLING, _DENOISING = Status.PREFILLING, Status.DECODING
+_DENOISING: Final = DECODING
 
 
 class DiffusionScheduler(Lifecycle):
@@ -177,7 +177,7 @@ class DiffusionScheduler(Lifecycle):
         budget = self.config.max_num_batched_tokens
         if self.diffusion.fdfo:
             budget -= self._block * len(self._in_state(_DENOISING))
-        for request in self._in_state(_PREFILLING):
+        for request in self._in_state(PREFILLING):
             tokens = min(self._prefill_target(request) - request.computed, self._chunk, self._whole(budget))
             if tokens and request in self.running and self._extend(request, tokens, batch):
                 batch.prefills.append((request, tokens))
@@ -189,7 +189,7 @@ class DiffusionScheduler(Lifecycle):
         for admitted, tokens in self.admit(budget, now_ns):
             request = cast(DiffusionRequest, admitted)
             batch.admitted.append(request)
-            if request.status is _PREFILLING:
+            if request.status is PREFILLING:
                 batch.prefills.append((request, tokens))
 
     def _whole(self, tokens: int) -> int:
@@ -255,7 +255,7 @@ class DiffusionScheduler(Lifecycle):
         return min(missing, self._chunk, self._whole(budget)) or self._block
 
     def _admitted(self, request: Request) -> None:
-        request.status = _PREFILLING if request.computed < self._prefill_target(request) else _DENOISING
+        request.status = PREFILLING if request.computed < self._prefill_target(request) else _DENOISING
         self._count_call()
         self._take_slot(cast(DiffusionRequest, request))
 

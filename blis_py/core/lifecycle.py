@@ -19,9 +19,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.policies import SCHEDULERS
 from blis_py.core.radix_kv import RadixKV
-from blis_py.core.request import NEVER_NS, FinishReason, Request, Status
-
-_WAITING, _FINISHED = Status.WAITING, Status.FINISHED
+from blis_py.core.request import FINISHED, NEVER_NS, WAITING, FinishReason, Request
 
 
 class Lifecycle:
@@ -207,7 +205,7 @@ class Lifecycle:
     def preempt(self, request: Request) -> None:
         """Back to the queue; what it had computed is computed again, what it had emitted stays."""
         self._leave(request, keep=True)
-        request.status = _WAITING
+        request.status = WAITING
         request.computed = 0
         request.preemptions += 1
         self.counters.preemptions += 1
@@ -227,13 +225,14 @@ class Lifecycle:
 
     def _part_with(self, request: Request) -> None:
         """It leaves for good, from the queue or from the running list."""
-        if request.status is _WAITING:
+        if request.status is WAITING:
             self.waiting.remove(request)
             self._count_waiting(request.priority, -1)
         else:
             self._leave(request)
-        self._impatient.pop(request.number, None)
-        request.status = _FINISHED
+        if request.number >= 0:
+            del self._impatient[request.number]
+        request.status = FINISHED
 
     # -- notes ------------------------------------------------------------------------------------
 

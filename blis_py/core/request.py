@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from blis_py.core.radix_node import Node
 
-NEVER_NS = 1 << 62
+NEVER_NS: Final = 1 << 62
 """Later than any time that occurs."""
 
 
@@ -25,6 +25,15 @@ class Status(IntEnum):
     ENDING = 4
     """In the running list until the outcome of its last step is known; no more steps."""
     FINISHED = 5
+
+
+# Under these names native code finds them without looking anything up.
+WAITING: Final = Status.WAITING
+PREFILLING: Final = Status.PREFILLING
+DECODING: Final = Status.DECODING
+STALLED: Final = Status.STALLED
+ENDING: Final = Status.ENDING
+FINISHED: Final = Status.FINISHED
 
 
 class FinishReason(IntEnum):
@@ -126,7 +135,7 @@ class Request:
         self.extra_key = extra_key
         self.ends_by_eos = ends_by_eos
 
-        self.status = Status.WAITING
+        self.status: Status = WAITING
         self.computed = 0
         """Tokens whose KV is in the cache; stale while decoding."""
         self.generated = 0

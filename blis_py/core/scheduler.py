@@ -15,6 +15,7 @@ touched when something happens to them. The simulator may also ask how many step
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from blis_py.core.batch_former import BATCH_FORMERS, Running
 from blis_py.core.cache_aware import CacheAwareQueue
@@ -24,12 +25,10 @@ from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.features import StepFeatures
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
-from blis_py.core.request import FinishReason, Request, Status
+from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, FinishReason, Request
 from blis_py.core.step import Prefills, Step
 
-_PREFILLING, _DECODING = Status.PREFILLING, Status.DECODING
-_ENDING, _FINISHED = Status.ENDING, Status.FINISHED
-_NO_FEATURES = StepFeatures()
+_NO_FEATURES: Final = StepFeatures()
 
 
 class Scheduler(Lifecycle):
@@ -160,7 +159,7 @@ class Scheduler(Lifecycle):
                 self._expects_no_more(request)
 
     def _expects_no_more(self, request: Request) -> None:
-        request.status = _ENDING
+        request.status = ENDING
         if self._async:  # others plan steps while it is here
             self.kv.settle(request, request.computed)
             self._running.ending[request] = None
@@ -188,11 +187,11 @@ class Scheduler(Lifecycle):
 
     def _ended(self, expected: Iterable[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
         """Whose last token came with step `tick`, if they are still here; what comes after is discarded."""
-        ended = dict.fromkeys([r for r in (*expected, *stopped) if r.status is not _FINISHED])
+        ended = dict.fromkeys([r for r in (*expected, *stopped) if r.status is not FINISHED])
         for request in ended:
-            if request.status is _DECODING:
+            if request.status is DECODING:
                 self._decoding.stop(request, self.tick)
-                request.status = _ENDING
+                request.status = ENDING
             planned = request.generated
             request.forget_since(tick + 1)
             self.counters.discarded_tokens += planned - request.generated
@@ -237,7 +236,7 @@ class Scheduler(Lifecycle):
     @property
     def decoding(self) -> Iterator[Request]:
         """The requests that decode in the current step, in running order."""
-        return (request for request in self.running if request.status is _DECODING)
+        return (request for request in self.running if request.status is DECODING)
 
     @property
     def decode_tokens(self) -> int:
@@ -261,7 +260,7 @@ class Scheduler(Lifecycle):
 
         During a step, too, it gets what it had when the step began.
         """
-        if request.status is _DECODING:
+        if request.status is DECODING:
             request.computed = request.base + self.tick
             request.generated = request.computed + 1 - request.prompt_tokens
             request.last_tick = self.tick - 1
@@ -272,7 +271,7 @@ class Scheduler(Lifecycle):
         if self._owed_blocks:
             self.kv.pool.reserve(self._owed_blocks)
             self._owed_blocks = 0
-        if request.status is _DECODING:
+        if request.status is DECODING:
             self.kv.settle(request, request.base + self.tick, in_step=1)
         return request.block_table
 
@@ -308,16 +307,17 @@ class Scheduler(Lifecycle):
         return self._former.first_tokens(request.prompt_tokens + request.generated - cached, budget)
 
     def _admitted(self, request: Request) -> None:
-        request.status = _PREFILLING
+        request.status = PREFILLING
         self._prefilling[request] = None
 
     def _leave(self, request: Request, keep: bool = False) -> None:
-        if request.status is _DECODING:
+        if request.status is DECODING:
             self._decoding.stop(request, self.tick)
-        elif request.status is _PREFILLING:
+        elif request.status is PREFILLING:
             del self._prefilling[request]
-        elif request.status is _ENDING:
-            self._running.ending.pop(request, None)
+        elif request.status is ENDING:
+            if self._async:
+                self._running.ending.pop(request, None)
         else:
             del self._stalled[request]
         del self.running[request]

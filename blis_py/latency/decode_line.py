@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -156,7 +155,7 @@ class PackedRuns:
                 lines[name], place_of[name] = line, len(lines)
             facts += (run.steps, kv_tokens, growth, start_ns, end_ns, place_of[name])
         self._lines = list(lines.values())
-        self._facts = np.array(array("q", facts)).reshape(-1, 6)
+        self._facts = np.fromiter(facts, np.int64, len(facts)).reshape(-1, 6)
 
     def ends_ns(self) -> Ints:
         """End of each step of each of the runs, one run after the other: many of them at a time."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
@@ -49,7 +49,7 @@ _PUBLISHED_FP8_FLOPS = {"L40S": 1466e12}
 """FP8 peaks the formula uses where they are not the dense datasheet figure of our profile (this one is
 the figure with sparsity)."""
 
-_US = 1000
+_US: Final = 1000
 
 
 class TrainedPhysics:

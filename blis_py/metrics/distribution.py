@@ -17,6 +17,11 @@ PERCENTILE_METHOD = "linear"
 NS_PER_MS = 1e6
 
 
+def in_ms(value_ns: float) -> float:
+    """Of a latency; 0 where nobody reached it, as in formats without a word for that."""
+    return 0.0 if np.isnan(value_ns) else value_ns / NS_PER_MS
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A multiset of values: `values[i]` occurs `weights[i]` times."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.latency.decode_line import PACKED_BYTES, PackedRuns
+from blis_py.latency.decode_line import PACKED_BYTES, LineRun, PackedRuns
 from blis_py.latency.step_run import Ints, PricedRun, StepRun
 
 _AT_ONCE = 1 << 15
@@ -103,11 +103,9 @@ class StepEnds:
     def at(self, steps: Ints) -> Ints:
         """The ends of these steps, in any order."""
         ends = np.empty(len(steps), np.int64)
-        order = np.argsort(steps, kind="stable")
-        wanted = steps[order]
         for first, part in self.parts():
-            begin, stop = np.searchsorted(wanted, (first, first + len(part)))
-            ends[order[begin:stop]] = part[wanted[begin:stop] - first]
+            here = np.flatnonzero((steps >= first) & (steps < first + len(part)))
+            ends[here] = part[steps[here] - first]
         return ends
 
     def one(self, step: int) -> int:
@@ -119,18 +117,26 @@ class StepEnds:
         return int(self._settled[1][step - self._firsts[index]])
 
 
-def _ends_of(runs: list[StepRun]) -> Ints:
-    """Those along a line together, the others as they are."""
-    parts: list[Ints] = []
-    together: list[StepRun] = []
-    for run in runs:
-        if isinstance(run, PricedRun):
-            if together:
-                parts.append(PackedRuns(together).ends_ns())
-                together = []
-            parts.append(run.ends_ns())
-        else:
-            together.append(run)
-    if together:
-        parts.append(PackedRuns(together).ends_ns())
-    return np.concatenate(parts)
+def _ends_of(runs: Sequence[StepRun]) -> Ints:
+    """Of all their steps. Of most runs, which are single steps, it takes one number."""
+    ends = np.fromiter([run.end_ns for run in runs], np.int64, len(runs))
+    longer = [i for i, run in enumerate(runs) if run.steps > 1]
+    if not longer:
+        return ends
+    steps = np.ones(len(runs), np.int64)
+    steps[longer] = [runs[i].steps for i in longer]
+    ends = ends.repeat(steps)
+    along = [i for i in longer if isinstance(runs[i], LineRun)]
+    if along:
+        ends[_places(along, steps)] = PackedRuns([runs[i] for i in along]).ends_ns()
+    priced = [i for i in longer if not isinstance(runs[i], LineRun)]
+    if priced:
+        ends[_places(priced, steps)] = np.concatenate([runs[i].ends_ns() for i in priced])
+    return ends
+
+
+def _places(runs: Sequence[int], steps: Ints) -> NDArray[np.bool_]:
+    """Which of all steps belong to these runs."""
+    chosen = np.zeros(len(steps), np.bool_)
+    chosen[runs] = True
+    return chosen.repeat(steps)

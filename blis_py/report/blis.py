@@ -10,30 +10,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.metrics.distribution import NS_PER_MS, Distribution
-from blis_py.metrics.groups import rows_by_name, slo_classes
+from blis_py.metrics.distribution import NS_PER_MS, Distribution, in_ms
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import Rows, TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.metrics.slo import Goodput, GoodputTargets, assess
+from blis_py.metrics.slo import GoodputTargets
+from blis_py.report.blis_goodput import blis_goodput
 from blis_py.requests.table import Ints
 
+_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped")
+"""Left out of a request's row where there is nothing to say."""
 _STATS = ("mean", "p90", "p95", "p99")
 
 
 def blis_metrics(
-    record: RunRecord, *, requests: bool = False, goodput: GoodputTargets | None = None
+    record: RunRecord,
+    *,
+    requests: bool = False,
+    goodput: GoodputTargets | None = None,
+    everyone: bool = False,
 ) -> dict[str, Any]:
     """A run as BLIS's `MetricsOutput` of the whole cluster.
 
     Rates are over `vllm_estimated_duration_s`, the time at which the last instance ended its last step,
-    from 0. Latencies and outcomes follow our definitions (docs/metrics.md).
+    from 0. Latencies and outcomes follow our definitions (docs/metrics.md), goodput follows BLIS's.
 
     Args:
         record: the run.
         requests: add what only its file has and not its stdout: the cache hit rate and every request.
         goodput: limits every request should meet; without any, no goodput is reported.
+        everyone: see `blis_goodput`.
     """
     check(record)
     columns = latencies(record)
@@ -44,8 +51,7 @@ def blis_metrics(
     duration_s = _duration_s(record)
     queried = sum(instance.prefix_queried_tokens for instance in record.instances)
     hits = sum(instance.prefix_hit_tokens for instance in record.instances)
-    held = assess(record, columns, goodput)
-    return {
+    metrics = {
         "instance_id": "cluster",
         "completed_requests": len(done),
         "still_queued": count[Outcome.QUEUED],
@@ -59,15 +65,17 @@ def blis_metrics(
         **_stats("e2e", _samples(columns.e2e_ns)),
         **_stats("ttft", _samples(columns.ttft_ns)),
         **_stats("itl", TokenGaps(record).distribution(done)),
-        "scheduling_delay_p99_ms": _ms(_samples(columns.scheduling_delay_ns).percentile(99)),
+        "scheduling_delay_p99_ms": in_ms(_samples(columns.scheduling_delay_ns).percentile(99)),
         "preemption_count": int(record.preemptions.sum()),
         **({"cache_hit_rate": hits / queried if queried else 0.0} if requests else {}),
         "dropped_unservable": count[Outcome.UNSERVABLE],
         "length_capped_requests": count[Outcome.LENGTH_CAPPED],
         "timed_out_requests": count[Outcome.TIMED_OUT],
         **({"requests": _requests(record, columns)} if requests else {}),
-        **({} if held is None else _goodput(record, columns, held, duration_s)),
     }
+    if goodput is not None:
+        metrics |= blis_goodput(record, columns, goodput, duration_s, everyone=everyone)
+    return {key: as_go_writes(value) for key, value in metrics.items()}
 
 
 def blis_results(record: RunRecord) -> list[dict[str, Any]]:
@@ -100,10 +108,11 @@ def blis_results(record: RunRecord) -> list[dict[str, Any]]:
                 "itl_mean_us": itl_us[row],
             }
         )
-    return results
+    return [as_go_writes(result) for result in results]
 
 
 def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
+    """A row for every request that an instance took, without what is empty."""
     table = record.table
     latency_ms = {
         "ttft_ms": columns.ttft_ns,
@@ -123,7 +132,14 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "model": table.model.to_list(),
         "length_capped": (record.outcome == Outcome.LENGTH_CAPPED).tolist(),
     }
-    return [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
+    dropped = np.isin(record.outcome, (Outcome.REJECTED, Outcome.UNSERVABLE)).tolist()
+    rows = zip(dropped, zip(*fields.values(), strict=True), strict=True)
+    return [
+        {name: value for name, value in zip(fields, values, strict=True) if name not in _OMITTED or value}
+        | {"round_index": 0}
+        for gone, values in rows
+        if not gone
+    ]
 
 
 def _asked(record: RunRecord) -> Ints:
@@ -132,42 +148,23 @@ def _asked(record: RunRecord) -> Ints:
     return np.where(limit > 0, np.minimum(output, limit), output)
 
 
-def _goodput(record: RunRecord, columns: Latencies, held: Goodput, duration_s: float) -> dict[str, Any]:
-    """Overall and by class; classes without targets do not count and do not appear."""
-    everyone: Rows = np.arange(len(record.table))
-    overall = held.report(everyone, duration_s)
-    per_class = {}
-    for name, rows in rows_by_name(slo_classes(record)).items():
-        report = held.report(rows, duration_s)
-        if report["covered"]:
-            per_class[name] = {
-                "slo_attainment": report["attainment"],
-                "count": report["covered"],
-                "goodput_rps": report["requests_per_s"],
-                "slo_attainment_by_dim": report["attainment_by_target"],
-                "ttft_p99_ms": _ms(_samples(columns.ttft_ns[rows]).percentile(99)),
-                "itl_mean_ms": _ms(_samples(columns.itl_mean_ns[rows]).mean()),
-                "e2e_p99_ms": _ms(_samples(columns.e2e_ns[rows]).percentile(99)),
-            }
-    return {
-        "goodput_rps": overall["requests_per_s"],
-        "slo_attainment": overall["attainment"],
-        "per_class": per_class,
-    }
-
-
 def _duration_s(record: RunRecord) -> float:
     ends = [one.step_ends.last_ns for one in record.instances if one.steps]
     return max(ends, default=0) / 1e9
 
 
 def _stats(name: str, samples: Distribution) -> dict[str, float]:
-    return {f"{name}_{stat}_ms": _ms(samples.stat(stat)) for stat in _STATS}
+    return {f"{name}_{stat}_ms": in_ms(samples.stat(stat)) for stat in _STATS}
 
 
 def _samples(column: NDArray[np.float64]) -> Distribution:
     return Distribution.of(column[~np.isnan(column)])
 
 
-def _ms(value_ns: float) -> float:
-    return 0.0 if np.isnan(value_ns) else value_ns / NS_PER_MS
+def as_go_writes(value: Any) -> Any:
+    """The same, with whole numbers as Go writes them: 3 for 3.0."""
+    if isinstance(value, dict):
+        return {key: as_go_writes(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_go_writes(each) for each in value]
+    return int(value) if type(value) is float and value.is_integer() else value

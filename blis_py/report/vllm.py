@@ -57,13 +57,6 @@ def vllm_result(
     done: Rows = np.flatnonzero(columns.completed)
     gaps = TokenGaps(record)
     held = assess(record, columns, goodput)
-    arrival_ns = record.table.arrival_ns
-    duration_s = float(record.finish_ns[done].max() - arrival_ns[0]) / 1e9 if len(done) else 0.0
-    inputs, outputs = int(record.table.prompt_tokens[done].sum()), int(record.emitted_tokens[done].sum())
-
-    def rate(count: int) -> float:
-        return count / duration_s if duration_s else 0.0
-
     result: dict[str, Any] = {
         "endpoint_type": "blis",
         "backend": "blis",
@@ -74,26 +67,39 @@ def vllm_result(
         "request_rate": request_rate,
         "burstiness": None,
         "max_concurrency": None,
-        "duration": duration_s,
-        "completed": len(done),
-        "failed": len(record.table) - len(done),
-        "total_input_tokens": inputs,
-        "total_output_tokens": outputs,
-        "request_throughput": rate(len(done)),
-        "request_goodput": None if held is None else rate(int(held.good.sum())),
-        "output_throughput": rate(outputs),
-        "total_token_throughput": rate(inputs + outputs),
+        **_throughput(record, done, None if held is None else int(held.good.sum())),
     }
     result |= _lists(record, columns, gaps, done) if detailed else {}
     result |= {
         "max_output_tokens_per_s": _peak_tokens_per_s(record, gaps, done),
-        "max_concurrent_requests": _peak_concurrency(arrival_ns[done], record.finish_ns[done]),
+        "max_concurrent_requests": _peak_concurrency(record.table.arrival_ns[done], record.finish_ns[done]),
         "rtfx": 0.0,
     }
     for name, ours in _METRICS.items():
         samples = gaps.distribution(done) if ours == "itl" else _samples(columns.column(ours)[done])
         result |= _statistics(name, samples)
     return result
+
+
+def _throughput(record: RunRecord, done: Rows, good: int | None) -> dict[str, Any]:
+    """From the first arrival to the last end of the completed requests, `good` of which met the limits."""
+    duration_s = float(record.finish_ns[done].max() - record.table.arrival_ns[0]) / 1e9 if len(done) else 0.0
+    inputs, outputs = int(record.table.prompt_tokens[done].sum()), int(record.emitted_tokens[done].sum())
+
+    def rate(count: int) -> float:
+        return count / duration_s if duration_s else 0.0
+
+    return {
+        "duration": duration_s,
+        "completed": len(done),
+        "failed": len(record.table) - len(done),
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": rate(len(done)),
+        "request_goodput": None if good is None else rate(good),
+        "output_throughput": rate(outputs),
+        "total_token_throughput": rate(inputs + outputs),
+    }
 
 
 def _statistics(name: str, samples: Distribution) -> dict[str, float]:

@@ -7,16 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_py.config.check import duration_ns
 from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
-from blis_py.core.bounds import in_seconds
+from blis_py.core.bounds import SECOND_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
+    from blis_py.traces.reading import Reading
     from blis_py.workload.diffusion import DiffusionClient
 
 DEFAULT_SEED = 42
@@ -40,6 +43,8 @@ class Demand:
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """What became of what was asked for."""
+    source: str = ""
+    """Which format a recording was taken for, and why; empty where somebody said which, or there is none."""
 
 
 def requests(config: RunConfig) -> RequestTable:
@@ -108,22 +113,22 @@ def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
 
 def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
     from blis_py.traces import header_of, of_diffusion, read_trace
-    from blis_py.traces.bad_rows import BadRows
 
-    rows = BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows")
+    reading = reading_of(load)
     table = read_trace(
         trace,
-        header=load.trace_header,
         time_scale=load.time_scale,
         limit=load.limit if load.num_requests is None else load.num_requests,
         slo_shares=load.slo_shares or None,
         seed=seed,
-        bad_rows=rows,
+        format=load.trace_format,
+        reading=reading,
     )
-    if load.rate is not None:
+    if not reading.has_times:
+        table = _without_times(table, load, seed, reading)
+    elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
-    skipped = rows.note()
-    asked = Demand(table, seed, notes=() if skipped is None else (skipped,))
+    asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as)
     found = header_of(trace, load.trace_header)
     if found is None:
         return asked
@@ -133,6 +138,31 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
         diffusion_trace=trace if of_diffusion(header) else None,
         targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
     )
+
+
+def reading_of(load: WorkloadSection) -> Reading:
+    """How the trace of a configuration is to be read."""
+    from blis_py.traces.bad_rows import BadRows
+    from blis_py.traces.reading import Reading
+
+    return Reading(
+        header=None if load.trace_header is None else Path(load.trace_header),
+        columns=load.columns,
+        time_unit=load.time_unit,
+        tokenizer=None if load.tokenizer is None else Path(load.tokenizer),
+        bad=BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows"),
+    )
+
+
+def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:
+    """A recording that does not say when requests came: as a Poisson process, or all at once."""
+    if load.rate is not None:
+        reading.tell(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
+        gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
+        return replace(table, arrival_ns=np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64))
+    if load.concurrency is None:
+        reading.tell("it says nothing of times: all requests come at once; give --rate or --concurrency")
+    return table
 
 
 def _at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:

@@ -57,6 +57,8 @@ class Setup:
     """Whose engine this is."""
     notes: tuple[str, ...] = ()
     """What the user should know before believing the result."""
+    source: str = ""
+    """Which format a recorded trace was taken for, and why."""
     diffusion: BlockDiffusion | None = None
     """None = the requests are autoregressive."""
 
@@ -97,6 +99,7 @@ class Setup:
                 *asked.notes,
                 *_other_models(asked.table, config),
             ),
+            source=asked.source,
             diffusion=block_diffusion(asked, config.dllm, scheduler),
         )
 

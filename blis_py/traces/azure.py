@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, MOST_TOKENS
-from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of
 from blis_py.requests.table import Ints, RequestTable
-from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.columns import read_columns
+from blis_py.traces.gathered import FAILED
 from blis_py.traces.kinds import SECONDS, BadCells, Kind, integers, labels, repeated, texts
+from blis_py.traces.reading import Reading
 
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 WALL_CLOCK = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -31,33 +31,27 @@ _YEARS = (1970, 2200)
 """What 64-bit nanoseconds since 1970 hold, with room to spare."""
 
 
-def recognises(first_line: str) -> bool:
-    names = {name.strip() for name in first_line.split(",")}
-    return names >= set(RELATIVE) or names >= set(WALL_CLOCK)
-
-
-def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
+def read(path: Path, reading: Reading) -> RequestTable:
     """The requests of the trace, in the order of the file; wall-clock times count from the earliest.
 
-    A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`.
+    A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`. Requests
+    without output failed when they were recorded; they are left out and counted.
 
     Raises:
         InputError: with file, line, column and value.
     """
-    if header is not None:
-        raise InputError("an Azure trace has no header file", file=header, fix="leave it out")
     with_clock = WALL_CLOCK[0] in header_of(path)
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
     clock = Kind("O", str, "not text", _Timestamps()) if with_clock else SECONDS
-    tokens = integers(1, MOST_TOKENS)
     kinds = {
         when: clock,
-        prompt: tokens,
-        output: tokens,
+        prompt: integers(1, MOST_TOKENS),
+        output: integers(0, MOST_TOKENS),
         NAME: texts(),
         **{name: labels() for name in LABELS},
     }
-    columns = read_columns(path, kinds, optional=(NAME, *LABELS), ignored=(), bad_rows=bad_rows)
+    columns = read_columns(path, kinds, optional=(NAME, *LABELS), ignored=(), bad_rows=reading.bad)
+    reading.left_out(columns.leave_out(columns[output] == 0), FAILED)
     if with_clock:
         since_ns = columns[when] - columns[when].min()
         columns.refuse(
@@ -79,30 +73,39 @@ def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None
 
 
 class _Timestamps:
-    """Conversion to ns since 1970; every row must have the UTC offset of the first."""
+    """Conversion to ns since 1970, in UTC; either all rows say their offset from it or none does."""
 
     def __init__(self) -> None:
-        self.offset: str | None = None
+        self._zoned: bool | None = None
 
     def __call__(self, cells: NDArray[np.object_]) -> Ints:
         found = [_TIMESTAMP.fullmatch(cell.strip()) for cell in cells]
         _refuse([match is None for match in found], "not a timestamp", "write 2023-11-16 18:15:46.6805900")
-        offsets = [match[2] or "" for match in found if match is not None]
-        if self.offset is None:
-            self.offset = offsets[0]
-        problem = "another UTC offset than the rows before"
-        _refuse([offset != self.offset for offset in offsets], problem, "use one offset")
+        offsets = [match[2] for match in found if match is not None]
+        if self._zoned is None:
+            self._zoned = offsets[0] is not None
+        problem = "has a UTC offset, unlike the rows before" if not self._zoned else "has no UTC offset"
+        _refuse([(offset is not None) != self._zoned for offset in offsets], problem, "give it to all rows")
         bare = [match[1] for match in found if match is not None]
         first, last = _YEARS
         years = [int(cell[:4]) for cell in bare]
         problem = f"not a date from {first} to {last}"
         _refuse([not first <= year <= last for year in years], problem, "is the clock right?")
         try:
-            return np.array(bare, dtype="datetime64[ns]").astype(np.int64)
+            local_ns = np.array(bare, dtype="datetime64[ns]").astype(np.int64)
         except ValueError:
             raise BadCells(
                 "not a date that exists", np.array([not _is_date(cell) for cell in bare])
             ) from None
+        return local_ns - np.array([_offset_ns(offset) for offset in offsets], dtype=np.int64)
+
+
+def _offset_ns(offset: str | None) -> int:
+    """+05:30 in ns; zero for Z and for nothing."""
+    if offset is None or offset == "Z":
+        return 0
+    minutes = int(offset[1:3]) * 60 + int(offset[-2:])
+    return (-minutes if offset[0] == "-" else minutes) * 60 * 10**9
 
 
 def _refuse(bad: list[bool], problem: str, fix: str | None = None) -> None:

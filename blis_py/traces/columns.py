@@ -66,11 +66,18 @@ class Columns:
         value = (self[key] if values is None else values)[first]
         row, fix = int(self._rows[first]), fix or "correct the row"
         _refuse(self.path, row, key, value, problem, fix, self._bad, int(rows.sum()))
-        kept = np.flatnonzero(~rows)
-        self._rows = self._rows[kept]
-        self._columns = {name: _taken(column, kept) for name, column in self._columns.items()}
-        self._require_any()
+        self.leave_out(rows)
         return True
+
+    def leave_out(self, rows: Mask) -> int:
+        """Goes on without these rows, which are no error; returns how many there were."""
+        count = int(rows.sum())
+        if count:
+            kept = np.flatnonzero(~rows)
+            self._rows = self._rows[kept]
+            self._columns = {name: _taken(column, kept) for name, column in self._columns.items()}
+            self._require_any()
+        return count
 
     def _require_any(self) -> None:
         if len(self):
@@ -141,7 +148,7 @@ def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], 
             finished[name].append(values)
     if not numbers:
         return Columns(path, {}, np.zeros(0, dtype=np.int64), bad)
-    whole = {name: columns[name].join(parts) for name, parts in finished.items()}
+    whole = {name: columns[name].join(finished.pop(name)) for name in tuple(finished)}
     if bad.count:
         whole = {name: _used(column) for name, column in whole.items()}
     return Columns(path, whole, np.concatenate(numbers), bad)

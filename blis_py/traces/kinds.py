@@ -24,6 +24,19 @@ class BadCells(ValueError):
         self.problem, self.rows, self.fix = problem, rows, fix
 
 
+def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    """The pieces as one; where all say the same everywhere, they take no room."""
+    first = pieces[0][:1]
+    if all(piece.strides == (0,) and piece[0] == first[0] for piece in pieces):
+        return np.broadcast_to(first, sum(map(len, pieces)))
+    return np.concatenate(pieces)
+
+
+def without_room(numbers: Ints) -> Ints:
+    """The same numbers; if it is the same one everywhere, a single one seen many times."""
+    return np.broadcast_to(numbers[:1].copy(), len(numbers)) if (numbers == numbers[0]).all() else numbers
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """How the cells of a column are understood.
@@ -40,7 +53,7 @@ class Kind:
     parse: Callable[[str], Any]
     problem: str
     finish: Callable[[Any], Any]
-    join: Callable[[list[Any]], Any] = np.concatenate
+    join: Callable[[list[Any]], Any] = joined
 
 
 def integers(low: int = 0, high: int = 2**62) -> Kind:
@@ -51,7 +64,7 @@ def integers(low: int = 0, high: int = 2**62) -> Kind:
             raise BadCells(f"must be at least {low}", numbers < low)
         if numbers.max() > high:
             raise BadCells(f"must be at most {high}", numbers > high)
-        return numbers
+        return without_room(numbers)
 
     return Kind("i8", _whole, "not a whole number", finish)
 

@@ -8,7 +8,8 @@ Source: github.com/kvcache-ai/Mooncake, Apache-2.0 (Qin et al., FAST 2025).
 from __future__ import annotations
 
 import difflib
-from collections import Counter
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
-from blis_py.files.opening import reading
+from blis_py.files.opening import reading as opened
 from blis_py.requests.table import Content, Ints, RequestTable
-from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.gathered import FAILED
+from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 512
 MS_NS = 1_000_000
@@ -28,27 +30,21 @@ NOT_YET = ("session_id", "delay", "wait_for", "tool_wait_ms")
 """Keys of multi-turn variants of the format."""
 
 
-def recognises(first_line: str) -> bool:
-    return first_line.lstrip().startswith("{")
-
-
-def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
+def read(path: Path, reading: Reading) -> RequestTable:
     """The requests of the trace, in the order of the file.
 
-    A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`.
+    A replaying client asks for exactly the recorded output, so `max_tokens` is `output_tokens`. Requests
+    without output failed when they were recorded; they are left out and counted.
 
     Raises:
         InputError: with file, line, key and value.
     """
-    if header is not None:
-        raise InputError("a Mooncake trace has no header file", file=header, fix="leave it out")
-    bad = bad_rows or BadRows()
-    arrivals: list[int] = []
-    prompts: list[int] = []
-    outputs: list[int] = []
-    blocks: list[list[int]] = []
+    bad = reading.bad
+    failed = 0
+    arrivals, prompts, outputs = array("q"), array("q"), array("q")
+    blocks, ends = array("q"), array("q", [0])
     names: dict[str, int] = {}
-    with reading(path) as text:
+    with opened(path) as text:
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
@@ -58,10 +54,15 @@ def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None
             except InputError as error:
                 bad.refuse(error, number)
                 continue
+            if row["output_length"] == 0:
+                failed += 1
+                continue
             arrivals.append(round(row["timestamp"] * MS_NS))
             prompts.append(row["input_length"])
             outputs.append(row["output_length"])
-            blocks.append(row.get("hash_ids", []))
+            blocks.extend(row.get("hash_ids", ()))
+            ends.append(len(blocks))
+    reading.left_out(failed, FAILED)
     if not arrivals:
         first = "" if bad.first is None else f": all lines are bad, the first: {bad.first.problem}"
         fix = "give a file with at least one line"
@@ -70,11 +71,11 @@ def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None
         raise InputError(
             "some lines have it and others do not", file=path, key="request_id", fix="give it to all"
         )
-    content, contents = _contents(blocks, prompts)
+    content, contents = _contents(np.asarray(blocks), ends, prompts)
     return RequestTable.build(
-        np.array(arrivals, dtype=np.int64),
-        np.array(prompts, dtype=np.int64),
-        np.array(outputs, dtype=np.int64),
+        np.asarray(arrivals),
+        np.asarray(prompts),
+        np.asarray(outputs),
         content=content,
         contents=contents,
         request_id=list(names) or None,
@@ -88,7 +89,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
     _check_keys(row, where)
     _check_number(row, "timestamp", 0, LAST_NS // MS_NS, where, whole=False)
     _check_number(row, "input_length", 1, MOST_TOKENS, where)
-    _check_number(row, "output_length", 1, MOST_TOKENS, where)
+    _check_number(row, "output_length", 0, MOST_TOKENS, where)
     if "hash_ids" in row:
         _check_blocks(row["hash_ids"], row["input_length"], where)
     return row
@@ -137,8 +138,8 @@ def _check_number(
 
 
 def _check_blocks(ids: Any, input_length: int, where: str) -> None:
-    if not isinstance(ids, list) or not all(type(block) is int for block in ids):
-        raise InputError("must be a list of whole numbers", file=where, key="hash_ids")
+    if not isinstance(ids, list) or not all(type(block) is int and abs(block) < 2**63 for block in ids):
+        raise InputError("must be a list of whole numbers of 64 bits", file=where, key="hash_ids")
     blocks = -(-input_length // BLOCK_TOKENS)
     if len(ids) != blocks:
         raise InputError(
@@ -149,16 +150,20 @@ def _check_blocks(ids: Any, input_length: int, where: str) -> None:
         )
 
 
-def _contents(blocks: list[list[int]], prompts: list[int]) -> tuple[Ints, list[Content]]:
-    """Runs of blocks up to the last one that another request has too; the rest is the request's own."""
-    uses = Counter(block for ids in blocks for block in ids)
+def _contents(blocks: Ints, ends: Sequence[int], prompts: Sequence[int]) -> tuple[Ints, list[Content]]:
+    """Runs of blocks up to the last one that another request has too; the rest is the request's own.
+
+    Args:
+        blocks: of all requests, one after the other; those of a row lie between two `ends`.
+    """
+    in_order = np.sort(blocks)
+    shared = np.isin(blocks, np.unique(in_order[1:][in_order[1:] == in_order[:-1]]))
     contents: dict[Content, int] = {}
-    content = np.full(len(blocks), -1, dtype=np.int64)
-    for row, (ids, prompt) in enumerate(zip(blocks, prompts, strict=True)):
-        shared = len(ids)
-        while shared and uses[ids[shared - 1]] == 1:
-            shared -= 1
-        if shared:
-            runs = tuple((ids[at], min(BLOCK_TOKENS, prompt - at * BLOCK_TOKENS)) for at in range(shared))
+    content = np.full(len(prompts), -1, dtype=np.int64)
+    for row, (start, end, prompt) in enumerate(zip(ends, ends[1:], prompts, strict=False)):
+        places = np.flatnonzero(shared[start:end])
+        if len(places):
+            ids = blocks[start : start + places[-1] + 1].tolist()
+            runs = tuple((id, min(BLOCK_TOKENS, prompt - at * BLOCK_TOKENS)) for at, id in enumerate(ids))
             content[row] = contents.setdefault(runs, len(contents))
     return content, list(contents)

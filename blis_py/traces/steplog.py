@@ -30,6 +30,7 @@ from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading
+from blis_py.files.parquet_files import pyarrow
 from blis_py.outputs.complete import check_complete
 from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import writing
@@ -310,19 +311,10 @@ def _check_columns(path: Path, found: Sequence[str], kinds: dict[str, Kind]) -> 
 # -- Parquet ---------------------------------------------------------------------------------------
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        fix = "pip install pyarrow, or use .csv"
-        raise InputError("Parquet needs a package that is not installed", value="pyarrow", fix=fix) from None
-    return pyarrow
-
-
 def _write_parquet(
     path: Path, meta: dict[str, Any], table: dict[str, list[Any]], kinds: dict[str, Kind]
 ) -> None:
-    pa = _pyarrow()
+    pa = pyarrow()
     types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string(), "ints": pa.list_(pa.int64())}
     arrays = [pa.array(table[name], types[kind]) for name, kind in kinds.items()]
     columns = pa.table(arrays, names=list(kinds)).replace_schema_metadata({"blis": json.dumps(meta)})
@@ -330,7 +322,7 @@ def _write_parquet(
 
 
 def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    pa = _pyarrow()
+    pa = pyarrow()
     try:
         columns = pa.parquet.read_table(path)
     except FileNotFoundError:

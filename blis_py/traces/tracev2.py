@@ -25,16 +25,19 @@ from blis_py.core.bounds import LAST_NS, MOST_TOKENS
 from blis_py.errors import InputError
 from blis_py.files import paths
 from blis_py.files.json_files import parse_json
+from blis_py.files.opening import reading as opened
+from blis_py.files.parquet_files import is_parquet
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
-from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Kind, Mask, integers, labels, repeated
+from blis_py.traces.reading import Reading
 from blis_py.traces.tracev2_header import DIFFUSION, read_header
 from blis_py.traces.tracev2_write import write
 
-__all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "recognises", "write"]
+__all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "write"]
 
 LAST_US = LAST_NS // 1000
+_LONGEST_HEADER = 1 << 16
 TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model", "session_id")
 NUMBERS = {
     "request_id": integers(),
@@ -77,7 +80,12 @@ BOOLEAN = Kind("O", str, "not text", _to_bool)
 NO_ADAPTER = Kind("O", str, "not text", _empty)
 
 
-def recognises(first_line: str) -> bool:
+def is_data(path: Path) -> bool:
+    """Whether this is the CSV of a TraceV2, by its first line."""
+    if is_parquet(path):
+        return False
+    with opened(path) as text:
+        first_line = text.readline(_LONGEST_HEADER)
     return {"request_id", "arrival_time_us"} <= {name.strip() for name in first_line.split(",")}
 
 
@@ -103,7 +111,7 @@ def header_beside(data: Path) -> Path:
     )
 
 
-def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None) -> RequestTable:
+def read(path: Path, reading: Reading) -> RequestTable:
     """The requests of a TraceV2, in the order of the file, named `request_<request_id>`.
 
     An output length of 0 (a request that failed when it was recorded) is replayed as one token without
@@ -113,11 +121,11 @@ def read(path: Path, header: Path | None = None, bad_rows: BadRows | None = None
         InputError: with file, line, column and value; also for features that are not supported yet
             (`adapter`, accumulated session context).
     """
-    read_header(header if header is not None else header_beside(path))
+    read_header(reading.header if reading.header is not None else header_beside(path))
     kinds = {name: labels() for name in (*TEXT, "content")}
     kinds |= {**NUMBERS, "streaming": BOOLEAN, "adapter": NO_ADAPTER}
     optional = tuple(name for name in kinds if name not in REQUIRED)
-    columns = read_columns(path, kinds, optional=optional, ignored=WITHOUT_EFFECT, bad_rows=bad_rows)
+    columns = read_columns(path, kinds, optional=optional, ignored=WITHOUT_EFFECT, bad_rows=reading.bad)
     _refuse_bad_rows(columns)
     groups, output = columns.labels("prefix_group"), columns.ints("output_tokens")
     prefix = _prefix_tokens(columns)
@@ -154,7 +162,7 @@ def _refuse_bad_rows(columns: Columns) -> None:
     columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
     if "content" in columns:
         cells = columns["content"]
-        unclear = np.array([_runs(cell) is None for cell in cells.names], dtype=np.bool_)
+        unclear = np.array([runs_of(cell) is None for cell in cells.names], dtype=np.bool_)
         columns.refuse(unclear[cells.codes], "not a list of [segment, tokens] pairs", "content", cells)
     arrival_ns = _arrival_ns(columns)
     columns.refuse(arrival_ns < 0, "must not be negative", "arrival_time_us", arrival_ns // 1000)
@@ -224,13 +232,13 @@ def _contents(columns: Columns, groups: Labels, prefix: Ints) -> tuple[Ints, tup
     own = columns.labels("content")
     per_cell = np.full(len(own.names), -1, dtype=np.int64)
     for code, cell in enumerate(own.names):
-        runs = _runs(cell)
+        runs = runs_of(cell)
         per_cell[code] = known.setdefault(runs, len(known)) if runs else -1
     stated = np.array([cell != "" for cell in own.names], dtype=np.bool_)[own.codes]
     return np.where(stated, per_cell[own.codes], content), tuple(known)
 
 
-def _runs(cell: str) -> Content | None:
+def runs_of(cell: str) -> Content | None:
     """What a cell of `content` says; None if that is not clear."""
     if not cell:
         return ()

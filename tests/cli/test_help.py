@@ -14,7 +14,19 @@ import pytest
 Blis = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("run", "replay", "calibrate", "parity", "models", "gpus", "engines", "profile", "engine")
+VERBS = (
+    "run",
+    "replay",
+    "convert",
+    "compose",
+    "calibrate",
+    "parity",
+    "models",
+    "gpus",
+    "engines",
+    "profile",
+    "engine",
+)
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])

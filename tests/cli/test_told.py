@@ -237,6 +237,7 @@ def test_bad_rows_can_be_skipped_and_are_counted(blis: Blis, tmp_path: Path) -> 
     code, out, err = blis(*command, "--skip-bad-rows")
     assert code == 0
     assert json.loads(out)["cluster"]["requests"]["injected"] == 4
+    assert "a.csv is read as Azure LLM inference trace: it has arrival_s, input_tokens" in err
     assert len(notes(err)) == 1
     assert notes(err)[0].startswith(
         f"2 bad rows of the trace were skipped; the first: {path}:6: input_tokens: "

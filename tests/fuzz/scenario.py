@@ -26,6 +26,8 @@ from blis_py.traces.rounds import write_rounds, write_workload
 from blis_py.traces.steplog import write_step_log
 
 ROOT = Path(__file__).resolve().parents[2]
+FORMATS = ROOT / "tests" / "traces" / "formats"
+"""A small file of every format of recorded traffic."""
 SPEC = """\
 version: "2"
 seed: 3
@@ -137,6 +139,7 @@ def build(folder: Path) -> Path:
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+    shutil.copytree(FORMATS, folder / "formats")
     shutil.copy(ROOT / "profiles" / "gpus" / "h100.yaml", folder / "gpu.yaml")
     shutil.copy(ROOT / "profiles" / "models" / "qwen3-0.6b.json", folder / "model.json")
     shutil.copy(ROOT / "profiles" / "trained" / "coefficients.yaml", folder / "coefficients.yaml")

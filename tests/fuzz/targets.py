@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scenario
 
 from blis_py.calibrate.fit.imports import import_steps
 from blis_py.calibrate.samples import read_samples
@@ -25,6 +26,7 @@ from blis_py.latency.trained import read_training
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.itl import read_gaps
+from blis_py.traces.reading import Reading
 from blis_py.traces.rounds import read_rounds
 from blis_py.traces.steplog import read_step_log
 from blis_py.workload import generate
@@ -57,7 +59,7 @@ def _trace(name: str) -> Callable[[Path], Any]:
 
 
 def _skipping(name: str) -> Callable[[Path], Any]:
-    return lambda folder: read_trace(folder / name, bad_rows=BadRows(skip=True))
+    return lambda folder: read_trace(folder / name, reading=Reading(bad=BadRows(skip=True)))
 
 
 def _generated(folder: Path) -> Any:
@@ -81,11 +83,32 @@ def _operators(folder: Path) -> Any:
     return read_operator_tables(folder / "operators", load_model("llama-3.1-8b"), load_gpu("h100"), 1)
 
 
+def _table(folder: Path) -> Any:
+    roles = {
+        "arrival": "arrival_s",
+        "input": "input_tokens",
+        "output": "output_tokens",
+        "tenant_id": "tenant_id",
+    }
+    return read_trace(folder / "azure.csv", reading=Reading(columns=roles))
+
+
+def _recordings() -> dict[str, Reader]:
+    """A reader for every format of recorded traffic that has a sample."""
+    files = sorted(scenario.FORMATS.iterdir())
+    return {
+        f"recording of {file.stem}": Reader(f"formats/{file.name}", _trace(f"formats/{file.name}"))
+        for file in files
+    }
+
+
 def _dllm(folder: Path) -> Any:
     return diffusion_client(load_mapping(folder / "dllm.yaml"), file=folder / "dllm.yaml")
 
 
 READERS: dict[str, Reader] = {
+    **_recordings(),
+    "any table": Reader("azure.csv", _table),
     "azure": Reader("azure.csv", _trace("azure.csv")),
     "azure with a clock": Reader("clock.csv", _trace("clock.csv")),
     "azure, bad rows skipped": Reader("azure.csv", _skipping("azure.csv")),
@@ -157,6 +180,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "replay azure": Command("azure.csv", f"{_REPLAY} --trace {{}}/azure.csv"),
     "replay azure, skipping": Command("azure.csv", f"{_REPLAY} --trace {{}}/azure.csv --skip-bad-rows"),
+    "convert": Command("formats/vllm.json", "convert {}/formats/vllm.json {}/converted.jsonl"),
+    "compose": Command("spec.yaml", "compose --from {}/spec.yaml --from chat --out {}/composed.yaml"),
+    "compose traces": Command(
+        "azure.csv", "compose --from {}/azure.csv --from {}/mooncake.jsonl --out {}/composed.csv"
+    ),
     "replay mooncake": Command(
         "mooncake.jsonl", f"{_REPLAY} --trace {{}}/mooncake.jsonl --prefix-cache radix"
     ),

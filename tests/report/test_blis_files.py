@@ -8,8 +8,8 @@ from record_builders import instance, random_record, record, table
 
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.metrics.slo import parse_class_targets
-from blis_py.report.blis import blis_metrics, blis_results
+from blis_py.metrics.slo import parse_class_targets, parse_goodput
+from blis_py.report.blis import as_go_writes, blis_metrics, blis_results
 
 MS = 1_000_000
 
@@ -76,7 +76,7 @@ def test_metrics_have_the_names_and_units_of_blis(run: RunRecord) -> None:
     assert metrics["ttft_p90_ms"] == pytest.approx(np.percentile(ttfts, 90))
     assert metrics["cache_hit_rate"] == 0.25
     assert not [name for name in metrics if "p50" in name]
-    first, *_, refused = metrics["requests"][:3]
+    first, capped, late, _ = metrics["requests"]  # none for the one that was dropped
     assert first == {
         "arrived_at": 0.0,
         "requestID": "request_7",
@@ -90,9 +90,10 @@ def test_metrics_have_the_names_and_units_of_blis(run: RunRecord) -> None:
         "tenant_id": "t",
         "handled_by": "instance_0",
         "model": "m",
-        "length_capped": False,
+        "round_index": 0,
     }
-    assert (refused["e2e_ms"], refused["handled_by"], refused["num_decode_tokens"]) == (0.0, "", 4)
+    assert (capped["length_capped"], "slo_class" in capped) == (True, False)
+    assert (late["requestID"], late["e2e_ms"], late["num_decode_tokens"]) == ("request_10", 0, 4)
 
 
 def test_outcomes_add_up_to_the_injected_requests() -> None:
@@ -108,7 +109,29 @@ def test_goodput_is_by_class_over_all_its_requests(run: RunRecord) -> None:
     assert metrics["goodput_rps"] == pytest.approx(25)
     assert metrics["per_class"].keys() == {"critical"}
     assert metrics["per_class"]["critical"]["count"] == 3
-    assert metrics["per_class"]["critical"]["slo_attainment_by_dim"] == {"ttft": pytest.approx(1 / 3)}
+    assert metrics["per_class"]["critical"]["slo_attainment_by_dim"] == {"ttft": pytest.approx(1 / 2)}
+
+
+def test_a_request_without_class_is_held_to_the_targets_of_default_only(run: RunRecord) -> None:
+    metrics = blis_metrics(run, goodput=parse_class_targets("ttft", "standard=20ms,default=20ms"))
+    assert metrics["per_class"].keys() == {"default"}
+    assert metrics["per_class"]["default"]["count"] == 1
+    nobody = blis_metrics(run, goodput=parse_class_targets("ttft", "standard=20ms"))
+    assert "per_class" not in nobody
+    everyone = blis_metrics(run, goodput=parse_goodput(["ttft:20"]), everyone=True)
+    assert {name: own["count"] for name, own in everyone["per_class"].items()} == {
+        "critical": 3,
+        "batch": 1,
+        "default": 1,
+    }
+
+
+def test_whole_numbers_are_written_without_a_fraction(run: RunRecord) -> None:
+    assert json.dumps(as_go_writes({"a": [1.0, 1.5, True, "1.0", {"b": -3.0}]})) == (
+        '{"a": [1, 1.5, true, "1.0", {"b": -3}]}'
+    )
+    assert '"preemption_count": 0' in json.dumps(blis_metrics(run))
+    assert ".0," not in json.dumps(blis_metrics(run, requests=True))
 
 
 def test_without_targets_and_requests_their_keys_are_absent(run: RunRecord) -> None:

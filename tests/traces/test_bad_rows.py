@@ -11,6 +11,7 @@ import pytest
 from blis_py.errors import InputError
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.reading import Reading
 
 HEADER = "trace_version: 3\ntime_unit: microseconds\nmode: generated\nwarm_up_requests: 0\n"
 COLUMNS = (
@@ -46,7 +47,7 @@ def test_the_rest_of_a_trace_is_what_it_would_be_without_its_bad_row(
         place = 1  # the first of two is the good one
     path = trace(tmp_path, [*GOOD[:place], bad, *GOOD[place:]])
     rows = BadRows(skip=True)
-    table = read_trace(path, bad_rows=rows)
+    table = read_trace(path, reading=Reading(bad=rows))
     assert np.array_equal(table.prompt_tokens, expected.prompt_tokens)
     assert np.array_equal(table.arrival_ns, expected.arrival_ns)
     assert table.slo_class.to_list() == expected.slo_class.to_list()
@@ -61,13 +62,13 @@ def test_the_rest_of_a_trace_is_what_it_would_be_without_its_bad_row(
 def test_otherwise_the_error_offers_to_leave_such_rows_out(tmp_path: Path, bad: str) -> None:
     path = trace(tmp_path, [*GOOD, bad])
     with pytest.raises(InputError, match=r"x\.csv:5.*--skip-bad-rows"):
-        read_trace(path, bad_rows=BadRows(fix="leave such rows out with --skip-bad-rows"))
+        read_trace(path, reading=Reading(bad=BadRows(fix="leave such rows out with --skip-bad-rows")))
 
 
 def test_many_bad_rows_are_counted_and_the_first_is_told(tmp_path: Path) -> None:
     many = [f"{row},,,0,,{'x' if row % 3 == 0 else 5},7,{row}" for row in range(100_000)]
     rows = BadRows(skip=True)
-    table = read_trace(trace(tmp_path, many), bad_rows=rows)
+    table = read_trace(trace(tmp_path, many), reading=Reading(bad=rows))
     assert len(table) == 66_666
     assert table.request_id is not None
     assert table.request_id[:3] == ["request_1", "request_2", "request_4"]
@@ -82,26 +83,28 @@ def test_the_first_bad_row_is_the_first_in_the_file(tmp_path: Path) -> None:
     for first in BAD.values():
         for second in BAD.values():
             rows = BadRows(skip=True)
-            read_trace(trace(tmp_path, [*GOOD, first, second.replace("3", "7", 1)]), bad_rows=rows)
+            read_trace(
+                trace(tmp_path, [*GOOD, first, second.replace("3", "7", 1)]), reading=Reading(bad=rows)
+            )
             assert rows.count == 2
             assert "x.csv:5" in str(rows.first), (first, second)
 
 
 def test_labels_that_only_bad_rows_have_are_gone(tmp_path: Path) -> None:
     path = trace(tmp_path, [*GOOD, "3,gold,,0,,ten,7,300", "4,silver,,0,,0,7,300"])
-    assert set(read_trace(path, bad_rows=BadRows(skip=True)).slo_class.names) == {"batch", ""}
+    assert set(read_trace(path, reading=Reading(bad=BadRows(skip=True))).slo_class.names) == {"batch", ""}
 
 
 def test_a_trace_of_bad_rows_is_an_error_all_the_same(tmp_path: Path) -> None:
     for bad in BAD.values():
         path = trace(tmp_path, [bad.replace("0,batch", "x,batch")] * 2)
         with pytest.raises(InputError, match="all rows are bad, the first: "):
-            read_trace(path, bad_rows=BadRows(skip=True))
+            read_trace(path, reading=Reading(bad=BadRows(skip=True)))
 
 
 def test_the_prefix_of_a_group_is_that_of_its_first_good_row(tmp_path: Path) -> None:
     path = trace(tmp_path, ["9,,g,100,,x,5,0", *GOOD])
-    assert read_trace(path, bad_rows=BadRows(skip=True)).prefix_tokens.tolist() == [8, 8, 0]
+    assert read_trace(path, reading=Reading(bad=BadRows(skip=True))).prefix_tokens.tolist() == [8, 8, 0]
 
 
 @pytest.mark.parametrize("pack", [False, True])
@@ -111,7 +114,7 @@ def test_bad_lines_of_mooncake_are_left_out_as_well(tmp_path: Path, pack: bool) 
     path = tmp_path / "m.jsonl"
     path.write_bytes(gzip.compress(text.encode()) if pack else text.encode())
     rows = BadRows(skip=True)
-    assert read_trace(path, bad_rows=rows).request_id == ["a", "b"]
+    assert read_trace(path, reading=Reading(bad=rows)).request_id == ["a", "b"]
     assert rows.count == 2  # one is no JSON, one has the id of another
     assert "m.jsonl:2" in str(rows.first)
 
@@ -123,5 +126,5 @@ def test_bad_timestamps_are_left_out_as_well(tmp_path: Path, stamp: str) -> None
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.1,3,3\n"
     (tmp_path / "a.csv").write_text(f"{text}{stamp},4,4\n2023-11-16 18:15:47.1,5,5\n")
     rows = BadRows(skip=True)
-    assert read_trace(tmp_path / "a.csv", bad_rows=rows).prompt_tokens.tolist() == [3, 5]
+    assert read_trace(tmp_path / "a.csv", reading=Reading(bad=rows)).prompt_tokens.tolist() == [3, 5]
     assert rows.count == 1

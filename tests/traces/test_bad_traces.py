@@ -10,6 +10,7 @@ import pytest
 
 from blis_py.errors import InputError
 from blis_py.traces import read_trace
+from blis_py.traces.reading import Reading
 
 HEADER = "trace_version: 3\ntime_unit: microseconds\nmode: generated\nwarm_up_requests: 0\n"
 COLUMNS = (
@@ -125,7 +126,7 @@ def test_a_tracev2_without_its_other_half_says_what_to_put_where(tmp_path: Path)
     [
         ("0.0,abc,3", [":2", "input_tokens", "'abc'"]),
         ("0.0,0,3", [":2", "input_tokens", "at least 1"]),
-        ("0.0,5,0", [":2", "output_tokens", "at least 1"]),
+        ("0.0,5,-1", [":2", "output_tokens", "at least 0"]),
         ("soon,5,3", [":2", "arrival_s", "'soon'"]),
         ("-1,5,3", [":2", "arrival_s", "-1"]),
         ("nan,5,3", [":2", "arrival_s", "nan"]),
@@ -145,7 +146,7 @@ def test_a_wrong_azure_row_is_found_on_its_line(tmp_path: Path, content: str, pa
     [
         ("yesterday", "not a timestamp"),
         ("2023-02-30 00:00:00", "not a date that exists"),
-        ("2023-11-16 18:15:46+02:00", "another UTC offset"),
+        ("2023-11-16 18:15:46+02:00", "a UTC offset, unlike"),
     ],
 )
 def test_a_wrong_azure_timestamp_is_found_on_its_line(tmp_path: Path, stamp: str, part: str) -> None:
@@ -164,7 +165,7 @@ def test_a_wrong_azure_timestamp_is_found_on_its_line(tmp_path: Path, stamp: str
         ('{"timestamp": -1, "input_length": 5, "output_length": 5}', ["timestamp", "-1"]),
         ('{"timestamp": NaN, "input_length": 5, "output_length": 5}', ["timestamp", "nan"]),
         ('{"timestamp": 1, "input_length": "5", "output_length": 5}', ["input_length", "'5'"]),
-        ('{"timestamp": 1, "input_length": 5, "output_length": 0}', ["output_length", "at least 1"]),
+        ('{"timestamp": 1, "input_length": 5, "output_length": -1}', ["output_length", "at least 0"]),
         (
             '{"timestamp": 1, "input_length": 5, "output_length": 5, "hash_ids": [1, 2]}',
             ["hash_ids", "2 ids"],
@@ -188,7 +189,7 @@ def test_a_wrong_mooncake_line_is_found(tmp_path: Path, line: str, parts: list[s
     ("content", "part"),
     [
         (b"", "not a trace"),
-        (b"a,b,c\n1,2,3\n", "'a,b,c'"),
+        (b"a,b,c\n1,2,3\n", "CSV with a, b, c"),
         (b"\x89PNG\r\n\xff\xff", "not a UTF-8 text file"),
         (gzip.compress(b"arrival_s,input_tokens,output_tokens\n0,1,1\n" * 999, mtime=0)[:60], "damaged gzip"),
     ],
@@ -212,8 +213,8 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
         ({"limit": 0}, "--limit"),
         ({"slo_shares": {"critical": -1.0}}, "'critical'"),
         ({"slo_shares": {"critical": 0.0}}, "more than 0"),
-        ({"format": "azur"}, "tracev2, azure, mooncake"),
-        ({"header": "x.yaml"}, "has no header file"),
+        ({"format": "azur"}, "tracev2, azure, burstgpt"),
+        ({"reading": Reading(header=Path("x.yaml"))}, "has no header file"),
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, options: dict[str, Any], part: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from blis_py.core.kv import KeySpace
 from blis_py.metrics.reuse import clairvoyant, unlimited
 from blis_py.traces import read_trace
+from blis_py.traces.reading import Reading
 from blis_py.workload import Content, RequestTable
 
 HEADER = "trace_version: 3\ntime_unit: microseconds\nmode: generated\nwarm_up_requests: 0\n"
@@ -253,7 +254,7 @@ def test_tracev2_without_optional_columns_has_their_defaults(tmp_path: Path) -> 
 def test_tracev2_header_under_another_name(tmp_path: Path) -> None:
     (tmp_path / "header.yml").write_text(HEADER)
     (tmp_path / "data.csv").write_text("request_id,input_tokens,output_tokens,arrival_time_us\n0,1,1,1\n")
-    assert len(read_trace(tmp_path / "data.csv", header=tmp_path / "header.yml")) == 1
+    assert len(read_trace(tmp_path / "data.csv", reading=Reading(header=tmp_path / "header.yml"))) == 1
 
 
 # --- every format

@@ -1,0 +1,57 @@
+"""`blis convert`: requests from any source, written in a format of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blis_py.cli.configure import configure
+from blis_py.cli.execute import say
+from blis_py.cli.options import COMMON, TRACE, WORKLOAD, Flag, Flags, Group
+from blis_py.errors import InputError
+from blis_py.outputs.places import check_file
+
+SOURCE, TARGET = "source", "target"
+_FLAGS = (
+    Flag(SOURCE, str, "", "Trace in any format that is known, or workload spec.", metavar="SOURCE"),
+    Flag(TARGET, str, "", "File to write.", metavar="TARGET"),
+    Flag("--to", str, "", "tracev2, azure, mooncake or parquet. Default what TARGET ends in."),
+)
+_READS = tuple(flag for flag in TRACE if flag.name != "--trace")
+_ALL = (*TRACE, *WORKLOAD, *(flag for _, flags in COMMON for flag in flags))
+_DRAWS = tuple(
+    {f.name: f for f in _ALL if f.name in ("--rate", "--num-requests", "--seed", "--horizon")}.values()
+)
+GROUPS: tuple[Group, ...] = (("Convert", _FLAGS), ("Source", (*_READS, *_DRAWS)))
+
+
+def convert(flags: Flags) -> None:
+    """Write the requests of a trace or a workload spec in another format, and say what is lost."""
+    from blis_py.setup.demand import demand
+    from blis_py.traces.convert import check_apart, losses, writer_for
+
+    for name, what in ((SOURCE, "trace or workload spec to read"), (TARGET, "file to write")):
+        if name not in flags:
+            raise InputError(f"no {what} given", key=name.upper(), fix="blis convert SOURCE TARGET")
+    target = Path(flags[TARGET])
+    writer = writer_for(target, flags.get("--to"))
+    check_file(flags[TARGET], "TARGET")
+    check_apart(flags[SOURCE], target)
+    asked = demand(configure(_as_workload(flags)))
+    if asked.source:
+        say(asked.source)
+    for note in asked.notes:
+        say(f"note: {note}")
+    for lost in losses(asked.table, writer):
+        say(f"lost: {lost}: {writer.title} has no place for that")
+    writer.write(asked.table, target)
+    say(f"{target}: {len(asked.table):,} requests as {writer.title}")
+
+
+def _as_workload(flags: Flags) -> Flags:
+    """The flags with which a run would have these requests."""
+    from blis_py.traces import is_spec
+
+    own = {flag.name for flag in _FLAGS}
+    source = flags[SOURCE]
+    kind = "--workload" if is_spec(source) else "--trace"
+    return {kind: source} | {name: value for name, value in flags.items() if name not in own}

@@ -1,0 +1,75 @@
+"""Goodput as BLIS (inference-sim) counts it, which is not as it is counted here (docs/metrics.md).
+
+A request without a class is of the class `default`, and held to the limits of that name; a class without
+limits of its own is held to nothing and does not count. Every arrival of a class counts, also one that was
+rejected or did not end; what each limit was met by is of completed requests only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.metrics.distribution import Distribution, in_ms
+from blis_py.metrics.groups import rows_by_name
+from blis_py.metrics.latencies import Latencies
+from blis_py.metrics.record import RunRecord
+from blis_py.metrics.slo import ANY_CLASS, GoodputTargets
+
+Rows = NDArray[np.intp]
+
+
+def blis_goodput(
+    record: RunRecord, columns: Latencies, targets: GoodputTargets, duration_s: float, *, everyone: bool
+) -> dict[str, Any]:
+    """Overall and by class.
+
+    Args:
+        everyone: the limits of `default` hold for classes without limits, too: somebody gave them to all.
+
+    Returns:
+        Nothing at all if no request is held to anything.
+    """
+    labels = record.table.slo_class
+    names = tuple(name or ANY_CLASS for name in labels.names)
+    unique = tuple(dict.fromkeys(names))
+    codes = np.array([unique.index(name) for name in names], dtype=np.int32)[labels.codes]
+    per_class, good, held = {}, 0, 0
+    for name, rows in rows_by_name(replace(labels, codes=codes, names=unique)).items():
+        limits = targets.of_class(name) if everyone else targets.limits_ns.get(name, {})
+        if limits:
+            per_class[name], met = _of_class(columns, rows, limits, duration_s)
+            good += met
+            held += len(rows)
+    if not per_class:
+        return {}
+    return {
+        "goodput_rps": good / duration_s if duration_s else 0.0,
+        "slo_attainment": good / held,
+        "per_class": per_class,
+    }
+
+
+def _of_class(
+    columns: Latencies, rows: Rows, limits: Mapping[str, int], duration_s: float
+) -> tuple[dict[str, Any], int]:
+    """What is reported of a class, and how many of its requests were good."""
+    done = rows[columns.completed[rows]]
+    met = {name: np.nan_to_num(columns.column(name)[done]) <= limit for name, limit in limits.items()}
+    good = int(np.logical_and.reduce([*met.values()]).sum())
+    ttft_ns = columns.ttft_ns[rows]
+    return {
+        "count": len(rows),
+        "goodput_rps": good / duration_s if duration_s else 0.0,
+        "slo_attainment": good / len(rows),
+        "slo_attainment_by_dim": {
+            name: float(held.mean()) if len(done) else 0.0 for name, held in met.items()
+        },
+        "ttft_p99_ms": in_ms(Distribution.of(ttft_ns[~np.isnan(ttft_ns)]).percentile(99)),
+        "itl_mean_ms": in_ms(Distribution.of(np.nan_to_num(columns.itl_mean_ns[done])).mean()),
+        "e2e_p99_ms": in_ms(Distribution.of(columns.e2e_ns[done]).percentile(99)),
+    }, good

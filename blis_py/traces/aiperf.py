@@ -1,0 +1,82 @@
+"""What NVIDIA's AIPerf and its predecessor GenAI-Perf export.
+
+AIPerf's `profile_export.jsonl` has a line for every request: `metadata` says when it started (ns), `metrics`
+its lengths. GenAI-Perf's `profile_export.json` has the text of prompts and the chunks of answers, no tokens.
+Source: github.com/ai-dynamo/aiperf, github.com/triton-inference-server/perf_analyzer; Apache-2.0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
+from blis_py.requests.table import RequestTable
+from blis_py.traces.gathered import Gathered
+from blis_py.traces.json_rows import first_of, json_rows, within
+from blis_py.traces.reading import Reading
+from blis_py.traces.tokens import Tokens
+
+
+def read_aiperf(path: Path, reading: Reading) -> RequestTable:
+    """The answered requests of the profiling phase."""
+    gathered = Gathered(path, reading)
+    warm_up = failed = 0
+    for number, where, row in json_rows(path, reading):
+        if within(row, "metadata", "benchmark_phase") == "warmup":
+            warm_up += 1
+        elif row.get("error") is not None or within(row, "metadata", "was_cancelled"):
+            failed += 1
+        else:
+            start = first_of(row, (("metadata", "request_start_ns"),))
+            lengths = (_value(row, f"{side}_sequence_length") for side in ("input", "output"))
+            gathered.add(where, number, start, *lengths)
+    reading.left_out(warm_up, "sent to warm the server up")
+    reading.left_out(failed, "not answered")
+    return gathered.table()
+
+
+def _value(row: dict[str, Any], metric: str) -> Any:
+    found = within(row, "metrics", metric)
+    return found.get("value") if isinstance(found, dict) else found
+
+
+def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
+    """The requests of one experiment. Answers are as long as they had chunks, prompts as their text says."""
+    experiments = document["experiments"]
+    if not isinstance(experiments, list) or not experiments:
+        raise InputError("has no experiments", file=path, key="experiments")
+    requests = within(reading.chosen(experiments, path, "experiments"), "requests")
+    if not isinstance(requests, list):
+        raise InputError("has no requests", file=path, key="experiments.requests")
+    tokens, gathered = Tokens(reading), Gathered(path, reading)
+    for number, request in enumerate(requests):
+        start, chunks = first_of(request, (("timestamp",),)), within(request, "response_timestamps")
+        prompt = _prompt(within(request, "request_inputs"))
+        length = "nothing" if prompt is None else max(tokens.count(prompt), 1)
+        output = len(chunks) if isinstance(chunks, list) else "nothing"
+        where = f"{path}: experiments[{reading.part or 0}].requests[{number}]"
+        gathered.add(where, number, start, length, output)
+    reading.tell("answers are as long as they had chunks: the file has no token counts")
+    tokens.tell()
+    return gathered.table()
+
+
+def _prompt(inputs: Any) -> str | None:
+    """The text that was sent, whatever the endpoint."""
+    payload = within(inputs, "payload")
+    if isinstance(payload, str):
+        try:
+            payload = parse_json(payload)
+        except InputError:
+            return None
+    payload = payload if isinstance(payload, dict) else inputs
+    for key in ("prompt", "text_input"):
+        if isinstance(found := within(payload, key), str):
+            return found
+    messages = within(payload, "messages")
+    if not isinstance(messages, list):
+        return None
+    texts = [within(message, "content") for message in messages]
+    return "\n".join(text for text in texts if isinstance(text, str))

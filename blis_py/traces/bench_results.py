@@ -1,0 +1,55 @@
+"""Results of the serving benchmarks of vLLM and SGLang: the requests that were sent, to be sent again.
+
+vLLM's `bench serve --save-result --save-detailed` writes one JSON document per run, SGLang's `bench_serving
+--output-details` one line per run; both list `input_lens` and `output_lens`. Newer vLLM adds `start_times`;
+without them nothing says when requests came.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.requests.table import RequestTable
+from blis_py.traces.gathered import Gathered, seconds
+from blis_py.traces.json_rows import items, json_rows
+from blis_py.traces.reading import Reading
+
+LENGTHS = ("input_lens", "output_lens")
+
+
+def read_vllm(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
+    """The requests of a result of `vllm bench serve`.
+
+    Raises:
+        InputError: it was saved without its requests, or its lists do not fit together.
+    """
+    return _requests(path, reading, document, str(path), "save it with --save-result --save-detailed")
+
+
+def read_sglang(path: Path, reading: Reading) -> RequestTable:
+    """The requests of a result of SGLang's `bench_serving`; `FILE#1` is the second run in a file."""
+    runs = [row for _, _, row in json_rows(path, reading)]
+    run = reading.chosen(runs, path, "runs")
+    where = f"{path}:{(reading.part or 0) + 1}"
+    return _requests(path, reading, run, where, "run it with --output-details")
+
+
+def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix: str) -> RequestTable:
+    for key in LENGTHS:
+        if not isinstance(run.get(key), list):
+            raise InputError("has no requests, only figures", file=where, key=key, fix=fix)
+    prompts, outputs = (run[key] for key in LENGTHS)
+    starts = items(run.get("start_times")) or [None] * len(prompts)
+    if not len(prompts) == len(outputs) == len(starts):
+        lengths = [len(prompts), len(outputs), len(starts)]
+        raise InputError(
+            "lists of different lengths", file=where, key="input_lens, output_lens", value=lengths
+        )
+    reading.has_times = starts[:1] != [None]
+    model = run.get("model_id", "")
+    gathered = Gathered(path, reading)
+    for number, (start, prompt, output) in enumerate(zip(starts, prompts, outputs, strict=True)):
+        gathered.add(f"{where}: request {number}", number, seconds(start), prompt, output, model=model)
+    return gathered.table()

@@ -1,0 +1,106 @@
+"""Several recordings played together, each at its own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.requests.table import Content, Labels, RequestTable
+
+
+def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable:
+    """The requests of all tables, in order of arrival; ties in the order of the tables.
+
+    What one shares with another of its table it goes on sharing; nothing is shared between tables, whose
+    texts are not the same even where they have the same name.
+
+    Args:
+        names: of the tables, distinct; they tell their requests apart.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    own = [_named(table, name) for table, name in zip(tables, names, strict=True)]
+    offsets = np.cumsum([0, *(len(table.contents) for table in own)])
+    content = [
+        np.where(table.content >= 0, table.content + offset, -1)
+        for table, offset in zip(own, offsets.tolist(), strict=False)
+    ]
+    together = RequestTable(
+        arrival_ns=np.concatenate([table.arrival_ns for table in own]),
+        prompt_tokens=np.concatenate([table.prompt_tokens for table in own]),
+        output_tokens=np.concatenate([table.output_tokens for table in own]),
+        max_tokens=np.concatenate([table.max_tokens for table in own]),
+        deadline_ns=np.concatenate([table.deadline_ns for table in own]),
+        slo_class=_joined([table.slo_class for table in own]),
+        tenant=_joined([table.tenant for table in own]),
+        client=_joined([table.client for table in own]),
+        model=_joined([table.model for table in own]),
+        prefix_group=_joined([table.prefix_group for table in own]),
+        prefix_tokens=np.concatenate([table.prefix_tokens for table in own]),
+        content=np.concatenate(content),
+        contents=tuple(runs for table in own for runs in table.contents),
+        streaming=np.concatenate([table.streaming for table in own]),
+        slo_target_ns=np.concatenate([table.slo_target_ns for table in own]),
+        request_id=[table.id_of(row) for table in own for row in range(len(table))],
+        ends_by_eos=_ends(own),
+    )
+    return together.sorted_by_arrival()
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """What to call the sources: their files' names without endings, numbered where two are the same."""
+    stems = [Path(path).name.split(".")[0] or "source" for path in paths]
+    return [f"{stem}-{index}" if stems.count(stem) > 1 else stem for index, stem in enumerate(stems)]
+
+
+def scales(text: str | None, count: int) -> list[float]:
+    """How many times as fast each source is played.
+
+    Raises:
+        InputError: not a positive number for each.
+    """
+    if text is None:
+        return [1.0] * count
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count or not all(0 < number < float("inf") for number in numbers):
+        fix = f"give {count} positive numbers: {','.join(['1'] * count)}"
+        raise InputError("must be a factor for every source", key="--scale", value=text, fix=fix)
+    return numbers
+
+
+def _named(table: RequestTable, name: str) -> RequestTable:
+    """With ids, prefix groups and texts that no other table has."""
+    groups = tuple(f"{name}/{group}" if group else "" for group in table.prefix_group.names)
+    contents: list[Content] = [
+        tuple((f"{name}/{segment}", tokens) for segment, tokens in runs) for runs in table.contents
+    ]
+    return replace(
+        table,
+        prefix_group=Labels(table.prefix_group.codes, groups),
+        contents=contents,
+        request_id=[f"{name}/{id}" for id in table.ids()],
+    )
+
+
+def _joined(columns: Sequence[Labels]) -> Labels:
+    names: dict[str, int] = {}
+    codes = []
+    for column in columns:
+        numbers = [names.setdefault(name, len(names)) for name in column.names]
+        codes.append(np.array(numbers, dtype=np.int32)[column.codes])
+    return Labels(np.concatenate(codes), tuple(names))
+
+
+def _ends(tables: Sequence[RequestTable]) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
+    if all(table.ends_by_eos is None for table in tables):
+        return None
+    return np.concatenate(
+        [np.zeros(len(t), dtype=np.bool_) if t.ends_by_eos is None else t.ends_by_eos for t in tables]
+    )

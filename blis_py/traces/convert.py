@@ -1,0 +1,145 @@
+"""Writing requests in a format of others, and saying what that format has no place for.
+
+A new one is a function that writes a table, and a line in `WRITERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.files.paths import exists
+from blis_py.requests.table import Labels, RequestTable
+from blis_py.traces.mooncake import BLOCK_TOKENS
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A format that can be written.
+
+    Attributes:
+        title: what people call it.
+        suffixes: of files that are in it where nothing else is said.
+        writes: module and function.
+        holds: keys of `FEATURES` that it has a place for.
+    """
+
+    title: str
+    suffixes: tuple[str, ...]
+    writes: str
+    holds: frozenset[str]
+
+    def write(self, table: RequestTable, path: Path) -> None:
+        module, _, name = self.writes.partition(":")
+        function: Callable[[RequestTable, Path], None] = getattr(
+            import_module(f"blis_py.traces.{module}"), name
+        )
+        function(table, path)
+
+
+def _named(labels: Labels) -> int:
+    return int(np.isin(labels.codes, [code for code, name in enumerate(labels.names) if name]).sum())
+
+
+FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
+    "max_tokens": (
+        "limits on answers other than their length",
+        lambda table: int((table.max_tokens != table.output_tokens).sum()),
+    ),
+    "deadline": ("deadlines", lambda table: int((table.deadline_ns >= 0).sum())),
+    "slo_target": ("latency targets", lambda table: int((table.slo_target_ns > 0).sum())),
+    "slo_class": ("SLO classes", lambda table: _named(table.slo_class)),
+    "tenant": ("tenants", lambda table: _named(table.tenant)),
+    "client": ("clients", lambda table: _named(table.client)),
+    "model": ("models", lambda table: _named(table.model)),
+    "prefix_group": ("names of prefix groups", lambda table: _named(table.prefix_group)),
+    "streaming": ("streaming", lambda table: int(table.streaming.sum())),
+    "content": ("shared beginnings of prompts", lambda table: int((table.content >= 0).sum())),
+    "small_content": (
+        f"shared tokens beyond whole blocks of {BLOCK_TOKENS}",
+        lambda table: _beyond_blocks(table),
+    ),
+    "eos": (
+        "ends that no scheduler foresees",
+        lambda table: 0 if table.ends_by_eos is None else int(table.ends_by_eos.sum()),
+    ),
+    "request_id": ("names of requests", lambda table: 0 if table.request_id is None else len(table)),
+}
+"""What a table may hold beside arrivals and lengths, and of how many of its requests."""
+
+
+def _beyond_blocks(table: RequestTable) -> int:
+    shared = np.array([sum(tokens for _, tokens in runs) for runs in table.contents] + [0], dtype=np.int64)
+    tokens = np.minimum(shared[table.content], table.prompt_tokens)
+    return int(((tokens % BLOCK_TOKENS > 0) & (tokens < table.prompt_tokens)).sum())
+
+
+_NAMES = {"small_content", "slo_class", "tenant", "client", "model", "request_id"}
+WRITERS: dict[str, Writer] = {
+    "tracev2": Writer("TraceV2", (".yaml", ".yml"), "convert:write_tracev2", frozenset(FEATURES) - {"eos"}),
+    "azure": Writer(
+        "Azure LLM trace", (".csv", ".csv.gz"), "azure_write:write", frozenset({*_NAMES, "small_content"})
+    ),
+    "mooncake": Writer(
+        "Mooncake trace",
+        (".jsonl", ".jsonl.gz"),
+        "mooncake_write:write",
+        frozenset({"content", "request_id"}),
+    ),
+    "parquet": Writer("Parquet", (".parquet",), "parquet:write", frozenset(FEATURES) - {"eos"}),
+}
+
+
+def writer_for(path: Path, named: str | None) -> Writer:
+    """The writer that is named, or the one that the name of the file asks for.
+
+    Raises:
+        InputError: neither says anything that is known.
+    """
+    if named is not None:
+        if named not in WRITERS:
+            raise InputError("unknown format", key="--to", value=named, fix=f"use {', '.join(WRITERS)}")
+        return WRITERS[named]
+    for writer in WRITERS.values():
+        if path.name.endswith(writer.suffixes):
+            return writer
+    endings = ", ".join(f"{' '.join(writer.suffixes)} ({writer.title})" for writer in WRITERS.values())
+    raise InputError("which format?", file=path, fix=f"give --to, or let the name end in {endings}")
+
+
+def check_apart(source: str | Path, target: Path) -> None:
+    """Refuses to write over what is being read.
+
+    Raises:
+        InputError: a file that would be written is the source, or belongs to it.
+    """
+    stem = target.name.removesuffix(".gz").removesuffix(".csv").removesuffix(".yaml").removesuffix(".yml")
+    written = {target, *(target.with_name(stem + suffix) for suffix in (".yaml", ".csv", ".csv.gz"))}
+    for path in written:
+        if exists(path) and exists(source) and path.samefile(source):
+            raise InputError("would be written over", file=source, fix="give the target another name")
+
+
+def losses(table: RequestTable, writer: Writer) -> list[str]:
+    """What the format has no place for, in words, with the number of requests that have it."""
+    lost = []
+    for feature, (what, count) in FEATURES.items():
+        if feature not in writer.holds and (requests := count(table)):
+            lost.append(f"{what} (of {requests:,} of {len(table):,} requests)")
+    return lost
+
+
+def write_tracev2(table: RequestTable, path: Path) -> None:
+    """Both files: the header under the name given, the CSV beside it."""
+    from blis_py.traces.tracev2_write import write
+
+    name = path.name
+    packed = name.endswith(".gz")
+    stem = name.removesuffix(".gz").removesuffix(".csv").removesuffix(".yaml").removesuffix(".yml")
+    header = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{stem}.yaml")
+    write(table, header, path.with_name(f"{stem}.csv.gz" if packed else f"{stem}.csv"))

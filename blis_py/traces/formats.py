@@ -1,0 +1,158 @@
+"""The formats of recorded traffic, and which of them a file is in.
+
+A new format is one module with a function that reads it, and one line in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from blis_py.errors import InputError
+from blis_py.requests.table import RequestTable
+from blis_py.traces.probe import Probe, probe
+from blis_py.traces.reading import Reading
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of recorded traffic.
+
+    Attributes:
+        title: what people call it.
+        kind: of file, see `Probe`.
+        alternatives: names of columns or keys, all of which one spelling of the format has.
+        reader: module and function, imported when it is needed.
+        without: names that it does not have; another format that has the same otherwise does.
+    """
+
+    title: str
+    kind: str
+    alternatives: tuple[tuple[str, ...], ...]
+    reader: str
+    without: tuple[str, ...] = ()
+
+    def misses(self, found: Probe) -> str | None:
+        """What the file lacks to be one of these; None if it is one."""
+        misses = [found.lacks(self.kind, *names) for names in self.alternatives]
+        if None not in misses:
+            return " and ".join(dict.fromkeys(miss for miss in misses if miss is not None))
+        other = [name for name in self.without if name in found.names]
+        return f"has {', '.join(other)}" if other else None
+
+    def why(self, found: Probe) -> str:
+        """What in the file says that it is one of these."""
+        names = next(names for names in self.alternatives if found.lacks(self.kind, *names) is None)
+        return f"it has {', '.join(names)}" if names else f"it is {found.looks}"
+
+    def read(self, found: Probe, reading: Reading) -> RequestTable:
+        module, _, name = self.reader.partition(":")
+        function: Callable[..., RequestTable] = getattr(import_module(f"blis_py.traces.{module}"), name)
+        if found.document is not None and self.kind != "jsonl":
+            return function(found.path, reading, found.document)
+        return function(found.path, reading)
+
+
+_RETOKENIZED = "total_output_tokens_retokenized"
+"""What only SGLang counts."""
+FORMATS: dict[str, Format] = {
+    "tracev2": Format("TraceV2", "csv", (("request_id", "arrival_time_us"),), "tracev2:read"),
+    "azure": Format(
+        "Azure LLM inference trace",
+        "csv",
+        (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("arrival_s", "input_tokens", "output_tokens")),
+        "azure:read",
+    ),
+    "burstgpt": Format(
+        "BurstGPT trace",
+        "csv",
+        (("Timestamp", "Request tokens", "Response tokens"),),
+        "mapped:read_burstgpt",
+    ),
+    "splitwise": Format(
+        "splitwise-sim trace",
+        "csv",
+        (("arrival_timestamp", "prompt_size", "token_size"),),
+        "mapped:read_splitwise",
+    ),
+    "mooncake": Format(
+        "Mooncake trace", "jsonl", (("timestamp", "input_length", "output_length"),), "mooncake:read"
+    ),
+    "llmservingsim": Format(
+        "LLMServingSim workload",
+        "jsonl",
+        (("input_toks", "output_toks", "arrival_time_ns"), ("sub_requests", "arrival_time_ns")),
+        "llmservingsim:read",
+    ),
+    "aiperf": Format(
+        "AIPerf profile_export.jsonl", "jsonl", (("metadata", "metrics"),), "aiperf:read_aiperf"
+    ),
+    "genai-perf": Format(
+        "GenAI-Perf profile_export.json", "json", (("experiments",),), "aiperf:read_genai_perf"
+    ),
+    "sglang": Format(
+        "SGLang bench_serving result", "jsonl", (("backend", _RETOKENIZED),), "bench_results:read_sglang"
+    ),
+    "vllm": Format(
+        "vLLM bench serve result",
+        "json",
+        (("request_throughput", "total_input_tokens"), ("input_lens", "output_lens")),
+        "bench_results:read_vllm",
+        without=(_RETOKENIZED,),
+    ),
+    "guidellm": Format("GuideLLM benchmarks.json", "json", (("benchmarks",),), "guidellm:read"),
+    "inference-perf": Format(
+        "inference-perf per-request report", "json list", (("start_time", "info"),), "inference_perf:read"
+    ),
+    "sharegpt": Format(
+        "ShareGPT conversations", "json list", (("conversations",), ("conversation",)), "sharegpt:read"
+    ),
+    "parquet": Format(
+        "Parquet of requests",
+        "parquet",
+        (("arrival_ns", "input_tokens", "output_tokens", "content"),),
+        "parquet:read",
+    ),
+}
+
+
+def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Format]:
+    """The reader of a file: the one that is named, that of its columns if they are named, or by its content.
+
+    Raises:
+        InputError: no reader knows it; with what each of them misses.
+    """
+    if named is not None and named not in FORMATS:
+        raise InputError("unknown trace format", key="format", value=named, fix=f"use {', '.join(FORMATS)}")
+    found = probe(path)
+    if reading.columns:
+        return found, _mapped(found)
+    if named is not None:
+        return found, FORMATS[named]
+    for format in FORMATS.values():
+        if format.misses(found) is None:
+            reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(found)}"
+            return found, format
+    raise InputError(f"not a trace this program knows: {found.looks}", file=path, fix=_instead(found))
+
+
+def _instead(found: Probe) -> str:
+    """What to do with a file that nobody knows: the formats of its kind, and what it lacks to be one."""
+    alike = [format for format in FORMATS.values() if found.lacks(format.kind) is None]
+    lacking = "; ".join(f"no {format.title}: it {format.misses(found)}" for format in alike)
+    if found.kind in ("csv", "parquet"):
+        return f"name its columns: --columns arrival=NAME,input=NAME,output=NAME ({lacking})"
+    others = ", ".join(format.title for format in FORMATS.values() if format not in alike)
+    return f"{lacking}; or give {others}" if alike else f"give {others}"
+
+
+def _mapped(found: Probe) -> Format:
+    if found.kind not in ("csv", "parquet"):
+        fix = "leave it out"
+        raise InputError(
+            "only tables have columns", file=found.path, key="--columns", value=found.looks, fix=fix
+        )
+    reader = "mapped:read" if found.kind == "csv" else "parquet:read_mapped"
+    return Format("table", found.kind, ((),), reader)

@@ -1,0 +1,102 @@
+"""Requests gathered one by one from a recording, each checked where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.errors import InputError
+from blis_py.requests.table import Labels, RequestTable
+from blis_py.traces.reading import Reading
+
+_LARGEST = 10**30
+FAILED = "no output tokens (failed when recorded)"
+
+
+class Gathered:
+    """Requests so far.
+
+    A request whose times or lengths are missing or senseless is a bad row; one without output tokens failed
+    when it was recorded, is left out, and counted.
+    """
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._reading = path, reading
+        self._failed = 0
+        self._arrivals: list[int] = []
+        self._prompts: list[int] = []
+        self._outputs: list[int] = []
+        self._models: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def add(
+        self, where: str, number: int, arrival_ns: Any, prompt: Any, output: Any, *, model: Any = ""
+    ) -> bool:
+        """Takes a request; says whether it did.
+
+        Args:
+            where: what to call its place in the file.
+            number: a number of that place, growing.
+            arrival_ns: None where nothing says when it came.
+        """
+        try:
+            self._check(where, arrival_ns, prompt, output)
+        except InputError as error:
+            self._reading.bad.refuse(error, number)
+            return False
+        if output == 0:
+            self._failed += 1
+            return False
+        self._arrivals.append(round(arrival_ns or 0))
+        self._prompts.append(int(prompt))
+        self._outputs.append(int(output))
+        self._models.append(model if isinstance(model, str) else "")
+        return True
+
+    def _check(self, where: str, arrival_ns: Any, prompt: Any, output: Any) -> None:
+        if arrival_ns is not None and not (_is_number(arrival_ns) and arrival_ns >= 0):
+            raise InputError("not a time", file=where, key="arrival", value=arrival_ns)
+        for key, value, least in (("input tokens", prompt, 1), ("output tokens", output, 0)):
+            if not (_is_number(value) and value == int(value)):
+                raise InputError("not a whole number", file=where, key=key, value=value)
+            if not least <= value <= MOST_TOKENS:
+                problem = f"must be at least {least}" if value < least else "is too large"
+                raise InputError(problem, file=where, key=key, value=value)
+
+    def table(self) -> RequestTable:
+        """All of them, times from the earliest.
+
+        Raises:
+            InputError: there are none, or they are spread over more than a century.
+        """
+        self._reading.left_out(self._failed, FAILED)
+        if not self._arrivals:
+            first = self._reading.bad.first
+            why = "" if first is None else f": all are bad, the first: {first.problem}"
+            raise InputError(
+                f"no requests in it{why}", file=self._path, fix="give one with answered requests"
+            )
+        earliest = min(self._arrivals)
+        if max(self._arrivals) - earliest > LAST_NS:
+            raise InputError("its requests are more than a century apart", file=self._path)
+        return RequestTable.build(
+            np.array([arrival - earliest for arrival in self._arrivals], dtype=np.int64),
+            np.array(self._prompts, dtype=np.int64),
+            np.array(self._outputs, dtype=np.int64),
+            model=Labels.of(self._models),
+        )
+
+
+def _is_number(value: Any) -> bool:
+    """A number of a size that can be reckoned with."""
+    return type(value) in (int, float) and -_LARGEST < value < _LARGEST
+
+
+def seconds(value: Any) -> Any:
+    """Seconds to ns; what is no number stays what it is, and is refused by whoever checks it."""
+    return value * 1e9 if _is_number(value) else value

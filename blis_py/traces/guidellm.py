@@ -1,0 +1,44 @@
+"""GuideLLM's `benchmarks.json`: the requests it sent, with the times it sent them.
+
+Every benchmark of the file lists its requests under `successful`, `incomplete` and `errored`; the successful
+ones are read. Versions differ in where a request says when it started.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.requests.table import RequestTable
+from blis_py.traces.gathered import Gathered, seconds
+from blis_py.traces.json_rows import first_of, items, within
+from blis_py.traces.reading import Reading
+
+_STARTS = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))
+_INPUTS = (("prompt_tokens",), ("input_metrics", "total_tokens"), ("input_metrics", "text_tokens"))
+_OUTPUTS = (("output_tokens",), ("output_metrics", "total_tokens"), ("output_metrics", "text_tokens"))
+
+
+def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
+    """The successful requests of one benchmark; `FILE#1` is the second.
+
+    Raises:
+        InputError: there are several benchmarks, or the file was saved without its requests.
+    """
+    benchmarks = document["benchmarks"]
+    if not isinstance(benchmarks, list) or not benchmarks:
+        raise InputError("has no benchmarks", file=path, key="benchmarks")
+    requests = within(reading.chosen(benchmarks, path, "benchmarks"), "requests")
+    answered = within(requests, "successful")
+    if not isinstance(answered, list):
+        fix = "save it as JSON with its requests"
+        raise InputError("has no requests, only figures", file=path, key="requests.successful", fix=fix)
+    others = sum(len(items(within(requests, kind))) for kind in ("incomplete", "errored"))
+    reading.left_out(others, "not answered")
+    gathered = Gathered(path, reading)
+    for number, request in enumerate(answered):
+        where = f"{path}: requests.successful[{number}]"
+        start, prompt, output = (first_of(request, places) for places in (_STARTS, _INPUTS, _OUTPUTS))
+        gathered.add(where, number, seconds(start), prompt, output)
+    return gathered.table()

@@ -1,0 +1,51 @@
+"""JSON lines: one object per line, bad ones found on their line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
+from blis_py.files.opening import reading as opened
+from blis_py.traces.reading import Reading
+
+
+def json_rows(path: Path, reading: Reading) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """The line number, the place in words, and the object of every line that has one.
+
+    Raises:
+        InputError: a line is no JSON object, unless such lines are to be left out.
+    """
+    with opened(path) as text:
+        for number, line in enumerate(text, 1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = parse_json(line, where, fix="write one object per line")
+                if not isinstance(row, dict):
+                    raise InputError("not a JSON object", file=where, fix="write one object per line")
+            except InputError as error:
+                reading.bad.refuse(error, number)
+                continue
+            yield number, where, row
+
+
+def within(value: Any, *names: str) -> Any:
+    """What stands below these names in nested objects; None where one of them is missing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def items(value: Any) -> list[Any]:
+    """The items of a list; none of what is no list."""
+    return value if isinstance(value, list) else []
+
+
+def first_of(value: Any, places: tuple[tuple[str, ...], ...]) -> Any:
+    """What stands at the first of these places that has anything; where none has, text that is no number."""
+    found = (within(value, *place) for place in places)
+    return next((each for each in found if each is not None), "nothing")

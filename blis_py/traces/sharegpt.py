@@ -1,0 +1,33 @@
+"""ShareGPT dumps: conversations as text, of which the first prompt and its answer are a request.
+
+A JSON list of `{id, conversations: [{from, value}, ...]}`, as vLLM's and SGLang's benchmarks read it; they
+take the first two turns, as is done here. Nothing says when requests came.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blis_py.requests.table import RequestTable
+from blis_py.traces.gathered import Gathered
+from blis_py.traces.json_rows import items, within
+from blis_py.traces.reading import Reading
+from blis_py.traces.tokens import Tokens
+
+
+def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
+    """One request for every conversation with an answer."""
+    reading.has_times = False
+    tokens, gathered = Tokens(reading), Gathered(path, reading)
+    unanswered = 0
+    for number, entry in enumerate(document):
+        turns = items(within(entry, "conversations")) or items(within(entry, "conversation"))
+        texts = [within(turn, "value") or within(turn, "content") for turn in turns[:2]]
+        if len(texts) < 2 or not all(isinstance(text, str) and text for text in texts):
+            unanswered += 1
+            continue
+        gathered.add(f"{path}: conversation {number}", number, None, *(tokens.count(text) for text in texts))
+    reading.left_out(unanswered, "a conversation without question and answer")
+    tokens.tell()
+    return gathered.table()

@@ -1,0 +1,46 @@
+"""How many tokens a text is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.traces.reading import Reading
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English text, as tokenizer vendors put it; without a tokenizer nothing better is known."""
+
+
+class Tokens:
+    """Counts tokens with the tokenizer of a model, or by the length of a text where none is given."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._tokenizer = None if reading.tokenizer is None else _load(reading)
+
+    def count(self, text: str) -> int:
+        if self._tokenizer is None:
+            return -(-len(text) // CHARACTERS_PER_TOKEN)
+        return len(self._tokenizer.encode(text).ids)
+
+    def tell(self) -> None:
+        """Says so if lengths are guesses."""
+        if self._tokenizer is None:
+            guess = f"the file holds text: lengths are guessed at {CHARACTERS_PER_TOKEN} characters a token"
+            self._reading.tell(f"{guess}; count them with --trace-tokenizer FILE")
+
+
+def _load(reading: Reading) -> Any:
+    path = reading.tokenizer
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        fix = "pip install tokenizers"
+        raise InputError(
+            "needs the tokenizers package", key="--trace-tokenizer", value=path, fix=fix
+        ) from None
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        fix = "give the tokenizer.json of a model"
+        raise InputError(f"not a tokenizer: {error}", file=path, key="--trace-tokenizer", fix=fix) from None

@@ -1,0 +1,230 @@
+"""Every format that people bring is recognised by what is in the file, and read as what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blis_py.errors import InputError
+from blis_py.requests.table import RequestTable
+from blis_py.traces import read_trace
+from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.formats import FORMATS
+from blis_py.traces.probe import probe
+from blis_py.traces.reading import Reading
+
+FOLDER = Path(__file__).with_name("formats")
+"""Small files, all of ten tokens in and three out, and two seconds later twenty in and four out."""
+SAMPLES = {path.name.split(".")[0]: path for path in sorted(FOLDER.iterdir())}
+WITHOUT_TIMES = {"sglang", "sharegpt"}
+
+
+def write(folder: Path, name: str, content: Any) -> Path:
+    path = folder / name
+    if isinstance(content, str):
+        path.write_text(content)
+    elif name.endswith(".jsonl"):
+        path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    else:
+        path.write_text(json.dumps(content))
+    return path
+
+
+def read(path: Path, **told: Any) -> tuple[RequestTable, Reading]:
+    reading = Reading(**told)
+    return read_trace(path, reading=reading), reading
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_a_file_says_by_itself_what_it_is(format: str) -> None:
+    table, reading = read(SAMPLES[format])
+    assert table.prompt_tokens.tolist() == [10, 20]
+    assert table.output_tokens.tolist() == [3, 4]
+    assert reading.has_times == (format not in WITHOUT_TIMES)
+    assert np.diff(table.arrival_ns).tolist() == [2 * 10**9 if reading.has_times else 0]
+    assert f" is read as {FORMATS[format].title}: it has " in reading.chosen_as
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_no_other_format_takes_the_file_for_its_own(format: str) -> None:
+    found = probe(SAMPLES[format])
+    assert [name for name, other in FORMATS.items() if other.misses(found) is None] == [format]
+
+
+def test_a_result_on_a_single_line_is_read_too(tmp_path: Path) -> None:
+    content = json.loads(SAMPLES["vllm"].read_text())
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert len(read(tmp_path / "r.json")[0]) == 2
+
+
+def test_requests_that_were_not_answered_are_left_out_and_counted() -> None:
+    told = read(SAMPLES["burstgpt"])[1].told()
+    assert "1 request was left out: no output tokens (failed when recorded)" in told
+    told = read(SAMPLES["guidellm"])[1].told()
+    assert "1 request was left out: not answered" in told
+    told = read(SAMPLES["aiperf"])[1].told()
+    assert "1 request was left out: sent to warm the server up" in told
+
+
+def test_guessed_lengths_are_called_guesses() -> None:
+    for format in ("sharegpt", "genai-perf"):
+        told = read(SAMPLES[format])[1].told()
+        assert any("guessed at 4 characters a token" in note for note in told), format
+
+
+def test_a_tokenizer_counts_the_tokens_of_texts(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    talk = [{"conversations": [{"value": "a b a b a"}, {"value": "b, a"}]}]
+    table, reading = read(write(tmp_path, "s.json", talk), tokenizer=tmp_path / "tokenizer.json")
+    assert (table.prompt_tokens[0], table.output_tokens[0]) == (5, 3)
+    assert not any("guessed" in note for note in reading.told())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="not a tokenizer"):
+        read(tmp_path / "s.json", tokenizer=tmp_path / "tokenizer.json")
+
+
+def test_results_saved_without_their_requests_say_how_to_save_them(tmp_path: Path) -> None:
+    figures = {"request_throughput": 1.0, "total_input_tokens": 30}
+    with pytest.raises(InputError, match=r"only figures.*--save-detailed"):
+        read(write(tmp_path, "v.json", figures))
+    with pytest.raises(InputError, match=r"only figures.*--output-details"):
+        read(write(tmp_path, "s.jsonl", [{"backend": "sglang", "total_output_tokens_retokenized": 7}]))
+
+
+def test_of_several_runs_in_a_file_one_is_named(tmp_path: Path) -> None:
+    content = json.loads(SAMPLES["guidellm"].read_text())
+    second = {"requests": {"successful": [{"start_time": 0, "prompt_tokens": 5, "output_tokens": 1}]}}
+    path = write(tmp_path, "benchmarks.json", content | {"benchmarks": [*content["benchmarks"], second]})
+    with pytest.raises(InputError, match=r"holds 2 benchmarks; name one: benchmarks.json#0 to"):
+        read(path)
+    assert read(Path(f"{path}#1"))[0].prompt_tokens.tolist() == [5]
+    with pytest.raises(InputError, match="#2"):
+        read(Path(f"{path}#2"))
+
+
+def test_any_table_is_read_by_naming_its_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "t.csv", "who,ts,in,out\nbob,500,10,3.0\nann,2500,20,4.0\n")
+    roles = {"arrival": "ts", "input": "in", "output": "out", "tenant_id": "who"}
+    table, _ = read(path, columns=roles, time_unit="ms")
+    assert table.arrival_ns.tolist() == [500_000_000, 2_500_000_000]
+    assert (table.output_tokens.tolist(), table.tenant.to_list()) == ([3, 4], ["bob", "ann"])
+
+
+def test_named_columns_are_read_from_parquet_alike(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    moments = pa.array([1_700_000_000_500_000, 1_700_000_002_500_000], pa.timestamp("us"))
+    pa.parquet.write_table(pa.table({"ts": moments, "in": [10, 20], "out": [3.0, 4.0]}), path)
+    table, reading = read(path, columns={"arrival": "ts", "input": "in", "output": "out"})
+    assert table.arrival_ns.tolist() == [0, 2 * 10**9]
+    assert table.output_tokens.tolist() == [3, 4]
+    assert "times count from the first request, 2023-11-14T22:13:20" in reading.told()[0]
+    bad = pa.table({"ts": moments, "in": [10, None], "out": [3.0, 4.5]})
+    pa.parquet.write_table(bad, path)
+    with pytest.raises(InputError, match="row 2: in: not a whole number of at least 1"):
+        read(path, columns={"arrival": "ts", "input": "in", "output": "out"})
+    skipping = Reading(columns={"input": "in", "output": "out"}, bad=BadRows(skip=True))
+    assert len(read_trace(path, reading=skipping)) == 1
+    assert skipping.bad.count == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [
+        ("2024-05-10T00:00:00+00:00\n2024-05-10T02:00:01+02:00", 1),
+        ("2024-05-10 00:00:00.25\n2024-05-10 00:00:02.5", 2.25),
+        ("1700000000\n1700000003", 3),
+    ],
+)
+def test_dates_and_epochs_count_from_the_first_in_whatever_zone(
+    tmp_path: Path, rows: str, seconds: float
+) -> None:
+    lines = "".join(f"{row},1,1\n" for row in rows.split("\n"))
+    path = write(tmp_path, "t.csv", f"when,in,out\n{lines}")
+    table, _ = read(path, columns={"arrival": "when", "input": "in", "output": "out"})
+    assert table.arrival_ns.tolist() == [0, round(seconds * 1e9)]
+
+
+@pytest.mark.parametrize(
+    ("row", "part"),
+    [
+        ("nan,1,1", "must be a time"),
+        ("-1,1,1", "must be a time"),
+        ("soon,1,1", "not a number, unlike the first row"),
+        ("1,nan,1", "not a whole number"),
+        ("1,1,2.5", "not a whole number"),
+        ("1,0,2", "at least 1"),
+    ],
+)
+def test_a_bad_cell_of_any_table_is_found_on_its_line(tmp_path: Path, row: str, part: str) -> None:
+    path = write(tmp_path, "t.csv", f"ts,in,out\n0,1,1\n{row}\n")
+    with pytest.raises(InputError, match=rf"t\.csv:3: .*{part}"):
+        read(path, columns={"arrival": "ts", "input": "in", "output": "out"})
+
+
+def test_zones_on_some_rows_only_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "t.csv", "ts,in,out\n2024-05-10T00:00:00Z,1,1\n2024-05-10T00:00:01,1,1\n")
+    with pytest.raises(InputError, match=r"t\.csv:3: ts: has a time zone, or none, unlike the first row"):
+        read(path, columns={"arrival": "ts", "input": "in", "output": "out"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "part"),
+    [
+        ({"arival": "ts"}, "not a role of a column"),
+        ({"arrival": "ts", "input": "in"}, "--columns output"),
+        ({"arrival": "ts", "input": "in", "output": "in"}, "two roles"),
+        ({"arrival": "when", "input": "in", "output": "out"}, "when: missing column"),
+    ],
+)
+def test_wrong_columns_are_named(tmp_path: Path, columns: dict[str, str], part: str) -> None:
+    path = write(tmp_path, "t.csv", "ts,in,out\n0,1,1\n")
+    with pytest.raises(InputError, match=part):
+        read(path, columns=columns)
+
+
+def test_arrivals_out_of_order_are_put_in_order_and_told(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "arrival_s,input_tokens,output_tokens\n3,1,1\n1,2,1\n2,3,1\n")
+    table, reading = read(path)
+    assert table.prompt_tokens.tolist() == [2, 3, 1]
+    assert "arrivals go back in time once; they are played in order of time" in reading.told()
+
+
+def test_a_file_nobody_knows_gets_the_list_and_what_each_format_misses(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(write(tmp_path, "t.csv", "ts,prompt_len,gen\n1,2,3\n"))
+    assert "CSV with ts, prompt_len, gen" in str(caught.value)
+    assert "--columns arrival=NAME" in str(caught.value)
+    assert "no BurstGPT trace: it has no Timestamp and no Request tokens" in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        read(write(tmp_path, "t.json", {"hello": [1]}))
+    assert "no GuideLLM benchmarks.json: it has no benchmarks" in str(caught.value)
+    assert "Mooncake trace: not" not in str(caught.value)
+
+
+def test_token_ids_of_llmservingsim_say_what_prompts_share(tmp_path: Path) -> None:
+    ids = list(range(40))
+    rows = [
+        {"input_toks": 40, "output_toks": 1, "arrival_time_ns": 0, "input_tok_ids": ids},
+        {"input_toks": 36, "output_toks": 1, "arrival_time_ns": 1, "input_tok_ids": [*ids[:33], 7, 7, 7]},
+        {"input_toks": 20, "output_toks": 1, "arrival_time_ns": 2, "input_tok_ids": [9] * 20},
+    ]
+    table, _ = read(write(tmp_path, "l.jsonl", rows))
+    first, second = (table.contents[index] for index in table.content[:2])
+    assert first == second
+    assert sum(tokens for _, tokens in first) == 32
+    assert table.content[2] == -1
+
+
+def test_a_session_of_llmservingsim_is_refused_by_name(tmp_path: Path) -> None:
+    rows = [{"session_id": "s", "arrival_time_ns": 0, "sub_requests": [{"input_toks": 1, "output_toks": 1}]}]
+    with pytest.raises(InputError, match=r"l\.jsonl:1: sub_requests: sessions are not supported yet"):
+        read(write(tmp_path, "l.jsonl", rows))
