@@ -75,10 +75,8 @@ class DecisionLog:
 
     def record(self) -> Decisions:
         """What has been written down."""
-        columns: dict[str, Any] = {
-            name: np.array(column, np.int64 if column.typecode == "q" else np.float64)
-            for name, column in (*self._ints.items(), *self._floats.items())
-        }
+        columns: dict[str, Any] = {name: np.array(column, np.int64) for name, column in self._ints.items()}
+        columns |= {name: np.array(column, np.float64) for name, column in self._floats.items()}
         for name in (*_OF_CANDIDATE, "candidate_scores", "kv_utilization"):
             columns[name] = columns[name].reshape(-1, self._kept)
         return Decisions(**columns, block_size=self._caches.block_size)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.scorers import Scorer, Scores
@@ -17,7 +18,7 @@ class Part:
         self.scorer = scorer
         self._weight = weight
         self._version = -1
-        self._scores: Any = None
+        self._scores: Scores = np.zeros(0)
         """Weighted, of this version."""
 
     def scores(self, request: Request) -> Scores:
@@ -41,7 +42,7 @@ class Weighted:
         total = sum(weight for _, weight in scorers)
         self._parts = [Part(scorer, weight / total) for scorer, weight in scorers]
         self._dice = setup.dice
-        self.scores: Any = None
+        self.scores: Scores = np.zeros(0)
         """Of the latest decision, by instance."""
 
     def __call__(self, request: Request, now_ns: int) -> int:
@@ -54,7 +55,7 @@ class Weighted:
 
     def score(self, request: Request) -> Scores:
         """What each instance is worth to the request."""
-        total: Any = 0.0
-        for part in self._parts:
+        total = self._parts[0].scores(request)
+        for part in self._parts[1:]:
             total = total + part.scores(request)
         return total

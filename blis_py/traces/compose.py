@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.requests.table import Content, Labels, RequestTable
+from blis_py.requests.table import Content, Ints, Labels, RequestTable
 
 
 def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable:
@@ -47,6 +47,7 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         slo_target_ns=np.concatenate([table.slo_target_ns for table in own]),
         request_id=[table.id_of(row) for table in own for row in range(len(table))],
         ends_by_eos=_ends(own),
+        session=_sessions(own),
     )
     return together.sorted_by_arrival()
 
@@ -96,6 +97,19 @@ def _joined(columns: Sequence[Labels]) -> Labels:
         numbers = [names.setdefault(name, len(names)) for name in column.names]
         codes.append(np.array(numbers, dtype=np.int32)[column.codes])
     return Labels(np.concatenate(codes), tuple(names))
+
+
+def _sessions(tables: Sequence[RequestTable]) -> Ints | None:
+    """Those of one table are none of another's."""
+    if all(table.session is None for table in tables):
+        return None
+    columns: list[Ints] = []
+    known = 0
+    for table in tables:
+        own = np.full(len(table), -1, dtype=np.int64) if table.session is None else table.session
+        columns.append(np.where(own >= 0, own + known, -1))
+        known += int(own.max(initial=-1)) + 1
+    return np.concatenate(columns)
 
 
 def _ends(tables: Sequence[RequestTable]) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
