@@ -109,9 +109,13 @@ def of_load(score: Score) -> MakeScorer:
     return lambda signals: OfSignals(signals, score, reports_only=False)
 
 
+smallest, largest = np.minimum.reduce, np.maximum.reduce
+"""Quicker for short arrays than their methods."""
+
+
 def fewest(values: Scores) -> Scores:
     """1 for the least, 0 for the most, in between by proportion; 1 for all if they are equal."""
-    least, most = values.min(), values.max()
+    least, most = smallest(values), largest(values)
     return (most - values) / (most - least) if most > least else np.ones_like(values)
 
 
@@ -148,7 +152,7 @@ def load_balance(known: Known) -> Scores:
 def active_requests(known: Known) -> Scores:
     """The fewest requests in flight; 1 only for who has none, 0 for all who have equally many."""
     in_flight = known.in_flight
-    most = in_flight.max()
+    most = largest(in_flight)
     return (most - in_flight) / most if most > 0 else np.ones_like(in_flight)
 
 
@@ -163,7 +167,7 @@ class PrecisePrefixCache:
 
     def __call__(self, request: Request) -> Scores:
         blocks = by_instance(self._caches.held(request), self._count)
-        least, most = blocks.min(), blocks.max()
+        least, most = smallest(blocks), largest(blocks)
         return (blocks - least) / (most - least) if most > least else np.ones_like(blocks)
 
     def sent(self, request: Request, index: int) -> None: ...

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from blis_py.cluster.router import RouterSetup
-from blis_py.cluster.scorers import Scorer, Scores
+from blis_py.cluster.scorers import Scorer, Scores, largest
 from blis_py.core.request import Request
 
 
@@ -25,7 +25,7 @@ class Part:
         """Weighted."""
         version = self.scorer.version()
         if version < 0 or version != self._version:
-            self._scores = self.scorer(request).clip(0, 1) * self._weight
+            self._scores = np.minimum(np.maximum(self.scorer(request), 0), 1) * self._weight
             self._version = version
         return self._scores
 
@@ -47,7 +47,7 @@ class Weighted:
 
     def __call__(self, request: Request, now_ns: int) -> int:
         self.scores = scores = self.score(request)
-        ties = (scores == scores.max()).nonzero()[0]
+        ties = (scores == largest(scores)).nonzero()[0]
         index = int(ties[0] if len(ties) == 1 else ties[self._dice.below(len(ties))])
         for part in self._parts:
             part.scorer.sent(request, index)
