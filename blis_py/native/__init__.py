@@ -50,6 +50,8 @@ MODULES = (
     "cluster.dice",
     "cluster.least_load",
     "cluster.router",
+    "cluster.scorers",
+    "cluster.weighted",
     "cluster.gateway",
     "cluster.dispatcher",
     "cluster.instance",
