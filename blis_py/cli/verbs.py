@@ -10,7 +10,20 @@ import typer
 from blis_py.cli.command import add, application
 from blis_py.version import __version__
 
-VERBS = ("run", "replay", "convert", "compose", "calibrate", "parity", "models", "gpus", "engines")
+VERBS = (
+    "run",
+    "replay",
+    "convert",
+    "compose",
+    "plot",
+    "explain",
+    "compare",
+    "calibrate",
+    "parity",
+    "models",
+    "gpus",
+    "engines",
+)
 FURTHER = ("profile", "engine")
 """Verbs that have verbs of their own."""
 

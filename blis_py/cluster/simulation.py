@@ -26,6 +26,7 @@ from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Maker, Send, Source, TableSource
 from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -70,6 +71,7 @@ def simulate(
     record_decisions: int | None = None,
     single_step: bool = False,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> RunRecord:
     """Serves requests on `num_instances` identical instances.
 
@@ -87,6 +89,7 @@ def simulate(
         record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
+        watch: sees every step, and costs what it does with them.
 
     Raises:
         InputError: an unknown routing policy or scorer, no instances, an SLO class without a priority, times
@@ -96,7 +99,7 @@ def simulate(
         raise InputError("must be at least 1", key="num_instances", value=num_instances)
     new_router = policy(routing_policy)
     delay_ns = admission_latency_ns + routing_latency_ns
-    kind = _kind(diffusion, scheduler, latency, record_steps, single_step)
+    kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
     source = _source(demand, horizon_ns, delay_ns)
 
     env = Environment()
@@ -169,12 +172,13 @@ def _kind(
     latency: LatencyModel,
     record_steps: bool,
     single_step: bool,
+    watch: Watch | None,
 ) -> Kind:
     if diffusion is None:
-        return Autoregressive(scheduler, latency, record_steps, single_step)
+        return Autoregressive(scheduler, latency, record_steps, single_step, watch)
     from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
 
-    return Diffusion(scheduler, latency, diffusion, record_steps, single_step)
+    return Diffusion(scheduler, latency, diffusion, record_steps, single_step, watch)
 
 
 @contextmanager

@@ -89,6 +89,8 @@ class RequestTable:
     """Names; `request_<row>` where `None`."""
     ends_by_eos: NDArray[np.bool_] | None = None
     """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
+    constrained: NDArray[np.bool_] | None = None
+    """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
     due_ns: Ints | None = None
     """In a closed loop, when each request would have been sent but for the limit on requests under way;
     `None` = there is none."""
@@ -131,6 +133,7 @@ class RequestTable:
         slo_target_ns: Ints | None = None,
         request_id: Sequence[str] | None = None,
         session: Ints | None = None,
+        constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
         rows = len(arrival_ns)
@@ -159,6 +162,7 @@ class RequestTable:
             slo_target_ns=given(slo_target_ns, zeros),
             request_id=request_id,
             session=session,
+            constrained=constrained,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> RequestTable:
@@ -184,6 +188,7 @@ class RequestTable:
             slo_target_ns=self.slo_target_ns[rows],
             request_id=names,
             ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
+            constrained=None if self.constrained is None else self.constrained[rows],
             due_ns=None if self.due_ns is None else self.due_ns[rows],
             session=None if self.session is None else self.session[rows],
         )
@@ -196,6 +201,12 @@ class RequestTable:
         ends = rng.random(len(self)) < share
         known = ends & (self.max_tokens == self.output_tokens)
         return replace(self, max_tokens=np.where(known, 0, self.max_tokens), ends_by_eos=ends)
+
+    def with_structured_outputs(
+        self, ratio: float | NDArray[np.float64], rng: np.random.Generator
+    ) -> RequestTable:
+        """A share of the answers, at random, is constrained by a grammar; or of each row its own share."""
+        return replace(self, constrained=rng.random(len(self)) < ratio)
 
     def at_once(self) -> RequestTable:
         """The same requests, all of them due at the beginning; patience lasts as long."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
 
 DEFAULT_SEED = 42
+STRUCTURED_OUTPUTS = "structured outputs"
+"""Names the random numbers that say whose answer a grammar constrains."""
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -65,6 +67,7 @@ def demand(config: RunConfig) -> Demand:
         if load.concurrency is not None and load.rate is None:
             asked = _as_permits_allow(asked, config)
     asked = _with_unforeseen_ends(_with_diffusion(asked, config), load.eos_share)
+    asked = _with_structured_outputs(asked, load.structured_output_ratio)
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
 
 
@@ -76,10 +79,15 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
     spec = load_spec(spec_path(name), classes=config.admission.slo_priorities)
     seed = spec.seed if config.seed is None and spec.seed is not None else config.seed
     seed = DEFAULT_SEED if seed is None else seed
-    clients = {client.name: client.diffusion for client in spec.resolved()}
+    resolved = spec.resolved()
+    clients = {client.name: client.diffusion for client in resolved}
     table = generate(
         spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns_of(config)
     )
+    ratios = {client.name: client.structured_output_ratio for client in resolved}
+    if any(ratios.values()):
+        own = np.array([ratios[name] for name in table.client.names])[table.client.codes]
+        table = table.with_structured_outputs(own, stream(seed, STRUCTURED_OUTPUTS))
     return Demand(
         table,
         seed,
@@ -109,6 +117,17 @@ def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
         return asked
     draws = stream(asked.seed, "end of sequence")
     return replace(asked, table=asked.table.with_unforeseen_ends(share, draws))
+
+
+def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
+    """A grammar constrains that share of the answers, whatever a trace or spec says."""
+    if ratio is None:
+        return asked
+    if asked.diffusion and ratio:
+        problem, fix = "block diffusion knows no structured outputs", "drop it"
+        raise InputError(problem, key="workload.structured_output_ratio", value=ratio, fix=fix)
+    draws = stream(asked.seed, STRUCTURED_OUTPUTS)
+    return replace(asked, table=asked.table.with_structured_outputs(ratio, draws))
 
 
 def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:

@@ -45,7 +45,7 @@ _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE |
 _OMITTED = "..."
 _ANCHOR = 16
 """So many characters tell the beginning of a piece in the middle of an output."""
-_TABLES = ("run", "replay", "calibrate", "parity", "profile")
+_TABLES = ("run", "replay", "explain", "compare", "calibrate", "parity", "profile")
 """Commands that print a table on a terminal."""
 
 
