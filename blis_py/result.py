@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.config.loader import as_dict, dump
 from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
 from blis_py.metrics.intervals import Intervals
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
@@ -80,6 +81,18 @@ class Result(Shown):
 
         return steps_frame(self.record)
 
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row per routing decision and candidate, in order of time, the best candidate first.
+
+        Raises:
+            InputError: they have not been kept.
+        """
+        kept = self.record.decisions
+        if kept is None:
+            raise InputError("this run kept no decisions", key="trace_level", fix="run it with decisions")
+        return kept.frame(list(self.record.table.ids()))
+
     @cached_property
     def view(self) -> RunView:
         """What figures are drawn from."""
@@ -144,6 +157,8 @@ class Result(Shown):
         write_requests_csv(self.record, folder / "requests.csv")
         if any(instance.runs is not None for instance in self.record.instances):
             write_steps_csv(self.record, folder / "steps.csv")
+        if self.record.decisions is not None:
+            self.decisions.to_csv(folder / "decisions.csv", index=False)
         self._save_trace(folder)
         if itl:
             self._save_itl(folder)

@@ -14,6 +14,7 @@ import autopsy_picture
 import diffusion_picture
 import gallery
 import overlap_picture
+import routing_picture
 
 import blis_py as blis
 from blis_py.figures import Picture
@@ -79,6 +80,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "step": architecture_picture.step,
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
+    "routing": routing_picture.figure,
     "plan": plan,
     "sweep": sweep,
     "explain": explain,

@@ -34,10 +34,13 @@ def configure(flags: Flags) -> RunConfig:
     config = load_config(
         flags.get("--config"), overrides(flags), sets=flags.get("--set", ()), policy_config=bundle
     )
+    if "--summarize-trace" in flags and config.routing.trace_level == "none":
+        fix = "add --trace-level decisions"
+        raise InputError("needs decisions that are kept", key="--summarize-trace", fix=fix)
     if bundle is not None:
         from blis_py.config.policy import bundle_notes
 
-        for note in bundle_notes(bundle):
+        for note in bundle_notes(bundle, config.routing.policy):
             print(f"note: {note}", file=sys.stderr)
     return config
 
@@ -70,6 +73,21 @@ def _shares(name: str, text: str) -> dict[str, float]:
             )
         shares[label] = share
     return shares
+
+
+def _weights(name: str, text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        label, colon, number = (piece.strip() for piece in part.partition(":"))
+        try:
+            weight = float(number)
+        except ValueError:
+            colon = ""
+        if not colon or not label or label in weights:
+            fix = "write queue-depth:1,kv-utilization:2"
+            raise InputError("must give each scorer once with its weight", key=name, value=text, fix=fix)
+        weights[label] = weight
+    return weights
 
 
 def _roles(name: str, text: str) -> dict[str, str]:
@@ -117,6 +135,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--beta-coeffs": _numbers,
     "--frontend-ms": _numbers,
     "--slo-shares": _shares,
+    "--routing-scorers": _weights,
     "--columns": _roles,
     "--no-enable-prefix-caching": _off,
     "--no-async-scheduling": _off,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from simpy import Environment
-
 from blis_py.cluster.autoregressive import AutoregressiveInstance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.timeline import Timeline
 from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import FEATURE_NAMES
@@ -39,12 +38,12 @@ class Autoregressive:
             self._features = (*FEATURE_NAMES, "constrained_rows")
         return Recorder(table, self._latency.frontend, on_the_way_ns)
 
-    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
+    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
         longest = self._record_steps or self._latency.uses_max_context
         core = Scheduler(self._config, track_longest=longest)
         log = InstanceLog(recorder, core, self._record_steps, self._features)
         events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
         latency, single = self._latency, self._single_step
         if self._config.async_scheduling:
-            return OverlappedInstance(env, core, latency, events, outlook, single)
-        return AutoregressiveInstance(env, core, latency, events, outlook, single)
+            return OverlappedInstance(timeline, core, latency, events, outlook, single)
+        return AutoregressiveInstance(timeline, core, latency, events, outlook, single)

@@ -12,6 +12,7 @@ from blis_py.core.request import FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
+from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
@@ -59,6 +60,7 @@ class Recorder:
             np.zeros(rows, dtype=np.int64) for _ in range(3)
         )
         self.breaks: list[tuple[int, int, int]] = []
+        self.decisions: Decisions | None = None
 
     def listen(self, on_end: Callable[[Request, int], None]) -> None:
         """The table's arrivals are not known beforehand: every request that is sent is to be told."""
@@ -107,6 +109,7 @@ class Recorder:
             instances=instances,
             frontend=self.frontend,
             end_ns=end_ns,
+            decisions=self.decisions,
         )
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:

@@ -178,8 +178,16 @@ class RoutingSection:
     """Which instance gets a request: round-robin or least-loaded."""
     latency_us: int = setting(0, least=0, most=_LAST_US)
     """Time that routing a request takes."""
+    scorers: dict[str, float] = field(default_factory=dict)
+    """With `weighted`: scorers and their weights; empty = its default profile."""
     snapshot_refresh_interval_us: int = setting(50_000, least=0, most=_LAST_US)
     """Age up to which the router works with old instance state; 0 = live."""
+    cache_signal_delay_us: int = setting(50_000, least=0, most=_LAST_US)
+    """The same for what the instances' prefix caches hold."""
+    trace_level: str = setting("none", choices=("none", "decisions"))
+    """`decisions`: keep what the router knew at each of them."""
+    counterfactual_k: int = setting(0, least=0, most=MOST_INSTANCES)
+    """Candidates to keep of each decision, the best first; 0 = all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +285,11 @@ NAMES: dict[str, str] = {
     "workload": "workload",
     "routing_policy": "routing.policy",
     "routing_latency": "routing.latency_us",
+    "routing_scorers": "routing.scorers",
     "snapshot_refresh_interval": "routing.snapshot_refresh_interval_us",
+    "cache_signal_delay": "routing.cache_signal_delay_us",
+    "trace_level": "routing.trace_level",
+    "counterfactual_k": "routing.counterfactual_k",
     "admission_policy": "admission.policy",
     "admission_latency": "admission.latency_us",
     "slo_priorities": "admission.slo_priorities",

@@ -124,7 +124,7 @@ class Scheduler(Lifecycle):
             blocks += decoding.blocks_for(tick + 1, steps - 1)
         if blocks:
             pool.reserve(blocks)
-            self._owed_blocks = 0
+        self._owed_blocks = 0
         self.tick = pool.tick = step.end_tick = tick = tick + steps
         if step.prefills:
             self._advance_prefills(step, tick)
@@ -250,6 +250,13 @@ class Scheduler(Lifecycle):
         """Blocks in use during the last of `steps` steps like the one just planned."""
         more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
+
+    def take_blocks(self, steps: int) -> None:
+        """Takes those that the first so many of alike steps need, before `advance` is told of them."""
+        blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
+        if blocks:
+            self.kv.pool.reserve(blocks)
+            self._owed_blocks -= blocks
 
     def settle(self, request: Request) -> None:
         """Brings `computed`, `generated` and the block table of a decoding request up to date.

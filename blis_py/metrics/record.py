@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
 from blis_py.requests.table import Ints, RequestTable
@@ -131,6 +132,8 @@ class RunRecord:
     """Rounds that these took."""
     tokens_per_output: int = 1
     """Tokens that come at once: those of a block."""
+    decisions: Decisions | None = None
+    """What the router knew when it decided, where that was recorded."""
 
     def take(self, rows: NDArray[np.intp]) -> RunRecord:
         """The given requests, in the given order, which is that of their arrival."""
@@ -144,7 +147,8 @@ class RunRecord:
         breaks = np.column_stack((place[self.breaks[:, 0]], self.breaks[:, 1:]))
         breaks = breaks[breaks[:, 0] >= 0]
         breaks = breaks[np.lexsort(breaks.T[::-1])]
-        return replace(self, table=self.table.take(rows), breaks=breaks, **columns)
+        decisions = None if self.decisions is None else self.decisions.moved(place)
+        return replace(self, table=self.table.take(rows), breaks=breaks, decisions=decisions, **columns)
 
     @property
     def outputs(self) -> Ints:

@@ -84,6 +84,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _group_table("tenant", summary["tenants"], width)
     if len(summary["instances"]) > 1:
         yield _instance_table(summary["instances"], width)
+    if "routing" in summary:
+        yield _flow(_routing(summary["routing"], cluster), width)
     if cluster["goodput"]:
         yield _flow(_goodput(cluster["goodput"]), width)
     if summary["slo"]:
@@ -163,6 +165,14 @@ def _diffusion(blocks: Summary) -> Iterable[str]:
     yield f"{_short(blocks['mean_denoise_blocks'])} blocks at work"
     yield f"{blocks['wasted_tokens']:,} tokens past an end"
     yield f"{blocks['idle_block_rounds']:,} block-rounds spent waiting for others"
+
+
+def _routing(routing: Summary, cluster: Summary) -> Iterable[str]:
+    yield f"[bold]{_count(routing['decisions'], 'routing decision')}[/]"
+    yield f"{routing['unique_targets']:,} of {_count(cluster['num_instances'], 'instance')} chosen"
+    yield f"regret {routing['mean_regret']:.3g} mean, {routing['max_regret']:.3g} most"
+    found, best = routing["cached_tokens_at_target"], routing["cached_tokens_at_best"]
+    yield f"{found:,} cached tokens where requests went, {best:,} where most were"
 
 
 def _goodput(goodput: Summary) -> Iterable[str]:

@@ -95,6 +95,8 @@ class RequestTable:
     due_ns: Ints | None = None
     """In a closed loop, when each request would have been sent but for the limit on requests under way; -1
     where nothing limits it. `None` = there is no closed loop."""
+    session: Ints | None = None
+    """Numbers of the sessions, -1 for a request that belongs to none; `None` = there are no sessions."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -131,6 +133,7 @@ class RequestTable:
         streaming: NDArray[np.bool_] | None = None,
         slo_target_ns: Ints | None = None,
         request_id: Sequence[str] | None = None,
+        session: Ints | None = None,
         constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
@@ -159,6 +162,7 @@ class RequestTable:
             streaming=np.zeros(rows, dtype=np.bool_) if streaming is None else streaming,
             slo_target_ns=given(slo_target_ns, zeros),
             request_id=request_id,
+            session=session,
             constrained=constrained,
         )
 
@@ -187,6 +191,7 @@ class RequestTable:
             ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
             constrained=None if self.constrained is None else self.constrained[rows],
             due_ns=None if self.due_ns is None else self.due_ns[rows],
+            session=None if self.session is None else self.session[rows],
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:

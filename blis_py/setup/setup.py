@@ -164,6 +164,7 @@ class Setup:
         from blis_py.cluster.simulation import simulate
 
         config = self.config
+        keeps = config.routing.trace_level == "decisions"
         forget(self.latency)
         record = simulate(
             self._source(),
@@ -171,14 +172,17 @@ class Setup:
             latency=self.latency,
             num_instances=config.num_instances,
             routing_policy=config.routing.policy,
+            routing_scorers=config.routing.scorers,
             admission_latency_ns=config.admission.latency_us * 1000,
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
+            cache_delay_ns=config.routing.cache_signal_delay_us * 1000,
             seed=DEFAULT_SEED if config.seed is None else config.seed,
             horizon_ns=horizon_ns_of(config),
             slo_priorities=config.admission.slo_priorities or None,
             diffusion=self.diffusion,
             record_steps=record_steps,
+            record_decisions=config.routing.counterfactual_k if keeps else None,
             progress=progress,
             watch=watch,
         )

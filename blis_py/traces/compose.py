@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.requests.table import Content, Labels, RequestTable
+from blis_py.requests.table import Content, Ints, Labels, RequestTable
 
 
 def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable:
@@ -49,6 +49,7 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         request_id=[table.id_of(row) for table in own for row in range(len(table))],
         ends_by_eos=_flags([table.ends_by_eos for table in own], own),
         constrained=_flags([table.constrained for table in own], own),
+        session=_sessions(own),
     )
     return together.sorted_by_arrival()
 
@@ -98,6 +99,19 @@ def _joined(columns: Sequence[Labels]) -> Labels:
         numbers = [names.setdefault(name, len(names)) for name in column.names]
         codes.append(np.array(numbers, dtype=np.int32)[column.codes])
     return Labels(np.concatenate(codes), tuple(names))
+
+
+def _sessions(tables: Sequence[RequestTable]) -> Ints | None:
+    """Those of one table are none of another's."""
+    if all(table.session is None for table in tables):
+        return None
+    columns: list[Ints] = []
+    known = 0
+    for table in tables:
+        own = np.full(len(table), -1, dtype=np.int64) if table.session is None else table.session
+        columns.append(np.where(own >= 0, own + known, -1))
+        known += int(own.max(initial=-1)) + 1
+    return np.concatenate(columns)
 
 
 Flags = NDArray[np.bool_]

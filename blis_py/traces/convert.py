@@ -68,6 +68,10 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
         "ends that no scheduler foresees",
         lambda table: 0 if table.ends_by_eos is None else int(table.ends_by_eos.sum()),
     ),
+    "session": (
+        "sessions that requests belong to",
+        lambda table: 0 if table.session is None else int((table.session >= 0).sum()),
+    ),
     "constrained": (
         "structured outputs",
         lambda table: 0 if table.constrained is None else int(table.constrained.sum()),
@@ -96,7 +100,7 @@ WRITERS: dict[str, Writer] = {
         frozenset({"content", "request_id"}),
     ),
     "parquet": Writer(
-        "Parquet", (".parquet",), "parquet:write", frozenset(FEATURES) - {"eos", "constrained"}
+        "Parquet", (".parquet",), "parquet:write", frozenset(FEATURES) - {"eos", "constrained", "session"}
     ),
 }
 

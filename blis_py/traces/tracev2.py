@@ -5,7 +5,8 @@ Reading follows the peer's fixed replay: every row is replayed, whatever its `st
 shared prefix, and `server_input_tokens`, where known, replaces it for rows without a prefix group; the
 prefix of a group is as long as the `prefix_length` of its first row says; the client's budget is
 `output_tokens`. Columns that describe the original run (`first_chunk_time_us`, `status`, ...) or
-closed-loop sessions (`session_id`, `round_index`, `think_time_us`) do not change a fixed replay.
+closed-loop sessions (`round_index`, `think_time_us`) do not change a fixed replay; `session_id` matters to a
+router that keeps sessions together.
 
 Writing adds columns of ours at the end, only where the standard ones cannot hold a value: `max_tokens` (a
 budget other than the output length), `content` (shared prompt runs other than a prefix group, as JSON),
@@ -37,7 +38,7 @@ __all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "
 
 LAST_US = LAST_NS // 1000
 _LONGEST_HEADER = 1 << 16
-TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model")
+TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model", "session_id")
 NUMBERS = {
     "request_id": integers(),
     "prefix_length": integers(high=MOST_TOKENS),
@@ -54,7 +55,7 @@ NUMBERS = {
     "slo_target_ns": integers(high=LAST_NS),
 }
 WITHOUT_EFFECT = (
-    *("vllm_priority", "session_id", "round_index", "think_time_us", "x_request_id", "reason_ratio"),
+    *("vllm_priority", "round_index", "think_time_us", "x_request_id", "reason_ratio"),
     *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
     *("first_chunk_time_us", "last_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
 )
@@ -146,8 +147,15 @@ def read(path: Path, reading: Reading) -> RequestTable:
         streaming=columns.get("streaming"),
         slo_target_ns=_in_ns(columns, "slo_target"),
         request_id=_names(columns["request_id"]),
+        session=_sessions(columns.labels("session_id")),
         constrained=columns.get("constrained"),
     )
+
+
+def _sessions(names: Labels) -> Ints | None:
+    """A number for each session, if there are any."""
+    number = np.array([index if name else -1 for index, name in enumerate(names.names)], dtype=np.int64)
+    return number[names.codes] if number.max(initial=-1) >= 0 and len(names) else None
 
 
 def _refuse_bad_rows(columns: Columns) -> None:

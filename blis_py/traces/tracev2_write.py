@@ -130,7 +130,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "client_id": _texts(table.client),
         "tenant_id": _texts(table.tenant),
         "slo_class": _texts(table.slo_class),
-        "session_id": _always(""),
+        "session_id": _sessions(table),
         "round_index": _always(0),
         "prefix_group": _texts(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
@@ -152,6 +152,13 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     if own_names:
         columns["x_request_id"] = lambda piece: all_harmless(table.ids(piece))
     return columns
+
+
+def _sessions(table: RequestTable) -> Cells:
+    if table.session is None:
+        return _always("")
+    session = table.session
+    return lambda piece: [f"session_{number}" if number >= 0 else "" for number in session[piece].tolist()]
 
 
 def _measured(measured: Measured | None) -> dict[str, Cells]:

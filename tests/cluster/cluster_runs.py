@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.scorers import SCORERS
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
@@ -150,6 +152,16 @@ def caching(draw: st.DrawFn, scheduler: str, slowness: int) -> dict[str, Any]:
 
 
 @st.composite
+def routing(draw: st.DrawFn) -> dict[str, Any]:
+    """Any policy, any profile."""
+    policy = draw(st.sampled_from(["round-robin", "weighted", "weighted", *ROUTING_POLICIES]))
+    if policy != "weighted":
+        return {"routing_policy": policy}
+    names = draw(st.lists(st.sampled_from(list(SCORERS)), unique=True, max_size=4))
+    return {"routing_policy": policy, "routing_scorers": {name: draw(st.integers(1, 3)) for name in names}}
+
+
+@st.composite
 def runs(draw: st.DrawFn) -> Run:
     """Any policy, former, cache and latency model; often too few blocks, sometimes a horizon."""
     scheduler = draw(
@@ -181,10 +193,11 @@ def runs(draw: st.DrawFn) -> Run:
         latency=latency,
         options={
             "num_instances": instances,
-            "routing_policy": draw(st.sampled_from(["round-robin", "least-loaded"])),
+            **draw(routing()),
             "admission_latency_ns": draw(st.sampled_from([0, 0, 3_000])),
             "routing_latency_ns": draw(st.sampled_from([0, 0, 777])),
             "snapshot_refresh_ns": draw(st.sampled_from([0, 20_000, 50_000_000])),
+            "cache_delay_ns": draw(st.sampled_from([0, 0, 35_000, 50_000_000])),
             "horizon_ns": draw(
                 st.one_of(st.none(), st.integers(0, 900).map(lambda us: us * 1000 * slowness))
             ),
