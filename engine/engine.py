@@ -21,7 +21,6 @@ import torch
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.step import Step
-from engine.batch import Ints
 from engine.emission import Emitted, StepOutput, publish, told
 from engine.executor import Batch, end_of
 from engine.flight import Flight
@@ -29,6 +28,7 @@ from engine.outcome import Outcome, nothing
 from engine.sampler import SamplingPlan
 from engine.sampling_params import SamplingParams
 from engine.sequence import Roster, Sequence
+from engine.staging_buffer import Ints
 from engine.steps import EngineSteps
 from engine.timing import FlightTimer
 
