@@ -8,6 +8,7 @@ The scheduling side (CPU-S) plans a step and books what came of it; the launchin
 from __future__ import annotations
 
 from collections import deque
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -16,16 +17,13 @@ from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.errors import InputError
-from engine.clock import Clock
 from engine.emission import Emitted, emit
 from engine.executor import Batch, Emitters, Executor
 from engine.flight import Flight
 from engine.grammar.compiler import Grammars
 from engine.grammar.masks import BatchMask, Masks
 from engine.grammar.state import Grammar
-from engine.kernels.compilations import Watch
-from engine.lifecycle import EngineLifecycle
-from engine.models.tokenizer import Tokenizer
+from engine.lifecycle import EngineLifecycle, Parts
 from engine.outcome import Outcome, nothing
 from engine.sampler import Sampler, SamplingPlan
 from engine.sampling_params import SamplingParams
@@ -38,44 +36,29 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     """The parts of a step, for requests whose tokens come one after another.
 
     Args:
-        scheduler: fresh; the engine is its only driver.
         executor: runs the model.
         sampler: chooses tokens.
-        recorder: gets a row for every step.
         timer: of the step that is being planned.
-        vocab_size: token ids are below it.
         seed: from it and its number every request without a seed gets one.
-        compilations: kernels that were compiled for it.
+        parts: what every engine is made of.
     """
 
     def __init__(
         self,
         *,
-        scheduler: Scheduler,
         executor: Executor,
         sampler: Sampler,
-        recorder: StepRecorder,
-        clock: Clock,
         timer: StepTimer,
-        vocab_size: int,
-        tokenizer: Tokenizer | None = None,
         seed: int = 0,
-        compilations: Watch | None = None,
+        **parts: Unpack[Parts[Scheduler, StepRecorder]],
     ) -> None:
-        super().__init__(
-            scheduler=scheduler,
-            recorder=recorder,
-            clock=clock,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            compilations=compilations,
-        )
+        super().__init__(**parts)
         self.executor = executor
         self.sampler = sampler
         self.timer = timer
-        self.overlapped = scheduler.config.async_scheduling
-        self.grammars = Grammars(tokenizer, vocab_size)
-        self._masks = Masks(vocab_size, clock)
+        self.overlapped = self.scheduler.config.async_scheduling
+        self.grammars = Grammars(self.tokenizer, self.vocab_size)
+        self._masks = Masks(self.vocab_size, self.clock)
         self._mask: BatchMask | None = None
         """Of the step under way, if any of its rows is constrained."""
         self._own_seed = seed
