@@ -21,6 +21,7 @@ import torch
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.step import Step
+from blis_py.core.token_keys import token_keys
 from engine.emission import Emitted, StepOutput, publish, told
 from engine.executor import Batch, end_of
 from engine.flight import Flight
@@ -44,7 +45,7 @@ class LLMEngine(EngineSteps):
     what an engine is made of, are in `EngineSteps`.
     """
 
-    def place_request(self, prompt: Ints, params: SamplingParams) -> Sequence:
+    def place_request(self, prompt: Ints, params: SamplingParams, shared: int = 0) -> Sequence:
         """A request that runs from the next step on, all of its prompt but the last token in the cache.
 
         Nobody has computed these tokens: their pages hold whatever they held. For whoever measures steps; to
@@ -52,13 +53,15 @@ class LLMEngine(EngineSteps):
 
         Args:
             prompt: neither looked at nor named, so nobody shares its pages.
+            shared: but these, its first ones, are.
             params: with a seed, and no stop tokens of its own.
 
         Raises:
             RuntimeError: there is no room; see `Scheduler.place`.
         """
         number = self._added
-        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number)
+        keys = token_keys(prompt[:shared].tolist(), self.scheduler.config.block_size) if shared else []
+        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number, block_keys=keys)
         self.scheduler.place(request, len(prompt) - 1)
         self._added += 1
         return self._enter(Sequence(number, request, prompt, params, params.seed or 0, NO_STOP, None))

@@ -21,6 +21,7 @@ from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import ROUTING_POLICIES, MakeRouter, Signals
 from blis_py.cluster.source import Maker, Send, Source, TableSource
+from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -62,6 +63,7 @@ def simulate(
     record_steps: bool = False,
     single_step: bool = False,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> RunRecord:
     """Serves requests on `num_instances` identical instances.
 
@@ -76,6 +78,7 @@ def simulate(
         record_steps: keep the compact steps table.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
+        watch: sees every step, and costs what it does with them.
 
     Raises:
         InputError: an unknown routing policy, no instances, an SLO class without a priority, or times that
@@ -83,7 +86,7 @@ def simulate(
     """
     new_router = _routing(routing_policy, num_instances)
     delay_ns = admission_latency_ns + routing_latency_ns
-    kind = _kind(diffusion, scheduler, latency, record_steps, single_step)
+    kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
     source = _source(demand, horizon_ns, delay_ns)
 
     env = Environment()
@@ -153,12 +156,13 @@ def _kind(
     latency: LatencyModel,
     record_steps: bool,
     single_step: bool,
+    watch: Watch | None,
 ) -> Kind:
     if diffusion is None:
-        return Autoregressive(scheduler, latency, record_steps, single_step)
+        return Autoregressive(scheduler, latency, record_steps, single_step, watch)
     from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
 
-    return Diffusion(scheduler, latency, diffusion, record_steps, single_step)
+    return Diffusion(scheduler, latency, diffusion, record_steps, single_step, watch)
 
 
 @contextmanager

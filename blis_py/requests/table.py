@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS
+from blis_py.core.bounds import LAST_NS, SECOND_NS
 from blis_py.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -92,8 +93,8 @@ class RequestTable:
     constrained: NDArray[np.bool_] | None = None
     """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
     due_ns: Ints | None = None
-    """In a closed loop, when each request would have been sent but for the limit on requests under way;
-    `None` = there is none."""
+    """In a closed loop, when each request would have been sent but for the limit on requests under way; -1
+    where nothing limits it. `None` = there is no closed loop."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -218,6 +219,12 @@ class RequestTable:
         """The first `count` requests."""
         return self if count >= len(self) else self.take(slice(0, count))
 
+    def busiest(self, count: int) -> int:
+        """The row at which those `count` requests in a row begin that bring most tokens per second."""
+        tokens = np.concatenate(([0], np.cumsum(self.prompt_tokens + self.output_tokens)))
+        span_ns = self.arrival_ns[count - 1 :] - self.arrival_ns[: len(self) - count + 1]
+        return int(((tokens[count:] - tokens[:-count]) / (span_ns + SECOND_NS)).argmax())
+
     def scaled(
         self,
         factor: float,
@@ -245,6 +252,36 @@ class RequestTable:
         arrival_ns = np.rint(self.arrival_ns * factor).astype(np.int64)
         patience_ns = np.where(self.deadline_ns < 0, -1, np.maximum(self.deadline_ns - self.arrival_ns, 0))
         return replace(self, arrival_ns=arrival_ns, deadline_ns=deadlines_ns(arrival_ns, patience_ns))
+
+    def with_lengths(self, prompt: float = 1.0, output: float = 1.0) -> RequestTable:
+        """Every prompt `prompt` times as long, with what it shares with others, and every answer `output`.
+
+        An answer that ended at its client's limit still does.
+        """
+        if prompt == output == 1.0:
+            return self
+        outputs = _times(self.output_tokens, output)
+        limited = self.max_tokens == self.output_tokens
+        return replace(
+            self,
+            prompt_tokens=_times(self.prompt_tokens, prompt),
+            output_tokens=outputs,
+            max_tokens=np.where(limited, outputs, np.rint(self.max_tokens * output).astype(np.int64)),
+            prefix_tokens=np.rint(self.prefix_tokens * prompt).astype(np.int64),
+            contents=tuple(_longer(runs, prompt) for runs in self.contents),
+        )
+
+
+def _times(tokens: Ints, factor: float) -> Ints:
+    longer: Ints = np.maximum(np.rint(tokens * factor).astype(np.int64), 1)
+    return longer
+
+
+def _longer(runs: Content, factor: float) -> Content:
+    """The same texts; ends are rounded, and not lengths, so that what was shared stays shared."""
+    ends = [0, *accumulate(tokens for _, tokens in runs)]
+    longer = [round(end * factor) for end in ends]
+    return tuple((name, longer[i + 1] - longer[i]) for i, (name, _) in enumerate(runs))
 
 
 def deadlines_ns(arrival_ns: Ints, patience_ns: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,10 @@ import numpy as np
 from blis_py.config.check import duration_ns
 from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
-from blis_py.core.bounds import SECOND_NS, in_seconds
+from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
+from blis_py.requests.loops import Loops
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 42
 STRUCTURED_OUTPUTS = "structured outputs"
 """Names the random numbers that say whose answer a grammar constrains."""
+Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -34,7 +36,7 @@ class Demand:
     """What is asked of a cluster."""
 
     table: RequestTable
-    """The requests, in order of arrival."""
+    """The requests, in order of arrival; with `loops`, all that may be sent, loop by loop."""
     seed: int
     """What their random numbers start from."""
     diffusion: Mapping[str, DiffusionClient] = field(default_factory=dict)
@@ -45,21 +47,44 @@ class Demand:
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """What became of what was asked for."""
+    loops: Loops | None = None
+    """Clients that wait for answers before they send more; None = nobody does."""
     source: str = ""
     """Which format a recording was taken for, and why; empty where somebody said which, or there is none."""
 
 
 def requests(config: RunConfig) -> RequestTable:
-    """The requests of a configuration, in order of arrival."""
-    return demand(config).table
+    """The requests of a configuration, in order of arrival.
+
+    Raises:
+        InputError: they depend on what becomes of them.
+    """
+    asked = demand(config)
+    require_open_loops(asked, config)
+    return asked.table
 
 
-def demand(config: RunConfig) -> Demand:
-    """The requests of a configuration, and what their kind is."""
+def require_open_loops(asked: Demand, config: RunConfig) -> None:
+    """
+    Raises:
+        InputError: what is sent depends on what becomes of it.
+    """
+    if asked.loops is not None:
+        problem = "has clients with concurrency, which only a simulation serves"
+        fix = "take that out, and limit all requests together with --concurrency"
+        raise InputError(problem, key="workload.spec", value=config.workload.spec, fix=fix)
+
+
+def demand(config: RunConfig, read: Read | None = None) -> Demand:
+    """The requests of a configuration, and what their kind is.
+
+    Args:
+        read: what reads a trace, where somebody has read it already.
+    """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
     if load.trace is not None:
-        asked = _from_trace(load, load.trace, seed)
+        asked = _from_trace(load, load.trace, seed, read or as_recorded)
     elif load.spec is not None:
         asked = _from_spec(config, load.spec)
     else:
@@ -72,7 +97,7 @@ def demand(config: RunConfig) -> Demand:
 
 
 def _from_spec(config: RunConfig, name: str) -> Demand:
-    from blis_py.workload import generate
+    from blis_py.workload.generate import generate_loops
     from blis_py.workload.spec import load_spec
 
     load = config.workload
@@ -81,9 +106,12 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
     seed = DEFAULT_SEED if seed is None else seed
     resolved = spec.resolved()
     clients = {client.name: client.diffusion for client in resolved}
-    table = generate(
+    table, loops = generate_loops(
         spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns_of(config)
     )
+    if loops is not None and load.concurrency is not None:
+        problem, fix = "the workload spec's clients have a concurrency of their own", "drop one of the two"
+        raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
     ratios = {client.name: client.structured_output_ratio for client in resolved}
     if any(ratios.values()):
         own = np.array([ratios[name] for name in table.client.names])[table.client.codes]
@@ -93,6 +121,7 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
         seed,
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
+        loops=loops,
     )
 
 
@@ -130,12 +159,14 @@ def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
     return replace(asked, table=asked.table.with_structured_outputs(ratio, draws))
 
 
-def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
-    from blis_py.traces import header_of, of_diffusion, read_trace
+def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """The requests of a trace at the times that it tells, and what there is to say about it."""
+    from blis_py.traces import read_trace
 
+    assert load.trace is not None
     reading = reading_of(load)
     table = read_trace(
-        trace,
+        load.trace,
         time_scale=load.time_scale,
         limit=load.limit if load.num_requests is None else load.num_requests,
         slo_shares=load.slo_shares or None,
@@ -143,6 +174,13 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
         format=load.trace_format,
         reading=reading,
     )
+    return table, reading
+
+
+def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Demand:
+    from blis_py.traces import header_of, of_diffusion
+
+    table, reading = read(load, seed)
     if not reading.has_times:
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:
@@ -247,7 +285,7 @@ def _horizon_notes(config: RunConfig, table: RequestTable) -> list[str]:
         notes.append(
             f"horizon {config.horizon} is in µs, as in BLIS: the run ends at {in_seconds(horizon_ns)}"
         )
-    first_ns = int(table.arrival_ns[0]) if len(table) else 0
+    first_ns = int(table.arrival_ns.min(initial=LAST_NS)) if len(table) else 0
     if first_ns > horizon_ns:
         problem = "before the first request comes"
         notes.append(f"the run ends at {in_seconds(horizon_ns)}, {problem} at {in_seconds(first_ns)}")

@@ -10,7 +10,7 @@ from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.config.models import LatencySection, RunConfig, SchedulerSection
 from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -28,15 +28,18 @@ from blis_py.metrics.slo import (
     parse_slos,
     require_known_classes,
 )
+from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
 
 if TYPE_CHECKING:
-    from blis_py.cluster.closed_loop import ClosedLoop
+    from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.watch import Watch
     from blis_py.latency.fitted_profile import FittedProfile
+    from blis_py.latency.trained import ServerTerms
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
@@ -62,13 +65,18 @@ class Setup:
     """Which format a recorded trace was taken for, and why."""
     diffusion: BlockDiffusion | None = None
     """None = the requests are autoregressive."""
+    loops: Loops | None = None
+    """Clients that wait for answers before they send more; None = nobody does."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
-    def of(cls, config: RunConfig) -> Self:
+    def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
         """Resolves a configuration.
+
+        Args:
+            ask: what tells the requests of a configuration, where somebody has read them already.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -80,7 +88,7 @@ class Setup:
         config = served.config
         max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
         model = _latency_model(served)
-        asked = demand(config)
+        asked = ask(config)
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
@@ -104,7 +112,27 @@ class Setup:
             ),
             source=asked.source,
             diffusion=block_diffusion(asked, config.dllm, scheduler),
+            loops=asked.loops,
         )
+
+    def priced_by(self, model: str) -> Self:
+        """The same under another latency model that needs nothing but the model and the GPU.
+
+        Raises:
+            InputError: it does not apply.
+        """
+        config = replace(self.config, latency=LatencySection(model=model))
+        return replace(self, config=config, latency=_latency_model(_served(config)))
+
+    def busiest(self, count: int) -> Self:
+        """The same with so many requests alone: those that come while most is asked for.
+
+        Where what comes depends on the answers, or the requests have numbers drawn for each, the first ones.
+        """
+        if self.loops is not None:
+            return replace(self, loops=self.loops.limited(count))
+        begin = 0 if self.diffusion is not None else self.table.busiest(count)
+        return replace(self, table=self.table.take(slice(begin, begin + count)))
 
     @property
     def models(self) -> str:
@@ -125,8 +153,14 @@ class Setup:
             f"step times: {self.latency.provenance}"
         )
 
-    def simulate(self, record_steps: bool, progress: Progress | None) -> tuple[RunRecord, tuple[str, ...]]:
-        """What became of every request, and what is to be known about it beside `notes`."""
+    def simulate(
+        self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
+    ) -> tuple[RunRecord, tuple[str, ...]]:
+        """What became of every request, and what is to be known about it beside `notes`.
+
+        Args:
+            watch: sees every step.
+        """
         from blis_py.cluster.simulation import simulate
 
         config = self.config
@@ -146,17 +180,21 @@ class Setup:
             diffusion=self.diffusion,
             record_steps=record_steps,
             progress=progress,
+            watch=watch,
         )
         record.config = as_dict(config)
         return record, domain_notes(self.latency)
 
-    def _source(self) -> RequestTable | ClosedLoop:
+    def _source(self) -> RequestTable | ClosedLoops:
         """The requests as they come, or as permits allow."""
         load = self.config.workload
-        if load.concurrency is None:
+        if load.concurrency is None and self.loops is None:
             return self.table
-        from blis_py.cluster.closed_loop import ClosedLoop
+        from blis_py.cluster.closed_loop import ClosedLoop, ClosedLoops
 
+        if self.loops is not None:
+            return ClosedLoops(self.table, self.loops)
+        assert load.concurrency is not None
         return ClosedLoop(self.table, load.concurrency, round(load.think_time_ms * 1e6))
 
 
@@ -220,10 +258,33 @@ def _latency_model(served: _Served) -> LatencyModel:
         linear=settings.linear or None,
         kernel_profile=settings.kernel_profile,
         profile=served.profile,
+        server=server_terms(served.config),
     )
     if served.config.frontend_ms is not None:
         model.frontend = _frontend(served.config.frontend_ms)
     return model
+
+
+def server_terms(config: RunConfig) -> ServerTerms | None:
+    """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
+    latency model."""
+    gap, scale = config.latency.step_gap_us, config.latency.step_scale
+    if len(gap) > 2:
+        fix = "give the gap of a step, and if you like that of a sequence"
+        raise InputError(
+            "must be one or two numbers of us", key="latency.step_gap_us", value=list(gap), fix=fix
+        )
+    if scale == 1 and not any(gap):
+        return None
+    if config.latency.model != "trained":
+        preset = load_engine(config.engine).on(config.gpu)
+        own = preset.get("latency.step_scale", 1.0), tuple(preset.get("latency.step_gap_us", ()))
+        if own == (scale, gap):
+            return None
+    from blis_py.latency.trained import ServerTerms
+
+    step_us, seq_us = (*gap, 0.0, 0.0)[:2]
+    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
 
 
 def _with_masks(
