@@ -10,7 +10,6 @@ import torch
 from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
-from engine.batch import Inputs
 from engine.engine import LLMEngine
 from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
@@ -19,6 +18,7 @@ from engine.profile.prompts import Prompts
 from engine.profile.served import MOST_STEPS, concurrency, short_requests
 from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
+from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
 
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
