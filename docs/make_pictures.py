@@ -14,6 +14,7 @@ import autopsy_picture
 import diffusion_picture
 import gallery
 import overlap_picture
+import trust_picture
 
 import blis_py as blis
 from blis_py.figures import Picture
@@ -47,6 +48,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "step": architecture_picture.step,
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
+    "trust": trust_picture.figure,
     "explain": explain,
     "compare": compare,
 }
