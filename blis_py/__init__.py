@@ -6,7 +6,8 @@
     result = simulation.run()
     result.summary, result.requests, result.steps
 
-`blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go. Keyword arguments are the flags of
+`blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go, `blis.sweep(...)` many of them, and
+`blis.plan(...)` finds the cheapest configuration that keeps its targets. Keyword arguments are the flags of
 the command line, or the keys of its YAML.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
     from blis_py.ledger.explain import explain
+    from blis_py.planning.api import plan, sweep
     from blis_py.result import Result
     from blis_py.saved import SavedResult, load
     from blis_py.version import __version__
@@ -39,8 +41,10 @@ __all__ = [
     "figures",
     "load",
     "load_config",
+    "plan",
     "replay",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
@@ -56,9 +60,11 @@ _HOMES = {
     "InputError": "blis_py.errors",
     "compare": "blis_py.comparison.compare",
     "explain": "blis_py.ledger.explain",
+    "plan": "blis_py.planning.api",
+    "sweep": "blis_py.planning.api",
     "__version__": "blis_py.version",
 }
-_SIMULATES = ("build", "replay", "run", "Simulation", "explain")
+_SIMULATES = ("build", "explain", "plan", "replay", "run", "Simulation", "sweep")
 """Before these are imported, the inner loop is taken from native code, where there is any."""
 _TAKE_SETTINGS = ("build", "replay", "run")
 _described: dict[str, Any] = {}

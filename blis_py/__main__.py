@@ -20,7 +20,7 @@ def _run() -> int:
     from blis_py import native
 
     simulates = sys.argv[1:2] in (["run"], ["replay"])
-    if simulates or sys.argv[1:2] == ["explain"]:
+    if simulates or sys.argv[1:2] in (["explain"], ["plan"], ["sweep"]):
         native.activate()
     if simulates:
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes long

@@ -18,8 +18,8 @@ from blis_py.notebook import CellProgress, in_notebook
 from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
-_TARGETS = ("slo", "goodput")
-"""Lists of short texts, of which one may stand by itself."""
+_LISTS = ("slo", "goodput")
+"""Lists of short texts, which may stand in one: `slo="ttft.p99=500ms tpot.p99=50ms"`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,9 +87,14 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
     for name, value in settings.items():
         if name not in NAMES:
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
-        if name in _TARGETS and isinstance(value, str):
-            value = value.replace(",", " ").split()
-        overrides.append((name, NAMES[name], str(value) if isinstance(value, Path) else value))
+        overrides.append((name, NAMES[name], meant(name, value)))
     if isinstance(config, RunConfig):
         return load_config(overrides=overrides, base=config) if overrides else config
     return load_config(config, overrides)
+
+
+def meant(name: str, value: Any) -> Any:
+    """A path as text; targets in one text, as on the command line."""
+    if isinstance(value, Path):
+        return str(value)
+    return value.replace(",", " ").split() if name in _LISTS and isinstance(value, str) else value

@@ -9,7 +9,7 @@ from typing import Any
 import blis_py as blis
 from blis_py import figures
 from blis_py.calibrate.compare import calibrate
-from blis_py.calibrate.token_times import read_token_times
+from blis_py.calibrate.read_times import read_token_times
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 MIXED: dict[str, Any] = {

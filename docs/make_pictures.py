@@ -29,6 +29,38 @@ def overview() -> Picture:
     return blis.run(**settings, num_instances=4, scheduler="priority-fcfs").plot.overview()
 
 
+def plan() -> Picture:
+    """Which GPU and TP degree for a chat of 40 requests/s: the example of the guide."""
+    from blis_py.planning.pictures import draw
+
+    found = blis.plan(
+        workload="chat",
+        rate=40,
+        num_requests=1000,
+        model="llama-3.1-8b",
+        vary={"gpu": ["h100", "l40s"], "tp": [1, 2]},
+        slo="ttft.p99=500ms tpot.p99=40ms",
+        draws=10,
+    )
+    return draw(found)
+
+
+def sweep() -> Picture:
+    """Two schedulers over the rate, with several seeds: the example of the guide."""
+    from blis_py.planning.curves import curves
+
+    done = blis.sweep(
+        model="qwen3-14b",
+        num_requests=200,
+        slo="ttft.p99=500ms",
+        vary={"scheduler": ["fcfs", "sjf"], "rate": "20:60:20", "tp": [1, 3]},
+        seeds=3,
+    )
+    picture = curves(done.table, done.axes_values(), done.foot)
+    assert picture is not None
+    return picture
+
+
 def explain() -> Picture:
     """Why a critical request waits under fcfs, and what would have changed it: the run of the guide."""
     return blis.explain(**_BUSY, metric="critical.ttft.p99").plot()
@@ -49,6 +81,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
     "trust": trust_picture.figure,
+    "plan": plan,
+    "sweep": sweep,
     "explain": explain,
     "compare": compare,
 }

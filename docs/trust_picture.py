@@ -52,8 +52,8 @@ ERRORS = {"TTFT": (-0.6, -0.4, -0.2, 0, 0.2, 0.4), "TPOT": (-0.2, -0.1, 0, 0.1, 
 """Labelled below, where the axis goes on to `ERROR_LIMITS`."""
 ERROR_LIMITS = {"TTFT": (-0.7, 0.5), "TPOT": (-0.25, 0.25)}
 FOOT = (
-    "Filled: means; hollow: p99. Named by model and GPU: closed loops, by trained. The TPOT of Qwen3-32B is no "
-    "test, as host time was learned on it. Not drawn: 14 points that contradict each other, and one that "
+    "Filled: means; hollow: p99. Named by model and GPU: closed loops, by trained. The TPOT of Qwen3-32B is "
+    "no test, as host time was learned on it. Not drawn: 14 points that contradict each other, and one that "
     "stands alone. From benchmarks/results/real_engines.json."
 )
 

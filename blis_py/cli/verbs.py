@@ -13,6 +13,8 @@ from blis_py.version import __version__
 VERBS = (
     "run",
     "replay",
+    "plan",
+    "sweep",
     "convert",
     "compose",
     "plot",
@@ -54,7 +56,7 @@ def everything(verbs: Sequence[str] = (*VERBS, *FURTHER)) -> typer.Typer:
     return app
 
 
-def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo")) -> list[str]:
+def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo", "--vary")) -> list[str]:
     """`--goodput ttft:500 tpot:50`, as vLLM takes it, with the flag before every value."""
     result: list[str] = []
     flag = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +246,36 @@ class RequestTable:
         arrival_ns = np.rint(self.arrival_ns * factor).astype(np.int64)
         patience_ns = np.where(self.deadline_ns < 0, -1, np.maximum(self.deadline_ns - self.arrival_ns, 0))
         return replace(self, arrival_ns=arrival_ns, deadline_ns=deadlines_ns(arrival_ns, patience_ns))
+
+    def with_lengths(self, prompt: float = 1.0, output: float = 1.0) -> RequestTable:
+        """Every prompt `prompt` times as long, with what it shares with others, and every answer `output`.
+
+        An answer that ended at its client's limit still does.
+        """
+        if prompt == output == 1.0:
+            return self
+        outputs = _times(self.output_tokens, output)
+        limited = self.max_tokens == self.output_tokens
+        return replace(
+            self,
+            prompt_tokens=_times(self.prompt_tokens, prompt),
+            output_tokens=outputs,
+            max_tokens=np.where(limited, outputs, np.rint(self.max_tokens * output).astype(np.int64)),
+            prefix_tokens=np.rint(self.prefix_tokens * prompt).astype(np.int64),
+            contents=tuple(_longer(runs, prompt) for runs in self.contents),
+        )
+
+
+def _times(tokens: Ints, factor: float) -> Ints:
+    longer: Ints = np.maximum(np.rint(tokens * factor).astype(np.int64), 1)
+    return longer
+
+
+def _longer(runs: Content, factor: float) -> Content:
+    """The same texts; ends are rounded, and not lengths, so that what was shared stays shared."""
+    ends = [0, *accumulate(tokens for _, tokens in runs)]
+    longer = [round(end * factor) for end in ends]
+    return tuple((name, longer[i + 1] - longer[i]) for i, (name, _) in enumerate(runs))
 
 
 def deadlines_ns(arrival_ns: Ints, patience_ns: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 42
 STRUCTURED_OUTPUTS = "structured outputs"
 """Names the random numbers that say whose answer a grammar constrains."""
+Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -54,12 +55,16 @@ def requests(config: RunConfig) -> RequestTable:
     return demand(config).table
 
 
-def demand(config: RunConfig) -> Demand:
-    """The requests of a configuration, and what their kind is."""
+def demand(config: RunConfig, read: Read | None = None) -> Demand:
+    """The requests of a configuration, and what their kind is.
+
+    Args:
+        read: what reads a trace, where somebody has read it already.
+    """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
     if load.trace is not None:
-        asked = _from_trace(load, load.trace, seed)
+        asked = _from_trace(load, load.trace, seed, read or as_recorded)
     elif load.spec is not None:
         asked = _from_spec(config, load.spec)
     else:
@@ -130,12 +135,14 @@ def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
     return replace(asked, table=asked.table.with_structured_outputs(ratio, draws))
 
 
-def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
-    from blis_py.traces import header_of, of_diffusion, read_trace
+def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """The requests of a trace at the times that it tells, and what there is to say about it."""
+    from blis_py.traces import read_trace
 
+    assert load.trace is not None
     reading = reading_of(load)
     table = read_trace(
-        trace,
+        load.trace,
         time_scale=load.time_scale,
         limit=load.limit if load.num_requests is None else load.num_requests,
         slo_shares=load.slo_shares or None,
@@ -143,6 +150,13 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
         format=load.trace_format,
         reading=reading,
     )
+    return table, reading
+
+
+def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Demand:
+    from blis_py.traces import header_of, of_diffusion
+
+    table, reading = read(load, seed)
     if not reading.has_times:
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:

@@ -69,8 +69,11 @@ class Setup:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
-    def of(cls, config: RunConfig) -> Self:
+    def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
         """Resolves a configuration.
+
+        Args:
+            ask: what tells the requests of a configuration, where somebody has read them already.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -82,7 +85,7 @@ class Setup:
         config = served.config
         max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
         model = _latency_model(served)
-        asked = demand(config)
+        asked = ask(config)
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
