@@ -138,7 +138,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         """In the overlapped loop, the steps in hand: the one that runs first."""
         self._timeline = GpuTimeline()
 
-    def place_request(self, prompt: Ints, params: SamplingParams) -> Sequence:
+    def place_request(self, prompt: Ints, params: SamplingParams, shared: int = 0) -> Sequence:
         """A request that runs from the next step on, all of its prompt but the last token in the cache.
 
         Nobody has computed these tokens: their pages hold whatever they held. For whoever measures steps; to
@@ -146,13 +146,15 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
 
         Args:
             prompt: neither looked at nor named, so nobody shares its pages.
+            shared: but these, its first ones, are.
             params: with a seed, and no stop tokens of its own.
 
         Raises:
             RuntimeError: there is no room; see `Scheduler.place`.
         """
         number = self._added
-        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number)
+        keys = token_keys(prompt[:shared].tolist(), self.scheduler.config.block_size) if shared else []
+        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number, block_keys=keys)
         self.scheduler.place(request, len(prompt) - 1)
         self._added += 1
         return self._enter(Sequence(number, request, prompt, params, params.seed or 0, NO_STOP, None))

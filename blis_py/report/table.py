@@ -109,6 +109,8 @@ def _load(load: Summary) -> str:
     verdict, growth = load["verdict"], load["backlog_growth_per_s"]
     served = f"{_short(load['served_per_s'])} requests/s served"
     rates = f"{_short(load['offered_per_s'])} offered, {served}"
+    if closed := load.get("closed_loop_requests"):
+        rates += f" (without {closed:,} in closed loops)"
     if verdict == SATURATED:
         grows = "requests give up" if growth is None else f"the backlog grows by {_short(growth)} per second"
         return (
