@@ -15,6 +15,7 @@ import diffusion_picture
 import gallery
 import overlap_picture
 import routing_picture
+import trust_picture
 
 import blis_py as blis
 from blis_py.figures import Picture
@@ -81,6 +82,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
     "routing": routing_picture.figure,
+    "trust": trust_picture.figure,
     "plan": plan,
     "sweep": sweep,
     "explain": explain,
