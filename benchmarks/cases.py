@@ -105,6 +105,40 @@ def week(quick: bool) -> Case:
     return Case(what, tuple(arguments), goal=None if quick else Goal(120.0, 500))
 
 
+def many_instances(policy: str) -> Callable[[bool], Case]:
+    """What routing costs where there are many to choose from."""
+
+    def case(quick: bool) -> Case:
+        count = 2_000 if quick else 1_000_000
+        arguments = [
+            *("run", "--engine", "blis", "--model", "llama-3.1-8b", "--gpu", "h100"),
+            *("--num-instances", "64" if quick else "1024", "--rate", "500" if quick else "8000"),
+            *("--num-requests", str(count), "--prompt-tokens-stdev", "0"),
+            *("--output-tokens", "256", "--output-tokens-stdev", "0"),
+            *("--routing-policy", policy, "--format", "json"),
+        ]
+        what = f"{count:,} requests, {policy} over {64 if quick else 1024:,} instances"
+        return Case(what, tuple(arguments), goal=None if quick else Goal(60.0, 1500))
+
+    return case
+
+
+def shared_prefixes(policy: str) -> Callable[[bool], Case]:
+    """What scoring costs, where prompts share prefixes."""
+
+    def case(quick: bool) -> Case:
+        count = 1_000 if quick else 100_000
+        arguments = [
+            *("run", "--engine", "blis", "--model", "llama-3.1-8b", "--gpu", "h100"),
+            *("--workload", "hot-prefix", "--rate", "800", "--num-requests", str(count)),
+            *("--num-instances", "64", "--num-kv-blocks", "8000"),
+            *("--routing-policy", policy, "--format", "json"),
+        ]
+        return Case(f"{count:,} requests of `hot-prefix`, {policy} over 64 instances", tuple(arguments))
+
+    return case
+
+
 CASES: dict[str, Callable[[bool], Case]] = {
     "startup": startup,
     "make_run": make_run,
@@ -114,6 +148,10 @@ CASES: dict[str, Callable[[bool], Case]] = {
     "azure_code": azure_code,
     "million": million,
     "week": week,
+    "instances_round_robin": many_instances("round-robin"),
+    "instances_least_loaded": many_instances("least-loaded"),
+    "prefixes_round_robin": shared_prefixes("round-robin"),
+    "prefixes_weighted": shared_prefixes("weighted"),
 }
 """Name -> case; the argument asks for a small one that only shows that it runs."""
 

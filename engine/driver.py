@@ -12,7 +12,8 @@ from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import Observer
 from blis_py.traces.tracev2_write import End
 from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
-from engine.engine import LLMEngine, StepOutput
+from engine.emission import StepOutput
+from engine.engine import LLMEngine
 from engine.grammar.params import StructuredOutputsParams
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
@@ -131,6 +132,7 @@ class _Client:
                     temperature=self._temperature,
                     max_tokens=int(table.output_tokens[row]),
                     ignore_eos=True,
+                    detokenize=False,
                     structured_outputs=self._structured[row] if self._structured is not None else None,
                 ),
                 request_id=table.id_of(row),

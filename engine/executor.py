@@ -13,11 +13,12 @@ import torch
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from engine.batch import BatchBuilder, Inputs, Ints, Layout, Transfer
+from engine.batch import BatchBuilder, Transfer
 from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import KVCache
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
+from engine.staging_buffer import Inputs, Ints, Layout
 
 
 class Model(Protocol):
@@ -85,6 +86,8 @@ class Emitters:
     """Whether every token of some of them has to be looked at."""
     constrained: bool = False
     """Whether a grammar says of some of them which token may come next."""
+    delivered: bool = False
+    """Whether anybody may want the text or the tokens of some of them, as they come."""
 
     @classmethod
     def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
@@ -97,6 +100,7 @@ class Emitters:
             frozenset().union(*{sequence.stop_ids for sequence in sequences}),
             any(sequence.watched for sequence in sequences),
             any(sequence.grammar is not None for sequence in sequences),
+            any(sequence.stream is not None for sequence in sequences),
         )
 
 

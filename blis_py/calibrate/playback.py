@@ -11,6 +11,7 @@ from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.recorded import Recorded, requests_table, step_durations
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
@@ -51,11 +52,11 @@ class Playback(ABC):
     def _served(self, recorder: Recorder) -> int:
         """Serves the requests, and returns when that is done."""
 
-    def _submitted(self, instance: Instance, requests: Sequence[Request]) -> int:
+    def _submitted(self, timeline: Timeline, instance: Instance, requests: Sequence[Request]) -> int:
         """Lets an instance serve them; returns when it is done."""
         arrivals = zip(self.ready_ns, requests, strict=True)
         instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
-        instance.env.run()
+        timeline.pass_until(NEVER_NS)
         return instance.now_ns
 
 

@@ -16,6 +16,7 @@ from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEv
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
@@ -76,12 +77,13 @@ class RoundPlayback(Playback):
             pages, first = end // core.config.block_size, len(request.block_keys) - prompt_keys[row]
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
-        env, nobody_else = Environment(), Outlook()
+        nobody_else = Outlook()
+        timeline = Timeline(Environment(), nobody_else)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
-            env, core, self.latency, events, nobody_else, *how, new_keys=new_keys
+            timeline, core, self.latency, events, nobody_else, *how, new_keys=new_keys
         )
-        return self._submitted(self._instance, requests)
+        return self._submitted(timeline, self._instance, requests)
 
 
 def as_measured(log: StepLog) -> RoundPlayback:

@@ -14,6 +14,7 @@ from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import SELDOM
 from blis_py.core.request import Request, Status
@@ -54,13 +55,14 @@ class StepPlayback(Playback):
         return self._serve(InstanceLog(recorder, self._scheduler, record_steps=False), self._single_step)
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
-        env, nobody_else = Environment(), Outlook()
+        nobody_else = Outlook()
+        timeline = Timeline(Environment(), nobody_else)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(
-            env, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
+            timeline, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
         )
-        return self._submitted(instance, [one.request for one in self.recorded])
+        return self._submitted(timeline, instance, [one.request for one in self.recorded])
 
     def _publish_answers(self, step: Step, steps: int) -> None:
         scheduler = self._scheduler

@@ -11,7 +11,6 @@ from blis_py.errors import InputError
 
 _DEFAULTS: dict[str, str | None] = {
     "--admission-policy": "always-admit",
-    "--counterfactual-k": "0",
     "--decode-hardware": None,
     "--decode-instances": "0",
     "--decode-latency-model": None,
@@ -57,7 +56,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--prefill-tp": "0",
     "--queue-depth-threshold": "5",
     "--request-ttl": "0",
-    "--routing-scorers": None,
     "--saturation-config": None,
     "--saturation-detector": "never",
     "--saturation-final-window": None,
@@ -65,7 +63,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--slo-targets": None,
     "--token-bucket-capacity": "10000",
     "--token-bucket-refill-rate": "1000",
-    "--trace-level": "none",
     "--trace-output": None,
     "--usage-limit-threshold": "1",
 }
@@ -77,7 +74,6 @@ _SWITCHES = (
     "--in-flight-eviction",
     "--pd-transfer-contention",
     "--queue-shedding",
-    "--summarize-trace",
 )
 
 _INSTEAD: dict[str, str] = {
@@ -86,16 +82,15 @@ _INSTEAD: dict[str, str] = {
     "--trace-output": "use --out, which writes the trace too",
 }
 
-_WITHOUT_EFFECT = ("--cache-signal-delay", "--lazy-generation", "--log")
-"""Accepted with any value: no routing policy here reads prefix caches, the workload is a table in any
-case, and there is no log to be more or less talkative."""
+_WITHOUT_EFFECT = ("--lazy-generation", "--log")
+"""Accepted with any value: the workload is a table in any case, and there is no log to be more or less
+talkative."""
 
 FLAGS: Group = (
     "BLIS",
     (
         *(Flag(name, str, "", hidden=True) for name in _DEFAULTS),
         *(Flag(name, bool, "", hidden=True) for name in _SWITCHES),
-        Flag("--cache-signal-delay", int, "", hidden=True),
         Flag("--lazy-generation", bool, "", hidden=True),
         Flag("--log", str, "", hidden=True),
     ),

@@ -16,22 +16,31 @@ _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags),
 _KEYS = {spelling: flag.key for flag in _SETTINGS for spelling in (flag.name, *flag.aliases) if flag.key}
 
 
-def configure(flags: Flags) -> RunConfig:
-    """The configuration file (if any) with everything else laid over it."""
-    overrides = [
+def overrides(flags: Flags) -> list[tuple[str, str, Any]]:
+    """The settings that flags make, as (flag, key, value)."""
+    given = [
         (name, _KEYS[name], _CONVERT.get(name, _as_is)(name, value))
         for name, value in flags.items()
         if name in _KEYS
     ]
-    overrides += vllm_flags.settings(flags)
+    return given + vllm_flags.settings(flags)
+
+
+def configure(flags: Flags) -> RunConfig:
+    """The configuration file (if any) with everything else laid over it."""
     for note in vllm_flags.notes(flags):
         print(f"note: {note}", file=sys.stderr)
     bundle = flags.get("--policy-config")
-    config = load_config(flags.get("--config"), overrides, sets=flags.get("--set", ()), policy_config=bundle)
+    config = load_config(
+        flags.get("--config"), overrides(flags), sets=flags.get("--set", ()), policy_config=bundle
+    )
+    if "--summarize-trace" in flags and config.routing.trace_level == "none":
+        fix = "add --trace-level decisions"
+        raise InputError("needs decisions that are kept", key="--summarize-trace", fix=fix)
     if bundle is not None:
         from blis_py.config.policy import bundle_notes
 
-        for note in bundle_notes(bundle):
+        for note in bundle_notes(bundle, config.routing.policy):
             print(f"note: {note}", file=sys.stderr)
     return config
 
@@ -64,6 +73,21 @@ def _shares(name: str, text: str) -> dict[str, float]:
             )
         shares[label] = share
     return shares
+
+
+def _weights(name: str, text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        label, colon, number = (piece.strip() for piece in part.partition(":"))
+        try:
+            weight = float(number)
+        except ValueError:
+            colon = ""
+        if not colon or not label or label in weights:
+            fix = "write queue-depth:1,kv-utilization:2"
+            raise InputError("must give each scorer once with its weight", key=name, value=text, fix=fix)
+        weights[label] = weight
+    return weights
 
 
 def _roles(name: str, text: str) -> dict[str, str]:
@@ -111,6 +135,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--beta-coeffs": _numbers,
     "--frontend-ms": _numbers,
     "--slo-shares": _shares,
+    "--routing-scorers": _weights,
     "--columns": _roles,
     "--no-enable-prefix-caching": _off,
     "--no-async-scheduling": _off,

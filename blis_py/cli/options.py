@@ -142,6 +142,13 @@ SCHEDULER = (
         ("--no-overlap", "--disable-overlap-schedule"),
     ),
     Flag(
+        "--late-length-stops",
+        bool,
+        "scheduler.late_length_stops",
+        "With asynchronous scheduling, ends by length are learnt late too, as in SGLang.",
+    ),
+    Flag("--no-late-length-stops", bool, "scheduler.late_length_stops", hidden=True),
+    Flag(
         "--fairness-ms",
         float,
         "scheduler.fairness_ms",
@@ -182,6 +189,8 @@ LATENCY = (
     Flag(
         "--frontend-ms", str, "frontend_ms", "Delay in front of the engine, and behind it.", metavar="MS,MS"
     ),
+    Flag("--mask-row-us", float, "latency.mask_row_us", "Structured outputs: host time of a row's mask."),
+    Flag("--mask-step-us", float, "latency.mask_step_us", "The same of a step that has such rows."),
 )
 DLLM = (
     Flag("--dllm-workload", str, "dllm.workload", "Make all requests diffusion requests.", metavar="FILE"),
@@ -202,7 +211,20 @@ DLLM = (
     Flag("--dllm-allocator-us", float, "dllm.allocator_call_us", "Cost of an allocator call, µs. Default 0."),
 )
 CLUSTER = (
-    Flag("--routing-policy", str, "routing.policy", "round-robin or least-loaded. Default round-robin."),
+    Flag(
+        "--routing-policy",
+        str,
+        "routing.policy",
+        "round-robin, least-loaded, random, power-of-two, weighted, session-affinity, always-busiest. "
+        "Default round-robin.",
+    ),
+    Flag(
+        "--routing-scorers",
+        str,
+        "routing.scorers",
+        "With weighted: scorers and weights. Default precise-prefix-cache:2,queue-depth:1,kv-utilization:1.",
+        metavar="NAME:W,…",
+    ),
     Flag("--routing-latency", int, "routing.latency_us", "Router delay, µs. Default 0."),
     Flag("--admission-latency", int, "admission.latency_us", "Admission delay, µs. Default 0."),
     Flag(
@@ -210,6 +232,31 @@ CLUSTER = (
         int,
         "routing.snapshot_refresh_interval_us",
         "Age of what the router knows, µs; 0 = live. Default 50000.",
+    ),
+    Flag(
+        "--cache-signal-delay",
+        int,
+        "routing.cache_signal_delay_us",
+        "Age of what it knows of prefix caches, µs; 0 = live. Default 50000.",
+    ),
+    Flag(
+        "--trace-level",
+        str,
+        "routing.trace_level",
+        "decisions: keep what the router knew, in decisions.csv of --out. Default none.",
+    ),
+    Flag(
+        "--counterfactual-k",
+        int,
+        "routing.counterfactual_k",
+        "Candidates to keep of each decision, the best first; 0 = all. Default 0.",
+    ),
+    Flag(
+        "--summarize-trace",
+        bool,
+        "",
+        "With decisions: print what they come to, which is done anyway.",
+        hidden=True,
     ),
     Flag("--policy-config", str, "", "BLIS policy bundle.", metavar="FILE"),
 )
@@ -278,6 +325,13 @@ WORKLOAD = (
         float,
         "workload.eos_share",
         "Share of answers that end unforeseen, with an end of sequence. Default 0.",
+    ),
+    Flag(
+        "--structured-output-ratio",
+        float,
+        "workload.structured_output_ratio",
+        "Share of answers that a grammar constrains. Default: as the trace or spec says, else none.",
+        ("--constrained-share",),
     ),
     Flag(
         "--timeout", float, "workload.timeout_s", "Patience of a client, s; negative = endless. Default 300."

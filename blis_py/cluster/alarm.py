@@ -1,4 +1,4 @@
-"""What a sleeping instance waits for."""
+"""SimPy's event for the time at which an instance goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AFTER_ARRIVALS = EventPriority(2)
 
 
 class Alarm(Event):
-    """Wakes a sleeping loop. Unlike a timeout's, its sleeper can be moved to another alarm."""
+    """Rings once, and cannot fail."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env

@@ -6,10 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Protocol
 
-from simpy import Environment
-
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
@@ -41,7 +40,7 @@ class AutoregressiveInstance(Instance):
 
     def __init__(
         self,
-        env: Environment,
+        timeline: Timeline,
         scheduler: Scheduler,
         latency: LatencyModel,
         events: StepEvents,
@@ -49,7 +48,7 @@ class AutoregressiveInstance(Instance):
         single_step: bool = False,
         before_finish: Callable[[Step, int], None] | None = None,
     ) -> None:
-        super().__init__(env, scheduler, events, outlook)
+        super().__init__(timeline, scheduler, events, outlook)
         self.scheduler = scheduler
         self.latency = latency
         self._events = events
@@ -101,19 +100,25 @@ class AutoregressiveInstance(Instance):
     def _is_busy(self) -> bool:
         return self._step is not None
 
+    def _planned_by(self, now_ns: int) -> int:
+        """How many steps of the run have been planned before `now_ns`."""
+        return self._run.until(now_ns).steps
+
+    def _blocks_in_use(self, now_ns: int) -> int:
+        return self.scheduler.blocks_in_use(1 if self._step is None else self._planned_by(now_ns))
+
+    def _take_blocks(self, now_ns: int) -> None:
+        steps = 0 if self._step is None else self._planned_by(now_ns) - 1
+        if steps:
+            self.scheduler.take_blocks(steps)
+
     def _disturb(self, time_ns: int) -> None:
         """The run ends with the step in progress then."""
         before = self._run
         self._run = before.until(time_ns)
         if self._run.steps < before.steps:
             self._reach = 2 * self._run.steps
-            self._wake_at(self._run.end_ns)
-
-    def _wake_at(self, time_ns: int) -> None:
-        """Earlier than was planned."""
-        sleeper = self._alarm.callbacks
-        self._alarm.callbacks = []
-        self._ring_at(time_ns).callbacks = sleeper
+            self._timeline.set(self, self._run.end_ns)
 
     def _cut(self, now_ns: int) -> None:
         if self._step is not None:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
-from simpy import Environment
-
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
@@ -75,7 +75,7 @@ class DiffusionInstance(Instance):
 
     def __init__(
         self,
-        env: Environment,
+        timeline: Timeline,
         scheduler: DiffusionScheduler,
         latency: LatencyModel,
         events: RoundEvents,
@@ -85,7 +85,7 @@ class DiffusionInstance(Instance):
         single_step: bool = False,
         new_keys: NewKeys | None = None,
     ) -> None:
-        super().__init__(env, scheduler, events, outlook)
+        super().__init__(timeline, scheduler, events, outlook)
         self.scheduler = scheduler
         self.latency = latency
         self.rounds = rounds
@@ -210,8 +210,10 @@ class Diffusion:
         blocks: BlockDiffusion,
         record_steps: bool,
         single_step: bool,
+        watch: Watch | None = None,
     ) -> None:
         self.request: type[Request] = DiffusionRequest
+        self._watch = watch
         self._config, self._latency, self._blocks = scheduler, latency, blocks
         self._record_steps, self._single_step = record_steps, single_step
 
@@ -219,9 +221,10 @@ class Diffusion:
         block = self._blocks.config.block_tokens
         return DiffusionRecorder(table, self._latency.frontend, block, on_the_way_ns)
 
-    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> DiffusionInstance:
+    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> DiffusionInstance:
         blocks = self._blocks
         core = DiffusionScheduler(self._config, blocks.config)
         log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), core, self._record_steps)
+        events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
         how = (blocks.rounds, blocks.costs, self._single_step)
-        return DiffusionInstance(env, core, self._latency, log, outlook, *how)
+        return DiffusionInstance(timeline, core, self._latency, events, outlook, *how)

@@ -4,38 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import NOT_AT_ALL_NS, Outlook
+from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import Router
+from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import CHUNK
-from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.request import Request
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
 
 
 class Dispatcher:
-    """Sends every request to the instance that the router picks."""
+    """Sends every request to the instance that the router picks.
+
+    Args:
+        signals: of the instances, for a router that looks at them.
+        log: of what the router decided, if anybody wants to know.
+    """
 
     def __init__(
         self,
         instances: Sequence[Instance],
         router: Router,
+        signals: Signals,
         recorder: Recorder,
         outlook: Outlook,
+        log: DecisionLog | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._instances = instances
         self._route = router
+        self._signals = signals
         self._recorder = recorder
         self._outlook = outlook
+        self._log = log
         self._progress = progress
         self._front_end_ns = recorder.frontend.before_enqueue_ns
         self._dispatched = 0
+        self._looks = router.looks_at_load or log is not None
+        if self._looks:
+            signals.watch()
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatches requests, each at its time, in this order."""
+        if self._looks:
+            self._one_by_one(due)
+        else:
+            self._together(due)
+        self._outlook.look()
+        before, self._dispatched = self._dispatched, self._dispatched + len(due)
+        if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
+            self.report(self._dispatched)
+
+    def _together(self, due: Sequence[tuple[int, Request]]) -> None:
+        """Where they go does not depend on what becomes of those before them."""
         route, recorder, front_end_ns = self._route, self._recorder, self._front_end_ns
         inboxes: dict[int, list[tuple[int, Request]]] = {}
         for now_ns, request in due:
@@ -44,14 +69,16 @@ class Dispatcher:
             inboxes.setdefault(index, []).append((now_ns + front_end_ns, request))
         for index, inbox in inboxes.items():
             self._instances[index].submit(inbox)
-        self._outlook.look()
-        before, self._dispatched = self._dispatched, self._dispatched + len(due)
-        if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
-            self.report(self._dispatched)
 
-    def quiet_until_ns(self) -> int:
-        """The router looks at every dispatch, or never."""
-        return NOT_AT_ALL_NS if self._route.looks_at_load else NEVER_NS
+    def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
+        """All that happens before the time of a dispatch has happened when the router looks."""
+        for now_ns, request in due:
+            self._signals.look(now_ns)
+            index = self._route(request, now_ns)
+            if self._log is not None:
+                self._log.note(request, now_ns, index)
+            self._recorder.dispatched(request, index)
+            self._instances[index].submit([(now_ns + self._front_end_ns, request)])
 
     def report(self, dispatched: int) -> None:
         """Tells how far the run has come."""

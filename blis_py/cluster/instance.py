@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Final, Protocol
 
-from simpy import Environment, Event
-
-from blis_py.cluster.alarm import Alarm
+from blis_py.cluster.marks import Marks
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.timeline import Sleeper, Timeline
+from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
-from blis_py.core.request import Request
+from blis_py.core.request import NEVER_NS, Request
 from blis_py.metrics.record import Outcome
 
 IDLE_NS: Final = -1
@@ -45,7 +45,7 @@ class Events(Protocol):
         ...
 
 
-class Instance:
+class Instance(Sleeper):
     """An endless loop: begin a step, let its time pass, end it.
 
     The loop keeps its own time and waits for the clock of the simulation only where something might still
@@ -56,8 +56,8 @@ class Instance:
         events: told what happens.
     """
 
-    def __init__(self, env: Environment, scheduler: Lifecycle, events: Events, outlook: Outlook) -> None:
-        self.env = env
+    def __init__(self, timeline: Timeline, scheduler: Lifecycle, events: Events, outlook: Outlook) -> None:
+        super().__init__(timeline)
         self.in_flight = 0
         """Requests dispatched here that have not ended."""
         self.now_ns = 0
@@ -65,25 +65,38 @@ class Instance:
         self._life = scheduler
         self._fate = events
         self._outlook = outlook
+        self._timeline = timeline
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
-        self._alarm = Alarm(env)
-        env.process(self.run())
+        self._marks: Marks | None = None
+        self._index = 0
+        self._woken_ns = 0
+        self.block_size = scheduler.config.block_size
+        self._loop = self.run()
 
-    def run(self) -> Generator[Event, None, None]:
-        """The main loop."""
+    def run(self) -> Generator[int, None, None]:
+        """The main loop. It yields the time it waits for, which may be moved while it waits."""
         inbox, outlook = self._inbox, self._outlook
         while True:
+            if self._marks is not None:
+                self._marks.add(self._index)
             end_ns = self._begin()
             if end_ns != IDLE_NS:
                 if end_ns > outlook.until_ns:
-                    yield self._ring_at(end_ns)
+                    yield end_ns
                 self._end()
             elif inbox and inbox[0][0] <= outlook.until_ns:
                 self._resume(inbox[0][0])
             else:
-                yield self._until_work()
-                self._resume(int(self.env.now))
+                yield inbox[0][0] if inbox else NEVER_NS
+                self._resume(self._woken_ns)
+
+    def wake(self, time_ns: int) -> None:
+        """The loop goes on, until it has to wait again."""
+        self._woken_ns = time_ns
+        until_ns = next(self._loop)
+        if until_ns != NEVER_NS:
+            self._timeline.set(self, until_ns)
 
     # -- what a kind of request supplies -----------------------------------------------------------
 
@@ -98,6 +111,13 @@ class Instance:
     def _disturb(self, time_ns: int) -> None:
         """Somebody comes at `time_ns`, and nobody was expected."""
 
+    def _blocks_in_use(self, now_ns: int) -> int:
+        """KV blocks in use at `now_ns`, while what has been begun goes on."""
+        return self._life.kv.pool.in_use
+
+    def _take_blocks(self, now_ns: int) -> None:
+        """Takes from the pool what steps that are over by now have taken."""
+
     def _cut(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
         raise NotImplementedError
@@ -109,17 +129,45 @@ class Instance:
         asleep = not self._inbox
         self._inbox.extend(arrivals)
         self.in_flight += len(arrivals)
+        if self._marks is not None:
+            self._marks.add(self._index)
         if asleep and arrivals:
             self._wake(arrivals[0][0])
 
+    def watch(self, marks: Marks, index: int) -> None:
+        """From now on it marks itself, as the instance of that index, when its state may have changed."""
+        self._marks, self._index = marks, index
+
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
-        return len(self._life.waiting) + sum(ready <= now_ns for ready, _ in self._inbox)
+        waiting, inbox = len(self._life.waiting), self._inbox
+        if inbox and inbox[0][0] <= now_ns:
+            waiting += sum(ready_ns <= now_ns for ready_ns, _ in inbox)
+        return waiting
 
     @property
     def batch_size(self) -> int:
         """Requests in the running list."""
         return len(self._life.running)
+
+    def kv_utilization(self, now_ns: int) -> float:
+        """Share of its KV blocks in use, by the step in progress too."""
+        pool = self._life.kv.pool
+        return self._blocks_in_use(now_ns) / pool.total
+
+    def log_cache(self) -> CacheChanges:
+        """From now on, the list to which its prefix cache appends what it begins and ceases to hold."""
+        return self._life.kv.follow()
+
+    def settle_cache(self, now_ns: int) -> None:
+        """Lets the cache forget what steps that are over by now have overwritten."""
+        self._take_blocks(now_ns)
+        self._life.kv.pool.name_reserved()
+
+    @property
+    def expects(self) -> bool:
+        """Whether somebody is on the way to its queue."""
+        return bool(self._inbox)
 
     # -- requests come and go ----------------------------------------------------------------------
 
@@ -158,27 +206,15 @@ class Instance:
         if self._is_busy():
             self._disturb(time_ns)
         else:
-            self._alarm.ring_at(time_ns)  # it had no time yet
+            self._timeline.set(self, time_ns)  # it had no time yet
 
     def _is_busy(self) -> bool:
         """Whether something has been begun and not ended."""
         raise NotImplementedError
-
-    def _until_work(self) -> Event:
-        if self._inbox:
-            return self._ring_at(self._inbox[0][0])
-        self._alarm = Alarm(self.env)
-        return self._alarm
-
-    def _ring_at(self, time_ns: int) -> Alarm:
-        """The event the loop sleeps on. An arrival may replace it by an earlier one."""
-        self._alarm = Alarm(self.env)
-        self._alarm.ring_at(time_ns)
-        return self._alarm
 
     def stop(self, now_ns: int) -> None:
         """The run ends at `now_ns`: where everybody stands."""
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
         self._fate.ended(list(self._life.waiting), Outcome.QUEUED)
-        self._alarm.callbacks = []  # the sleeping loop would keep itself, and all this, alive
+        self._loop.close()  # it would keep itself, and all this, alive

@@ -49,6 +49,11 @@ class Outlook:
         """Whether there is any looking ahead, so that requests may be dispatched before their time."""
         return self.until_ns != NOT_AT_ALL_NS
 
+    def narrow(self, until_ns: int) -> None:
+        """Somebody will look behind this time; nobody runs beyond it until `look`."""
+        if not self._none_ahead:
+            self.until_ns = min(until_ns, self.end_ns)
+
     def look(self) -> None:
         """Something has changed: asks every part again."""
         if self._none_ahead:

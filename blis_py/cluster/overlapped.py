@@ -9,11 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from simpy import Environment
-
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
@@ -28,7 +27,7 @@ class OverlappedInstance(AutoregressiveInstance):
 
     def __init__(
         self,
-        env: Environment,
+        timeline: Timeline,
         scheduler: Scheduler,
         latency: LatencyModel,
         events: StepEvents,
@@ -36,7 +35,7 @@ class OverlappedInstance(AutoregressiveInstance):
         single_step: bool = False,
         before_finish: Callable[[Step, int], None] | None = None,
     ) -> None:
-        super().__init__(env, scheduler, latency, events, outlook, single_step, before_finish)
+        super().__init__(timeline, scheduler, latency, events, outlook, single_step, before_finish)
         self._behind = overlapped(latency)
         """Prices steps behind others: what the host can do meanwhile is hidden."""
         self._flight: Step | None = None
@@ -113,17 +112,20 @@ class OverlappedInstance(AutoregressiveInstance):
     def _is_busy(self) -> bool:
         return self._step is not None or self._flight is not None
 
+    def _planned_by(self, now_ns: int) -> int:
+        launched = 0 if self._flight_end_ns >= now_ns else self._run.until(now_ns).steps
+        return min(launched + 1, self._run.steps)
+
     def _disturb(self, time_ns: int) -> None:
         """The run goes on until the first end of a step at which whoever comes is seen."""
         if self._step is None or self._run.steps == 1:
             return
-        before = self._run
-        steps = 1 if self._flight_end_ns >= time_ns else before.until(time_ns).steps + 1
+        before, steps = self._run, self._planned_by(time_ns)
         if steps < before.steps:
             self._run = before.first(steps)
             self._reach = 2 * steps
             self._last_planned_ns = self._flight_end_ns if steps == 1 else before.first(steps - 1).end_ns
-            self._wake_at(self._last_planned_ns)
+            self._timeline.set(self, self._last_planned_ns)
 
     def _cut(self, now_ns: int) -> None:
         if self._flight is not None and self._step is not None and self._flight_end_ns <= now_ns:

@@ -12,12 +12,13 @@ from blis_py.core.request import FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
+from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
 from blis_py.requests.table import Ints, RequestTable
 
-RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
+RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 """Of the steps table; the features follow."""
 
 _LENGTH: Final = FinishReason.LENGTH
@@ -59,6 +60,7 @@ class Recorder:
             np.zeros(rows, dtype=np.int64) for _ in range(3)
         )
         self.breaks: list[tuple[int, int, int]] = []
+        self.decisions: Decisions | None = None
 
     def listen(self, on_end: Callable[[Request, int], None]) -> None:
         """The table's arrivals are not known beforehand: every request that is sent is to be told."""
@@ -107,6 +109,7 @@ class Recorder:
             instances=instances,
             frontend=self.frontend,
             end_ns=end_ns,
+            decisions=self.decisions,
         )
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
@@ -176,6 +179,8 @@ class InstanceLog:
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
+        self._preempted = 0
+        """In all rows of the table so far."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         self._note_run(step.features, start_ns, run)
@@ -185,8 +190,9 @@ class InstanceLog:
         if self._runs is not None:
             scheduler = self._scheduler
             state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
+            before, self._preempted = self._preempted, scheduler.counters.preemptions
             what = [getattr(features, name) for name in self._features]
-            self._runs.append([start_ns, run.end_ns, run.steps, *state, *what])
+            self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     @property
     def num_steps(self) -> int:

@@ -1,59 +1,48 @@
 """Routing: which instance a request is dispatched to.
 
-A policy is a class and one line in `ROUTING_POLICIES`.
+A policy is a class and one line in `ROUTING_POLICIES`, or an entry point of a package that is installed:
+
+    [project.entry-points."blis_py.routing_policies"]
+    by-prompt = "my_package:ByPrompt"
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
+from blis_py.cluster.dice import Dice
+from blis_py.cluster.least_load import LeastLoad
+from blis_py.cluster.signals import Signals
 from blis_py.core.request import Request
 
 
-class Loaded(Protocol):
-    """What the router may ask an instance."""
+@dataclass(frozen=True, slots=True)
+class RouterSetup:
+    """What a router is made of."""
 
-    in_flight: int
-
-    def queue_depth(self, now_ns: int) -> int: ...
-
-    @property
-    def batch_size(self) -> int: ...
+    signals: Signals
+    """What it may know of the instances, which it calls by their index there."""
+    dice: Dice
+    """Its own random stream."""
+    scorers: Sequence[tuple[str, float]] = ()
+    """Names and weights, for `weighted`."""
+    session_of_row: Sequence[int] | None = None
+    """The session of each request by `request.row`, -1 where it has none; `None` = there are no sessions."""
 
 
 class Router(Protocol):
     """Picks an instance by index for a request dispatched now."""
 
     looks_at_load: bool
-    """Whether the choice depends on the state of the instances, which is then looked at with every request.
-    If not, it can be made ahead of time."""
+    """Whether the choice depends on the state of the instances. Then `Signals.look` has been called when it
+    is asked, and it is asked in the order of time; if not, it can be asked ahead of time."""
 
     def __call__(self, request: Request, now_ns: int) -> int: ...
 
 
-class Signals:
-    """What the router knows of the instances' load.
-
-    The router counts by itself what it has dispatched and not seen end (`in_flight`, always
-    current). Queue depth and batch size come from the instances and are refreshed when read, once
-    they are `refresh_ns` old; before the first refresh they read as zero.
-    """
-
-    def __init__(self, instances: Sequence[Loaded], refresh_ns: int) -> None:
-        self._instances = instances
-        self._refresh_ns = refresh_ns
-        self._read_at_ns = 0
-        self._reported = [0] * len(instances)
-
-    def loads(self, now_ns: int) -> list[int]:
-        """Effective load of each instance: waiting + running (as last reported) + in flight."""
-        if now_ns - self._read_at_ns >= self._refresh_ns:
-            self._read_at_ns = now_ns
-            self._reported = [i.queue_depth(now_ns) + i.batch_size for i in self._instances]
-        return [seen + i.in_flight for seen, i in zip(self._reported, self._instances, strict=True)]
+MakeRouter = Callable[[RouterSetup], Router]
 
 
 class RoundRobin:
@@ -61,8 +50,8 @@ class RoundRobin:
 
     looks_at_load = False
 
-    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
-        self._last = len(instances) - 1
+    def __init__(self, setup: RouterSetup) -> None:
+        self._last = setup.signals.count - 1
         self._turn = -1
 
     def __call__(self, request: Request, now_ns: int) -> int:
@@ -70,27 +59,76 @@ class RoundRobin:
         return self._turn
 
 
+class Random:
+    """Any instance, each as likely."""
+
+    looks_at_load = False
+
+    def __init__(self, setup: RouterSetup) -> None:
+        self._dice, self._count = setup.dice, setup.signals.count
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        return self._dice.below(self._count)
+
+
 class LeastLoaded:
     """The instance with the smallest effective load; ties at random."""
 
     looks_at_load = True
 
-    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
-        self._signals = signals
-        self._rng = rng
+    def __init__(self, setup: RouterSetup) -> None:
+        self._dice, self._least = setup.dice, LeastLoad(setup.signals)
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        loads = self._signals.loads(now_ns)
-        least = min(loads)
-        if loads.count(least) == 1:
-            return loads.index(least)
-        ties = [i for i, load in enumerate(loads) if load == least]
-        return ties[int(self._rng.integers(len(ties)))]
+        return self._dice.one_of(self._least.ties())
 
 
-MakeRouter = Callable[[Sequence[Loaded], Signals, np.random.Generator], Router]
+class PowerOfTwo:
+    """Of two instances drawn at random, the one with the smaller effective load; ties: the first drawn."""
 
-ROUTING_POLICIES: dict[str, MakeRouter] = {
-    "round-robin": RoundRobin,
-    "least-loaded": LeastLoaded,
-}
+    looks_at_load = True
+
+    def __init__(self, setup: RouterSetup) -> None:
+        self._dice, self._signals = setup.dice, setup.signals
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        count, load = self._signals.count, self._signals.load
+        first = self._dice.below(count)
+        if count == 1:
+            return first
+        second = self._dice.below(count - 1)
+        second += second >= first
+        return second if load[second] < load[first] else first
+
+
+class AlwaysBusiest:
+    """The instance with the largest effective load, the first of them: how bad routing can get."""
+
+    looks_at_load = True
+
+    def __init__(self, setup: RouterSetup) -> None:
+        self._signals = setup.signals
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        load = self._signals.load
+        return load.index(max(load))
+
+
+class SessionAffinity:
+    """Where the session was before. Its first request, and any without session, goes to the least loaded."""
+
+    looks_at_load = True
+
+    def __init__(self, setup: RouterSetup) -> None:
+        self._sessions = setup.session_of_row
+        self._least_loaded = LeastLoaded(setup)
+        self._home: dict[int, int] = {}
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        session = -1 if self._sessions is None else self._sessions[request.row]
+        home = self._home.get(session)
+        if home is None:
+            home = self._least_loaded(request, now_ns)
+            if session >= 0:
+                self._home[session] = home
+        return home

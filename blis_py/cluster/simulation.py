@@ -14,13 +14,19 @@ import numpy as np
 from simpy import Environment
 
 from blis_py.cluster.autoregressive_kind import Autoregressive
+from blis_py.cluster.decisions import DecisionLog
+from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.router import ROUTING_POLICIES, MakeRouter, Signals
+from blis_py.cluster.router import RouterSetup
+from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Maker, Send, Source, TableSource
+from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -42,7 +48,7 @@ class Kind(Protocol):
 
     def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder: ...
 
-    def instance(self, env: Environment, recorder: Recorder, outlook: Outlook) -> Instance: ...
+    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
 
 
 def simulate(
@@ -52,56 +58,78 @@ def simulate(
     latency: LatencyModel,
     num_instances: int = 1,
     routing_policy: str = "round-robin",
+    routing_scorers: Mapping[str, float] | None = None,
     admission_latency_ns: int = 0,
     routing_latency_ns: int = 0,
     snapshot_refresh_ns: int = 50_000_000,
+    cache_delay_ns: int = 50_000_000,
     seed: int = 42,
     horizon_ns: int | None = None,
     slo_priorities: Mapping[str, int] | None = None,
     diffusion: BlockDiffusion | None = None,
     record_steps: bool = False,
+    record_decisions: int | None = None,
     single_step: bool = False,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> RunRecord:
     """Serves requests on `num_instances` identical instances.
 
     Args:
         demand: the requests, or a source that sends them.
+        routing_scorers: weights by name, of the `weighted` policy; None = its default profile.
         snapshot_refresh_ns: how old the load an instance reports to the router may get.
+        cache_delay_ns: the same for what its prefix cache holds.
         seed: of the router's random ties.
         horizon_ns: end of the run; requests arriving later are not part of it. None = until the
             last request has ended.
         slo_priorities: cluster-side priorities of SLO classes that replace the defaults.
         diffusion: the requests fill blocks by denoising; None = they are autoregressive.
         record_steps: keep the compact steps table.
+        record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
+        watch: sees every step, and costs what it does with them.
 
     Raises:
-        InputError: an unknown routing policy, no instances, an SLO class without a priority, or times that
-            go beyond the clock.
+        InputError: an unknown routing policy or scorer, no instances, an SLO class without a priority, times
+            that go beyond the clock.
     """
-    new_router = _routing(routing_policy, num_instances)
+    if num_instances < 1:
+        raise InputError("must be at least 1", key="num_instances", value=num_instances)
+    new_router = policy(routing_policy)
     delay_ns = admission_latency_ns + routing_latency_ns
-    kind = _kind(diffusion, scheduler, latency, record_steps, single_step)
+    kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
     source = _source(demand, horizon_ns, delay_ns)
 
     env = Environment()
     outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
+    timeline = Timeline(env, outlook)
     recorder = kind.recorder(source.table, delay_ns)
-    instances = [kind.instance(env, recorder, outlook) for _ in range(num_instances)]
-    rng = np.random.default_rng([seed, _ROUTER_STREAM])
-    router = new_router(instances, Signals(instances, snapshot_refresh_ns), rng)
-    dispatch = Dispatcher(instances, router, recorder, outlook, progress)
+    instances = [kind.instance(timeline, recorder, outlook) for _ in range(num_instances)]
+    signals = Signals(instances, snapshot_refresh_ns, cache_delay_ns, timeline, outlook)
+    router = new_router(
+        RouterSetup(
+            signals,
+            Dice(np.random.default_rng([seed, _ROUTER_STREAM])),
+            tuple((routing_scorers or {}).items()),
+            None if source.table.session is None else source.table.session.tolist(),
+        )
+    )
+    log = None
+    if record_decisions is not None:
+        log = DecisionLog(signals, router, record_decisions, len(source.table))
+    dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress)
     gateway = Gateway(env, source, delay_ns, dispatch, outlook)
-    outlook.over(dispatch, gateway)
+    outlook.over(gateway)
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
     source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
 
     end_ns = _run(env, instances, horizon_ns)
+    recorder.decisions = None if log is None else log.record()
     dispatch.report(len(source.table))
     outlook.over()  # the parts hold one another, and the instances with their KV pools
-    del instances, router, dispatch, gateway
+    del instances, signals, router, log, dispatch, gateway
     return recorder.record(end_ns)
 
 
@@ -122,19 +150,10 @@ def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None
     """Lets time pass until all is done, or until the horizon; returns when that was."""
     with _without_garbage_collector(), _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
-    end_ns = max(int(env.now), *(i.now_ns for i in instances)) if horizon_ns is None else horizon_ns
+    end_ns = max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
     for instance in instances:
         instance.stop(end_ns)
     return end_ns
-
-
-def _routing(policy: str, num_instances: int) -> MakeRouter:
-    if num_instances < 1:
-        raise InputError("must be at least 1", key="num_instances", value=num_instances)
-    if policy not in ROUTING_POLICIES:
-        fix = f"use one of {', '.join(ROUTING_POLICIES)}"
-        raise InputError("unknown routing policy", key="routing_policy", value=policy, fix=fix)
-    return ROUTING_POLICIES[policy]
 
 
 def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int) -> Source:
@@ -153,12 +172,13 @@ def _kind(
     latency: LatencyModel,
     record_steps: bool,
     single_step: bool,
+    watch: Watch | None,
 ) -> Kind:
     if diffusion is None:
-        return Autoregressive(scheduler, latency, record_steps, single_step)
+        return Autoregressive(scheduler, latency, record_steps, single_step, watch)
     from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
 
-    return Diffusion(scheduler, latency, diffusion, record_steps, single_step)
+    return Diffusion(scheduler, latency, diffusion, record_steps, single_step, watch)
 
 
 @contextmanager

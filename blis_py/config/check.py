@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.layers import Layers, did_you_mean
-from blis_py.config.models import RunConfig, WorkloadSection
+from blis_py.config.models import RoutingSection, RunConfig, WorkloadSection
 from blis_py.core.bounds import clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
@@ -37,15 +37,14 @@ def duration_ns(value: str | int, key: str = "horizon") -> int:
 
 def check(config: RunConfig, layers: Layers) -> None:
     """Names that lead nowhere, and settings that contradict each other."""
-    from blis_py.cluster.router import ROUTING_POLICIES
     from blis_py.latency import LATENCY_MODELS, PRICES_LINKS
 
-    for path, name, known in (
-        ("latency.model", config.latency.model, LATENCY_MODELS),
-        ("routing.policy", config.routing.policy, ROUTING_POLICIES),
-    ):
-        if name not in known:
-            raise layers.error("unknown value", path, value=name, fix=did_you_mean(name, known))
+    name = config.latency.model
+    if name not in LATENCY_MODELS:
+        raise layers.error(
+            "unknown value", "latency.model", value=name, fix=did_you_mean(name, LATENCY_MODELS)
+        )
+    _check_routing(config.routing, layers)
     _check_source(config.workload, layers)
     if config.workload.think_time_ms and config.workload.concurrency is None:
         fix = "say how many requests may be under way with --concurrency, or drop it"
@@ -88,6 +87,30 @@ def check(config: RunConfig, layers: Layers) -> None:
     on = "scheduler.enable_prefix_caching"
     if layers.by_flag(on) and scheduler.enable_prefix_caching and scheduler.prefix_cache == "none":
         raise layers.error("contradicts prefix_cache: none", on, fix="drop one of the two")
+
+
+def _check_routing(routing: RoutingSection, layers: Layers) -> None:
+    from blis_py.cluster.extensions import find, names
+    from blis_py.cluster.policies import POLICY_GROUP, ROUTING_POLICIES
+    from blis_py.cluster.scorers import GROUP, SCORERS
+
+    if find(ROUTING_POLICIES, POLICY_GROUP, routing.policy) is None:
+        fix = did_you_mean(routing.policy, names(ROUTING_POLICIES, POLICY_GROUP))
+        raise layers.error("unknown value", "routing.policy", value=routing.policy, fix=fix)
+    key = "routing.scorers"
+    for name, weight in routing.scorers.items():
+        if find(SCORERS, GROUP, name) is None:
+            fix = did_you_mean(name, names(SCORERS, GROUP))
+            raise layers.error("unknown scorer", key, value=name, fix=fix)
+        if not 0 < weight < float("inf"):
+            fix = "leave a scorer out that shall not count"
+            raise layers.error("a weight must be greater than 0", key, value=f"{name}:{weight:g}", fix=fix)
+    if routing.scorers and routing.policy != "weighted" and layers.by_flag(key):
+        fix = "give --routing-policy weighted, or drop it"
+        raise layers.error(f"has no effect on {routing.policy}", key, fix=fix)
+    if routing.counterfactual_k and routing.trace_level == "none":
+        fix = "give --trace-level decisions"
+        raise layers.error("means decisions that are kept", "routing.counterfactual_k", fix=fix)
 
 
 def _check_source(load: WorkloadSection, layers: Layers) -> None:

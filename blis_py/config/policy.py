@@ -14,6 +14,7 @@ _SETS: dict[str, str] = {
     "scheduler": "scheduler.policy",
     "preemption.policy": "scheduler.preemption_policy",
     "routing.policy": "routing.policy",
+    "routing.scorers": "routing.scorers",
     "admission.policy": "admission.policy",
     "admission.slo_priorities": "admission.slo_priorities",
 }
@@ -33,7 +34,7 @@ _NOT_YET: dict[str, tuple[str, ...]] = {
         "gaie_kv_threshold",
         "slo_targets",
     ),
-    "routing.": ("scorers",),
+    "routing.": (),
     "preemption.": (),
 }
 """Keys of BLIS's that blis-py does not know what to do with, by section."""
@@ -54,12 +55,15 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
     return _read(values, "", path)
 
 
-def bundle_notes(path: str | Path) -> list[str]:
-    """What a bundle says without effect."""
-    if load_mapping(Path(path)).get(_WITHOUT_EFFECT) is None:
-        return []
-    instead = "SLO classes have priorities, and schedulers heed them"
-    return [f"{path}: {_WITHOUT_EFFECT} is ignored, as in BLIS: {instead}"]
+def bundle_notes(path: str | Path, policy: str) -> list[str]:
+    """What a bundle says without effect, under this routing policy."""
+    bundle, notes = load_mapping(Path(path)), []
+    if bundle.get(_WITHOUT_EFFECT) is not None:
+        instead = "SLO classes have priorities, and schedulers heed them"
+        notes.append(f"{path}: {_WITHOUT_EFFECT} is ignored, as in BLIS: {instead}")
+    if (bundle.get("routing") or {}).get("scorers") and policy != "weighted":
+        notes.append(f"{path}: routing.scorers have no effect on {policy} routing")
+    return notes
 
 
 def _check_ignored(section: Any, path: str | Path) -> None:
@@ -72,6 +76,21 @@ def _check_ignored(section: Any, path: str | Path) -> None:
             raise InputError("unknown key", file=path, key=f"{_WITHOUT_EFFECT}.{key}", fix="use policy")
 
 
+def _scorers(value: Any, key: str, path: str | Path) -> dict[str, Any]:
+    """A list of names and weights."""
+    fix = "write a list of {name: queue-depth, weight: 1}"
+    if not isinstance(value, list):
+        raise InputError("must be a list", file=path, key=key, value=value, fix=fix)
+    weights: dict[str, Any] = {}
+    for item in value:
+        if not isinstance(item, Mapping) or set(item) != {"name", "weight"}:
+            raise InputError("must be a name and a weight", file=path, key=key, value=item, fix=fix)
+        if item["name"] in weights:
+            raise InputError("the scorer is given twice", file=path, key=key, value=item["name"])
+        weights[item["name"]] = item["weight"]
+    return weights
+
+
 def _read(values: Mapping[Any, Any], prefix: str, path: str | Path) -> dict[str, Any]:
     leaves: dict[str, Any] = {}
     for key, value in values.items():
@@ -80,6 +99,8 @@ def _read(values: Mapping[Any, Any], prefix: str, path: str | Path) -> dict[str,
             if not isinstance(value, Mapping | None):
                 raise InputError("must be a section", file=path, key=full, value=value)
             leaves |= _read(value or {}, f"{key}.", path)
+        elif full == "routing.scorers":
+            leaves[_SETS[full]] = _scorers(value, full, path)
         elif full in _SETS:
             leaves[_SETS[full]] = value
         elif key in _NOT_YET[prefix]:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from itertools import islice
+
+CacheChanges = list[tuple[bool, Sequence[Hashable]]]
+"""What a cache has begun (True) and ceased to hold, in order, for who follows it and empties the list. A key
+that was there already may begin again."""
+
+
+@lru_cache(maxsize=4)
+def _descending(total: int) -> tuple[int, ...]:
+    """total-1..0: the pools of a large cluster share the numbers."""
+    return tuple(range(total - 1, -1, -1))
 
 
 class BlockPool:
@@ -36,7 +47,7 @@ class BlockPool:
         """Reserved blocks that are still in the free queue, at its front."""
         self._named: list[int] = []
         """Reserved blocks that have left it."""
-        self._head: list[int] = list(range(total - 1, -1, -1))
+        self._head: list[int] = list(_descending(total))
         """The chunk being consumed; it has left the queue."""
         self._queue: OrderedDict[int, list[int] | dict[int, None]] = OrderedDict()
         """Chunks, and runs of cached blocks, under their serial numbers."""
@@ -54,6 +65,8 @@ class BlockPool:
         """The serial number of the run in which a block that nobody uses lies."""
         self.shared_uses = 0
         """Uses of cached blocks beyond the first of each."""
+        self.changes: CacheChanges | None = None
+        """What contents come and go, where somebody follows."""
 
     def take(self, count: int) -> list[int]:
         """Removes `count` blocks, at least one, from the free queue, forgetting what they held.
@@ -175,12 +188,15 @@ class BlockPool:
                 self._twins.setdefault(key, []).append(block)
             key_of[block] = key
             users[block] = 1
+        if self.changes is not None:
+            self.changes.append((True, keys))
 
     def forget(self, blocks: Sequence[int]) -> None:
         """Takes back `remember`: these blocks are about to hold something else, or never held it."""
         if not self._key_of:
             return
         id_of, key_of, twins = self._id_of, self._key_of, self._twins
+        gone: list[Hashable] = []
         for block in blocks:
             key = key_of[block]
             if key is None:
@@ -190,6 +206,9 @@ class BlockPool:
                 self._forget_twin(key, block)
             else:
                 del id_of[key]
+                gone.append(key)
+        if gone and self.changes is not None:
+            self.changes.append((False, gone))
 
     def forget_free(self) -> None:
         """Of blocks that nobody uses, nobody finds the content any more."""

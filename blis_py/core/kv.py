@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 
-from blis_py.core.blocks import BlockPool
+from blis_py.core.blocks import BlockPool, CacheChanges
 from blis_py.core.request import Request
 
 
@@ -61,6 +61,12 @@ class KVCache:
         self.pool.name_reserved()
         limit = (request.num_tokens - 1) // self.block_size
         return self.pool.find(_names(request, 0, limit))
+
+    def follow(self) -> CacheChanges:
+        """From now on, the list to which is appended what can be found from then on, and no more."""
+        changes: CacheChanges = []
+        self.pool.changes = changes
+        return changes
 
     def matched_blocks(self, request: Request) -> int:
         """Length of the longest cached prefix of a waiting request. Remembered: cheap to ask again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_py.core.blocks import BlockPool
+from blis_py.core.blocks import BlockPool, CacheChanges
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.kv import KVCache
 from blis_py.core.radix import Match, RadixTree
@@ -83,6 +83,11 @@ class RadixKV(KVCache):
         super().__init__(num_blocks, block_size, prefix_caching=True)
         self.tree = RadixTree(EVICTION_POLICIES[eviction_policy])
         self.pool = self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
+
+    def follow(self) -> CacheChanges:
+        changes: CacheChanges = []
+        self.tree.changes = changes
+        return changes
 
     def matched_blocks(self, request: Request) -> int:
         keys = request.block_keys

@@ -84,8 +84,10 @@ class Scheduler(Lifecycle):
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
-                shared = self.kv.pool.shared_uses * self._block_size
-                return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, shared))
+                constrained, shared = decoding.constrained, self.kv.pool.shared_uses * self._block_size
+                return Step(
+                    StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained, shared)
+                )
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
         self._former.fill(step, prefills, self, self.tick, now_ns)
@@ -122,7 +124,7 @@ class Scheduler(Lifecycle):
             blocks += decoding.blocks_for(tick + 1, steps - 1)
         if blocks:
             pool.reserve(blocks)
-            self._owed_blocks = 0
+        self._owed_blocks = 0
         self.tick = pool.tick = step.end_tick = tick = tick + steps
         if step.prefills:
             self._advance_prefills(step, tick)
@@ -249,6 +251,13 @@ class Scheduler(Lifecycle):
         more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
 
+    def take_blocks(self, steps: int) -> None:
+        """Takes those that the first so many of alike steps need, before `advance` is told of them."""
+        blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
+        if blocks:
+            self.kv.pool.reserve(blocks)
+            self._owed_blocks -= blocks
+
     def settle(self, request: Request) -> None:
         """Brings `computed`, `generated` and the block table of a decoding request up to date.
 
@@ -326,6 +335,7 @@ class Scheduler(Lifecycle):
         decodes = rows = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick
         tokens = pairs = past_tokens = 0
+        constrained = decoding.constrained
         prompt_pairs = 0.0
         for request, new in prefills:
             past, length = request.computed, request.prompt_tokens + request.generated
@@ -335,12 +345,24 @@ class Scheduler(Lifecycle):
             prompt_pairs += new * (length + new / 2)
             if past + new == length:
                 rows += 1
+                if request.constrained:
+                    constrained += 1
         longest = -1
         if self._track_longest:
             longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         shared = self.kv.pool.shared_uses * self._block_size
         return StepFeatures(
-            len(prefills), tokens, pairs, past_tokens, prompt_pairs, decodes, kv_tokens, longest, rows, shared
+            len(prefills),
+            tokens,
+            pairs,
+            past_tokens,
+            prompt_pairs,
+            decodes,
+            kv_tokens,
+            longest,
+            rows,
+            constrained,
+            shared,
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
 from blis_py.requests.table import Ints, RequestTable
@@ -64,8 +65,8 @@ class InstanceRecord:
     """Decode tokens of requests that had ended, which was not known yet: with asynchronous scheduling."""
     runs: StepsTable | None = None
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
-    start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), and the
-    `StepFeatures` of the first step."""
+    start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), preemptions (since
+    the row before), and the `StepFeatures` of the first step."""
     diffusion: DiffusionCounters | None = None
     """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
     in all rounds."""
@@ -131,6 +132,8 @@ class RunRecord:
     """Rounds that these took."""
     tokens_per_output: int = 1
     """Tokens that come at once: those of a block."""
+    decisions: Decisions | None = None
+    """What the router knew when it decided, where that was recorded."""
 
     def take(self, rows: NDArray[np.intp]) -> RunRecord:
         """The given requests, in the given order, which is that of their arrival."""
@@ -144,7 +147,8 @@ class RunRecord:
         breaks = np.column_stack((place[self.breaks[:, 0]], self.breaks[:, 1:]))
         breaks = breaks[breaks[:, 0] >= 0]
         breaks = breaks[np.lexsort(breaks.T[::-1])]
-        return replace(self, table=self.table.take(rows), breaks=breaks, **columns)
+        decisions = None if self.decisions is None else self.decisions.moved(place)
+        return replace(self, table=self.table.take(rows), breaks=breaks, decisions=decisions, **columns)
 
     @property
     def outputs(self) -> Ints:

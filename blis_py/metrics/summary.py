@@ -91,7 +91,12 @@ class _Summary:
             "tenants": tenants,
             "instances": instances,
             "slo": self._verdicts(),
+            **self._routing(),
         }
+
+    def _routing(self) -> dict[str, Any]:
+        decisions = self.record.decisions
+        return {} if decisions is None else {"routing": decisions.summary()}
 
     def _part(self, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
         """A group; tenants are often the classes, or everybody, and need not be computed again."""

@@ -109,6 +109,9 @@ MASK_KINDS: dict[str, Kind] = {
     "mask_exposed_ns": "int",  # the part of it in which the device had nothing to do
 }
 """There where any row was constrained."""
+MASK_REQUEST_KINDS: dict[str, Kind] = {
+    "constrained": "int",  # 1: a grammar constrains its output
+}
 OVERLAP_KINDS: dict[str, Kind] = {
     "forward_start_ns": "int",  # with asynchronous scheduling: when the device began; -1 = never
     "forward_end_ns": "int",  # and was done with it
@@ -118,7 +121,13 @@ DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
 _FURTHER = (
-    TIMING_KINDS | SELDOM_KINDS | MASK_KINDS | OVERLAP_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+    TIMING_KINDS
+    | SELDOM_KINDS
+    | MASK_KINDS
+    | MASK_REQUEST_KINDS
+    | OVERLAP_KINDS
+    | DIFFUSION_STEP_KINDS
+    | DIFFUSION_REQUEST_KINDS
 )
 """Columns that a log may have or not."""
 
@@ -146,9 +155,11 @@ class StepLog:
     def features(self, index: int) -> StepFeatures:
         """The features of one step; `DiffusionFeatures` of a round."""
         common = {name: self.steps[name][index] for name in FEATURE_KINDS}
-        common |= {name: self.steps[name][index] for name in SELDOM if name in self.steps}
         if "batch" not in self.steps:
-            return StepFeatures(**common)
+            seldom = {name: self.steps[name][index] for name in SELDOM if name in self.steps}
+            if "constrained" not in self.requests:  # nobody can tell whose rows these were
+                seldom.pop("constrained_rows", None)
+            return StepFeatures(**common, **seldom)
         return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
 
 

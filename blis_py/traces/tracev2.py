@@ -5,12 +5,13 @@ Reading follows the peer's fixed replay: every row is replayed, whatever its `st
 shared prefix, and `server_input_tokens`, where known, replaces it for rows without a prefix group; the
 prefix of a group is as long as the `prefix_length` of its first row says; the client's budget is
 `output_tokens`. Columns that describe the original run (`first_chunk_time_us`, `status`, ...) or
-closed-loop sessions (`session_id`, `round_index`, `think_time_us`) do not change a fixed replay.
+closed-loop sessions (`round_index`, `think_time_us`) do not change a fixed replay; `session_id` matters to a
+router that keeps sessions together.
 
 Writing adds columns of ours at the end, only where the standard ones cannot hold a value: `max_tokens` (a
 budget other than the output length), `content` (shared prompt runs other than a prefix group, as JSON),
-and `arrival_time_ns`, `deadline_ns`, `slo_target_ns` (times that are no whole microseconds). Then reading
-what was written gives the same table.
+`constrained` (whether a grammar constrains the answer), and `arrival_time_ns`, `deadline_ns`,
+`slo_target_ns` (times that are no whole microseconds). Then reading what was written gives the same table.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "
 
 LAST_US = LAST_NS // 1000
 _LONGEST_HEADER = 1 << 16
-TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model")
+TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model", "session_id")
 NUMBERS = {
     "request_id": integers(),
     "prefix_length": integers(high=MOST_TOKENS),
@@ -54,7 +55,7 @@ NUMBERS = {
     "slo_target_ns": integers(high=LAST_NS),
 }
 WITHOUT_EFFECT = (
-    *("vllm_priority", "session_id", "round_index", "think_time_us", "x_request_id", "reason_ratio"),
+    *("vllm_priority", "round_index", "think_time_us", "x_request_id", "reason_ratio"),
     *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
     *("first_chunk_time_us", "last_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
 )
@@ -122,7 +123,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """
     read_header(reading.header if reading.header is not None else header_beside(path))
     kinds = {name: labels() for name in (*TEXT, "content")}
-    kinds |= {**NUMBERS, "streaming": BOOLEAN, "adapter": NO_ADAPTER}
+    kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
     optional = tuple(name for name in kinds if name not in REQUIRED)
     columns = read_columns(path, kinds, optional=optional, ignored=WITHOUT_EFFECT, bad_rows=reading.bad)
     _refuse_bad_rows(columns)
@@ -146,7 +147,15 @@ def read(path: Path, reading: Reading) -> RequestTable:
         streaming=columns.get("streaming"),
         slo_target_ns=_in_ns(columns, "slo_target"),
         request_id=_names(columns["request_id"]),
+        session=_sessions(columns.labels("session_id")),
+        constrained=columns.get("constrained"),
     )
+
+
+def _sessions(names: Labels) -> Ints | None:
+    """A number for each session, if there are any."""
+    number = np.array([index if name else -1 for index, name in enumerate(names.names)], dtype=np.int64)
+    return number[names.codes] if number.max(initial=-1) >= 0 and len(names) else None
 
 
 def _refuse_bad_rows(columns: Columns) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,7 @@ def merge(
     order = np.argsort(arrival_ns, kind="stable")[:num_requests]
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
+    session = np.full(len(which), -1, dtype=np.int64)
     texts: dict[Content, int] = {}
     by_client = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[by_client], np.arange(len(clients)), side="right").tolist()
@@ -147,7 +149,10 @@ def merge(
             else _requests(client, seed, len(rows), texts)
         )
         prompt[rows], output[rows], content[rows] = made
-    return _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
+        if isinstance(part, Turns):
+            session[rows] = session.max(initial=-1) + 1 + part.session[: len(rows)]
+    table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
+    return replace(table, session=session) if session.max(initial=-1) >= 0 else table
 
 
 def _with_loops(

@@ -198,6 +198,7 @@ def _clients(
         streaming=client.streaming,
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
+        structured_output_ratio=client.structured_output_ratio,
         diffusion=_diffusion(client, key, spec),
         permits=client.concurrency or None,
         think_ns=client.think_time_us * 1000,

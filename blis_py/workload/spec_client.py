@@ -79,6 +79,8 @@ class ClientSpec(DiffusionSpec):
     """Patience in us from sending; 0: endless; absent: endless, or 300 s with several turns."""
     slo_target_us: TimeUs | None = None
     """The latency it aims at, noted in traces."""
+    structured_output_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of its answers that a grammar constrains."""
 
 
 class CohortSpec(ClientSpec):

@@ -10,7 +10,6 @@ import torch
 from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
-from engine.batch import Inputs
 from engine.engine import LLMEngine
 from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
@@ -19,10 +18,11 @@ from engine.profile.prompts import Prompts
 from engine.profile.served import MOST_STEPS, concurrency, short_requests
 from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
+from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
 
-_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0)
-_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1)
+_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
+_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1, detokenize=False)
 
 
 def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
@@ -110,7 +110,7 @@ class StepBench:
             now_ns = engine.clock.now_ns()
             while requests and under_way < at_most:
                 prompt, answer = requests.popleft()
-                params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer)
+                params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer, detokenize=False)
                 engine.add_request(self._prompts.take(prompt), params)
                 under_way += 1
             under_way -= len(engine.step(now_ns).finished)

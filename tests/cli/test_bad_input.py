@@ -10,6 +10,7 @@ from blis_py.cli import run
 Blis = Callable[..., tuple[int, str, str]]
 
 RUN = ("run", "--model", "qwen3-14b")
+WEIGHTED = (*RUN, "--routing-policy", "weighted", "--routing-scorers")
 
 BAD_FLAGS = [
     (("run",), "--model: no model given"),
@@ -83,7 +84,16 @@ BAD_FLAGS = [
         (*RUN, "--prefix-cache", "none", "--enable-prefix-caching"),
         "--enable-prefix-caching: contradicts prefix_cache: none",
     ),
-    ((*RUN, "--routing-policy", "weighted"), "--routing-policy: unknown value (found 'weighted')"),
+    ((*RUN, "--routing-policy", "wieghted"), "--routing-policy: unknown value (found 'wieghted'); did you"),
+    ((*RUN, "--routing-scorers", "queue-depth:1"), "--routing-scorers: has no effect on round-robin"),
+    ((*WEIGHTED, "queue-dept:1"), "--routing-scorers: unknown scorer (found 'queue-dept'); did you mean"),
+    ((*WEIGHTED, "queue-depth"), "--routing-scorers: must give each scorer once with its weight"),
+    ((*WEIGHTED, "queue-depth:1,queue-depth:2"), "--routing-scorers: must give each scorer once"),
+    ((*WEIGHTED, "queue-depth:0"), "--routing-scorers: a weight must be greater than 0"),
+    ((*WEIGHTED, "queue-depth:nan"), "--routing-scorers: a weight must be greater than 0"),
+    ((*RUN, "--trace-level", "all"), "--trace-level: unknown value"),
+    ((*RUN, "--counterfactual-k", "2"), "--counterfactual-k: means decisions that are kept"),
+    ((*RUN, "--summarize-trace"), "--summarize-trace: needs decisions that are kept"),
     ((*RUN, "--rate", "0"), "--rate: must be greater than 0"),
     ((*RUN, "--rate", "inf"), "--rate: must be a finite number"),
     ((*RUN, "--num-requests", "0"), "--num-requests: must be at least 1"),
@@ -120,7 +130,7 @@ BAD_FLAGS = [
     (("replay", "--model", "qwen3-14b"), "--trace: no trace given"),
     (("replay", "--model", "qwen3-14b", "--trace", "x.csv", "--cv", "4"), "use `blis run`"),
     (("replay", "--model", "qwen3-14b", "--trace-header", "x.yaml"), "--trace-header: needs a trace"),
-    (("sweep",), "`blis sweep` is not available yet"),
+    (("report",), "`blis report` is not available yet"),
     (("runn",), "no such command 'runn'"),
 ]
 
@@ -150,18 +160,15 @@ def test_a_run_beyond_the_clock_prints_no_numbers(blis: Blis) -> None:
 NOT_YET = [
     ("--flow-control",),
     ("--queue-shedding",),
-    ("--summarize-trace",),
     ("--enable-expert-parallel",),
     ("--kv-cpu-blocks", "100"),
     ("--prefill-instances", "2"),
     ("--decode-instances", "2"),
-    ("--routing-scorers", "queue-depth:1"),
     ("--admission-policy", "token-bucket"),
     ("--token-bucket-capacity", "5"),
     ("--lora-config", "lora.yaml"),
     ("--dp", "2"),
     ("--defaults-filepath", "defaults.yaml"),
-    ("--trace-level", "decisions"),
     ("--saturation-detector", "utilization"),
 ]
 
@@ -240,10 +247,10 @@ BAD_BUNDLES = [
         "admission.token_bucket_capacity: a setting of BLIS that is not",
     ),
     ("admission: {policy: token-bucket}", "admission.policy: unknown value"),
-    (
-        "routing: {policy: weighted, scorers: [{name: queue-depth, weight: 1}]}",
-        "routing.scorers: a setting of BLIS",
-    ),
+    ("routing: {scorers: {queue-depth: 1}}", "routing.scorers: must be a list"),
+    ("routing: {scorers: [{name: queue-depth}]}", "routing.scorers: must be a name and a weight"),
+    ("routing: {scorers: [{name: q, weight: 1}, {name: q, weight: 1}]}", "the scorer is given twice"),
+    ("routing: {policy: weighted, scorers: [{name: q, weight: 1}]}", "routing.scorers: unknown scorer"),
     ("autoscaler: {interval_us: 5}", "autoscaler: a setting of BLIS that is not supported yet"),
     ("preemption: fcfs", "preemption: must be a section"),
     ("admission: {slo_priorities: {critical: 101}}", "priority out of range"),

@@ -102,7 +102,7 @@ def test_blis_flags_that_ask_for_nothing_are_accepted(blis: Blis, small: tuple[s
     plain = blis("run", *small)
     defaults = "--admission-policy always-admit --dp 1 --kv-cpu-blocks 0 --queue-depth-threshold 5.0"
     harmless = (
-        "--cache-signal-delay 0 --log debug --lazy-generation --trace-level none --usage-limit-threshold 1"
+        "--counterfactual-k 0 --log debug --lazy-generation --trace-level none --usage-limit-threshold 1"
     )
     assert blis("run", *small, *defaults.split(), *harmless.split()) == plain
     assert plain[0] == 0

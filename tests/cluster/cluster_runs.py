@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.scorers import SCORERS
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
@@ -16,6 +18,7 @@ from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.latency.masks import MaskPrices, WithMasks
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Labels, RequestTable
@@ -52,6 +55,10 @@ LATENCIES: dict[str, LatencyModel] = {
             frontend=FrontendDelays(before_enqueue_ns=12_345, per_token_ns=77, at_end_ns=501),
         )
     ),
+    "masks": WithMasks(linear(10_000), MaskPrices(row_ns=9_000, step_ns=100), beside_forward=False),
+    "masks beside the forward": WithMasks(
+        linear(10_000, decode_kv_tokens=30.7), MaskPrices(row_ns=5_000), beside_forward=True
+    ),
     "trained-physics": build("trained-physics", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
     "roofline": build("roofline", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
 }
@@ -85,11 +92,15 @@ class Run:
     latency: str = "constant"
     options: dict[str, Any] = field(default_factory=dict)
     eos_share: float = 0.0
+    constrained: float = 0.0
+    """Share of the requests whose output a grammar constrains."""
 
     def record(self, **more: Any) -> RunRecord:
         table = table_of(self.rows)
         if self.eos_share:
             table = table.with_unforeseen_ends(self.eos_share, np.random.default_rng(len(table)))
+        if self.constrained:
+            table = table.with_structured_outputs(self.constrained, np.random.default_rng(1))
         return simulate(
             table,
             scheduler=self.config,
@@ -141,6 +152,16 @@ def caching(draw: st.DrawFn, scheduler: str, slowness: int) -> dict[str, Any]:
 
 
 @st.composite
+def routing(draw: st.DrawFn) -> dict[str, Any]:
+    """Any policy, any profile."""
+    policy = draw(st.sampled_from(["round-robin", "weighted", "weighted", *ROUTING_POLICIES]))
+    if policy != "weighted":
+        return {"routing_policy": policy}
+    names = draw(st.lists(st.sampled_from(list(SCORERS)), unique=True, max_size=4))
+    return {"routing_policy": policy, "routing_scorers": {name: draw(st.integers(1, 3)) for name in names}}
+
+
+@st.composite
 def runs(draw: st.DrawFn) -> Run:
     """Any policy, former, cache and latency model; often too few blocks, sometimes a horizon."""
     scheduler = draw(
@@ -172,10 +193,11 @@ def runs(draw: st.DrawFn) -> Run:
         latency=latency,
         options={
             "num_instances": instances,
-            "routing_policy": draw(st.sampled_from(["round-robin", "least-loaded"])),
+            **draw(routing()),
             "admission_latency_ns": draw(st.sampled_from([0, 0, 3_000])),
             "routing_latency_ns": draw(st.sampled_from([0, 0, 777])),
             "snapshot_refresh_ns": draw(st.sampled_from([0, 20_000, 50_000_000])),
+            "cache_delay_ns": draw(st.sampled_from([0, 0, 35_000, 50_000_000])),
             "horizon_ns": draw(
                 st.one_of(st.none(), st.integers(0, 900).map(lambda us: us * 1000 * slowness))
             ),

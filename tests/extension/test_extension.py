@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
 import pytest
 from simpy import Environment, Event
 
-from blis_py.cluster.router import ROUTING_POLICIES, Loaded, Signals
+from blis_py.cluster import extensions, policies
+from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.router import RouterSetup
+from blis_py.cluster.scorers import SCORERS, Known, Scores, of_load
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.source import Maker, Send
 from blis_py.core.config import SchedulerConfig
@@ -17,6 +21,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.policies import SCHEDULERS
 from blis_py.core.queues import SortedQueue
 from blis_py.core.request import NEVER_NS, Request
+from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.metrics.record import Outcome
@@ -50,8 +55,8 @@ class ByPrompt:
 
     looks_at_load = False
 
-    def __init__(self, instances: Sequence[Loaded], signals: Signals, rng: np.random.Generator) -> None:
-        self._last = len(instances) - 1
+    def __init__(self, setup: RouterSetup) -> None:
+        self._last = setup.signals.count - 1
 
     def __call__(self, request: Request, now_ns: int) -> int:
         return 0 if request.prompt_tokens < 100 else self._last
@@ -60,6 +65,9 @@ class ByPrompt:
 def longest_prompt_first(request: Request) -> tuple[Any, ...]:
     """A scheduling policy."""
     return (-request.prompt_tokens, request.id)
+
+
+mine = of_load(lambda known: known.in_flight)
 
 
 class OneAfterTheOther:
@@ -107,6 +115,44 @@ def test_a_routing_policy_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch)
     latency = TenMicroseconds()
     record = simulate(demand, scheduler=CONFIG, latency=latency, num_instances=3, routing_policy="by-prompt")
     assert record.instance.tolist() == [0, 2, 0, 2]
+
+
+def fewest_in_flight(known: Known) -> Scores:
+    """A scorer."""
+    return 1 / (1 + known.in_flight)
+
+
+def test_a_scorer_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCORERS, "mine", of_load(fewest_in_flight))
+    record = simulate(
+        table([8] * 9, [50] * 9),
+        scheduler=CONFIG,
+        latency=TenMicroseconds(),
+        num_instances=3,
+        routing_policy="weighted",
+        routing_scorers={"mine": 1},
+    )
+    assert np.bincount(record.instance).tolist() == [3, 3, 3]
+
+
+def test_installed_packages_bring_policies_and_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {
+        "blis_py.routing_policies": EntryPoint("by-prompt", f"{__name__}:ByPrompt", "g"),
+        "blis_py.routing_scorers": EntryPoint("mine", f"{__name__}:mine", "g"),
+    }
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        return [point for point in [installed[group]] if name in (None, point.name)]
+
+    monkeypatch.setattr(extensions, "entry_points", entry_points)
+    monkeypatch.setattr(policies, "ROUTING_POLICIES", {**ROUTING_POLICIES})
+    monkeypatch.setattr(policies, "SCORERS", {**SCORERS})
+    assert policies.policy("by-prompt") is ByPrompt
+    assert policies.scorer("mine") is mine
+    with pytest.raises(InputError, match="always-busiest, by-prompt"):
+        policies.policy("by-prompts")
+    with pytest.raises(InputError, match="vllm-dp, mine"):
+        policies.scorer("yours")
 
 
 def test_a_scheduling_policy_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,10 @@ def serve(
     count = len(arrival_ns)
     options = {
         k: settings.pop(k)
-        for k in ("num_instances", "routing_policy", "snapshot_refresh_ns", "record_steps")
+        for k in (
+            *("num_instances", "routing_policy", "snapshot_refresh_ns"),
+            *("record_steps", "record_decisions"),
+        )
         if k in settings
     }
     table = RequestTable.build(
@@ -66,11 +69,10 @@ def serve(
         slo_class=settings.pop("slo_class", None),
     )
     config = SchedulerConfig(
-        num_kv_blocks=10**5,
         max_model_len=10**5,
         max_num_seqs=slots,
         enable_prefix_caching=False,
-        **{"max_num_batched_tokens": 10**6, **settings},
+        **{"num_kv_blocks": 10**5, "max_num_batched_tokens": 10**6, **settings},
     )
     return simulate(table, scheduler=config, latency=ConstantSteps(step_ns), **options)
 

@@ -19,6 +19,7 @@ from blis_py.calibrate.fit.basis import (
     rows_of,
 )
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
+from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
@@ -67,7 +68,7 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     names, counts = np.unique(samples["source"], return_counts=True)
     sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
     saved_ns = repeated_read_ns(samples.where(samples["source"] == SHARED), regimes)
-    return FittedProfile(dict(samples.meta), regimes, in_use, sources, saved_ns)
+    return FittedProfile(dict(samples.meta), regimes, in_use, mask_prices(samples), sources, saved_ns)
 
 
 @dataclass(frozen=True)

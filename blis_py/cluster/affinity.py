@@ -1,0 +1,81 @@
+"""What a router remembers by itself of the prompts that it has sent to each instance."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from blis_py.cluster.prefixes import Level
+from blis_py.core.request import Request
+
+
+class AffinityIndex:
+    """The blocks of prompts sent to each instance, the least recently sent forgotten first.
+
+    Of blocks that no other prompt can share only the number is kept: they crowd out others.
+
+    Args:
+        capacity: blocks of each instance.
+    """
+
+    def __init__(self, count: int, block_size: int, capacity: int) -> None:
+        self._block_size, self._capacity = block_size, capacity
+        self._everybody = (1 << count) - 1
+        self._holders: dict[Hashable, int] = {}
+        """Instances that hold a block, as bits."""
+        self._recent: list[OrderedDict[Hashable, int]] = [OrderedDict() for _ in range(count)]
+        """How many blocks there are under each key: one, or all those of a prompt that nobody shares."""
+        self._size = [0] * count
+        self._private = 0
+
+    def held(self, request: Request) -> list[Level]:
+        """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks."""
+        keys, holders = request.block_keys, self._holders
+        levels: list[Level] = []
+        mask, limit = self._everybody, min(len(keys), request.prompt_tokens // self._block_size)
+        for blocks in range(limit):
+            holding = mask & holders.get(keys[blocks], 0)
+            if holding != mask:
+                if blocks:
+                    levels.append((mask, blocks))
+                mask = holding
+                if not mask:
+                    return levels
+        if limit:
+            levels.append((mask, limit))
+        return levels
+
+    def sent(self, request: Request, index: int) -> None:
+        """A request goes to an instance."""
+        blocks = request.prompt_tokens // self._block_size
+        recent, holders, bit = self._recent[index], self._holders, 1 << index
+        shared = request.block_keys[:blocks]
+        for key in shared:
+            if key in recent:
+                recent.move_to_end(key)
+            else:
+                recent[key] = 1
+                holders[key] = holders.get(key, 0) | bit
+                self._size[index] += 1
+        if blocks > len(shared):
+            self._private += 1
+            recent[("private", self._private)] = blocks - len(shared)
+            self._size[index] += blocks - len(shared)
+        while self._size[index] > self._capacity:
+            self._forget_oldest(index)
+
+    def _forget_oldest(self, index: int) -> None:
+        recent, holders = self._recent[index], self._holders
+        key, blocks = recent.popitem(last=False)
+        excess = self._size[index] - self._capacity
+        if blocks > excess:
+            recent[key] = blocks - excess
+            recent.move_to_end(key, last=False)
+            blocks = excess
+        elif key in holders:
+            rest = holders[key] & ~(1 << index)
+            if rest:
+                holders[key] = rest
+            else:
+                del holders[key]
+        self._size[index] -= blocks

@@ -1,0 +1,82 @@
+"""Writes down what the router knew when it decided."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+
+from blis_py.cluster.router import Router
+from blis_py.cluster.scorers import by_instance
+from blis_py.cluster.signals import Signals
+from blis_py.core.request import Request
+from blis_py.errors import InputError
+from blis_py.metrics.decisions import Decisions
+
+MOST_CANDIDATES = 20_000_000
+"""That are kept in memory; each takes 60 bytes."""
+
+_OF_DECISION = ("time_ns", "row", "instance", "found_blocks", "missed_blocks")
+_OF_CANDIDATE = ("candidates", "queue_depth", "batch_size", "in_flight", "cached_blocks")
+
+
+class DecisionLog:
+    """The candidates of each decision, as the router saw them.
+
+    A router that does not score is held against the smallest effective load.
+
+    Args:
+        candidates: how many to keep of each decision, the best first; 0 = all.
+        requests: decisions that may come.
+
+    Raises:
+        InputError: they would not fit into memory.
+    """
+
+    def __init__(self, signals: Signals, router: Router, candidates: int, requests: int) -> None:
+        self._kept = min(candidates or signals.count, signals.count)
+        if self._kept * requests > MOST_CANDIDATES:
+            problem = f"{requests:,} decisions about {self._kept:,} instances are too many to keep"
+            raise InputError(problem, key="counterfactual_k", value=candidates, fix="keep fewer candidates")
+        signals.watch_kv()
+        self._signals, self._router = signals, router
+        self._caches = signals.watch_prefixes()
+        self._ints = {name: array("q") for name in (*_OF_DECISION, *_OF_CANDIDATE)}
+        self._floats = {
+            name: array("d") for name in ("score", "regret", "candidate_scores", "kv_utilization")
+        }
+
+    def note(self, request: Request, now_ns: int, index: int) -> None:
+        """A request is about to go to an instance."""
+        signals, ints, floats = self._signals, self._ints, self._floats
+        scores = self._scores()
+        held = by_instance(self._caches.held(request), signals.count).astype(np.int64)
+        best = np.lexsort((np.arange(signals.count), -scores))[: self._kept]
+        found = int(held[index])
+        for name, value in zip(
+            _OF_DECISION, (now_ns, request.row, index, found, int(held.max()) - found), strict=True
+        ):
+            ints[name].append(value)
+        floats["score"].append(scores[index])
+        floats["regret"].append(max(0.0, float(scores[best[0]] - scores[index])))
+        floats["candidate_scores"].frombytes(scores[best].tobytes())
+        kv = signals.kv_utilization
+        floats["kv_utilization"].extend([kv[i] for i in best])
+        ints["candidates"].extend(best.tolist())
+        ints["cached_blocks"].extend(held[best].tolist())
+        for name in ("queue_depth", "batch_size", "in_flight"):
+            values = getattr(signals, name)
+            ints[name].extend([values[i] for i in best])
+
+    def _scores(self) -> Any:
+        scores = getattr(self._router, "scores", None)
+        return -np.array(self._signals.load, np.float64) if scores is None else scores
+
+    def record(self) -> Decisions:
+        """What has been written down."""
+        columns: dict[str, Any] = {name: np.array(column, np.int64) for name, column in self._ints.items()}
+        columns |= {name: np.array(column, np.float64) for name, column in self._floats.items()}
+        for name in (*_OF_CANDIDATE, "candidate_scores", "kv_utilization"):
+            columns[name] = columns[name].reshape(-1, self._kept)
+        return Decisions(**columns, block_size=self._caches.block_size)

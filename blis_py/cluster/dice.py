@@ -1,0 +1,27 @@
+"""Random choices between instances, many drawn at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+_AT_ONCE = 1024
+
+
+class Dice:
+    """A stream of random choices."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._drawn: list[float] = []
+
+    def below(self, count: int) -> int:
+        """A number from 0 to `count` - 1, each as likely."""
+        if not self._drawn:
+            self._drawn = self.rng.random(_AT_ONCE).tolist()
+        return int(self._drawn.pop() * count)
+
+    def one_of(self, ties: Sequence[int]) -> int:
+        """Draws only where there is a choice."""
+        return ties[0] if len(ties) == 1 else ties[self.below(len(ties))]

@@ -1,0 +1,93 @@
+"""What a router knew when it decided, and what its decisions cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """One row per decision, in order of time; what belongs to candidates has a column for each of them, the
+    best first."""
+
+    time_ns: Ints
+    row: Ints
+    """Of the request, in the table."""
+    instance: Ints
+    """Where it was sent."""
+    score: Floats
+    """Of that instance."""
+    regret: Floats
+    """By how much the best candidate scored more."""
+    found_blocks: Ints
+    """Leading blocks of the prompt that the instance held, as far as the router could know."""
+    missed_blocks: Ints
+    """By how many the candidate that held most held more."""
+    candidates: Ints
+    """Shape (decisions, candidates kept), by score; at equal scores by index."""
+    candidate_scores: Floats
+    queue_depth: Ints
+    batch_size: Ints
+    in_flight: Ints
+    kv_utilization: Floats
+    cached_blocks: Ints
+    block_size: int
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def moved(self, place: Ints) -> Decisions:
+        """The same, of requests that stand at other places: -1 for those that are gone."""
+        return replace(self, row=place[self.row])
+
+    def summary(self) -> dict[str, Any]:
+        """What the decisions come to."""
+        found, missed = int(self.found_blocks.sum()), int(self.missed_blocks.sum())
+        return {
+            "decisions": len(self),
+            "unique_targets": len(np.unique(self.instance)),
+            "mean_regret": float(self.regret.mean()) if len(self) else 0.0,
+            "max_regret": float(self.regret.max(initial=0.0)),
+            "cached_tokens_at_target": found * self.block_size,
+            "cached_tokens_at_best": (found + missed) * self.block_size,
+        }
+
+    def frame(self, ids: list[str]) -> pd.DataFrame:
+        """One row per decision and candidate.
+
+        Args:
+            ids: of the requests, by row.
+        """
+        import pandas as pd
+
+        kept = self.candidates.shape[1]
+
+        def of_each(column: NDArray[Any]) -> NDArray[Any]:
+            return np.repeat(column, kept)
+
+        return pd.DataFrame(
+            {
+                "time_s": of_each(self.time_ns / 1e9),
+                "request_id": of_each(np.array(ids, dtype=object)[self.row]),
+                "target": of_each(self.instance),
+                "regret": of_each(self.regret),
+                "rank": np.tile(np.arange(1, kept + 1), len(self)),
+                "candidate": self.candidates.ravel(),
+                "score": self.candidate_scores.ravel(),
+                "queue_depth": self.queue_depth.ravel(),
+                "batch_size": self.batch_size.ravel(),
+                "in_flight": self.in_flight.ravel(),
+                "kv_utilization": self.kv_utilization.ravel(),
+                "cached_tokens": self.cached_blocks.ravel() * self.block_size,
+            }
+        )
