@@ -11,6 +11,7 @@ from pathlib import Path
 
 import architecture_picture
 import autopsy_picture
+import day_picture
 import diffusion_picture
 import gallery
 import overlap_picture
@@ -82,6 +83,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
     "routing": routing_picture.figure,
+    "day": day_picture.figure,
     "trust": trust_picture.figure,
     "plan": plan,
     "sweep": sweep,
