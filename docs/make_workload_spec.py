@@ -45,6 +45,8 @@ DIFFERENCES = """
   they are an error, and BLIS lets them send nothing.
 - **`diurnal`** is a cosine that repeats every day; in BLIS it is full rate for a part of every hour, then
   silence, and ends after one day. **`drain`** is a straight line; in BLIS ten such steps.
+- **`horizon`** does not end the simulation where a number of requests has ended the load before it: those are
+  served to the end.
 - **Version 1**: classes of cohorts are renamed too.
 """
 

@@ -121,24 +121,32 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
     if any(ratios.values()):
         own = np.array([ratios[name] for name in table.client.names])[table.client.codes]
         table = table.with_structured_outputs(own, stream(seed, STRUCTURED_OUTPUTS))
+    end_ns = _end_of(config, spec, table)
     return Demand(
         table,
         seed,
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
-        notes=(*spec.notes, *_spec_horizon_notes(config, spec, table)),
+        notes=(*spec.notes, *_end_notes(end_ns)),
         loops=loops,
-        horizon_ns=spec.horizon * 1000 or None,
+        horizon_ns=end_ns,
     )
 
 
-def _spec_horizon_notes(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> list[str]:
-    """Requests under way at the end of the load are cut off, if it is the spec's horizon that ends it."""
+def _end_of(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> int | None:
+    """When the spec's horizon ends the run: where it is what ends the load, and not a number of requests."""
     count = config.workload.num_requests or spec.num_requests
-    if config.horizon is not None or not spec.horizon or len(table) == count:
+    by_number = len(table) == count
+    return None if config.horizon is not None or by_number else spec.horizon * 1000 or None
+
+
+def _end_notes(end_ns: int | None) -> list[str]:
+    """Requests under way at the end are cut off."""
+    if end_ns is None:
         return []
-    ends = in_seconds(spec.horizon * 1000)
-    return [f"the run ends at {ends}, the horizon of the workload spec; --horizon says otherwise"]
+    return [
+        f"the run ends at {in_seconds(end_ns)}, the horizon of the workload spec; --horizon says otherwise"
+    ]
 
 
 def _with_diffusion(asked: Demand, config: RunConfig) -> Demand:

@@ -52,8 +52,9 @@ class WorkloadSpec(DiffusionSpec):
     """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
 
     It is needed where a client has one. `num_requests` (those sent first) and `horizon` (us) bound it; 0 or
-    absent: no bound. The horizon ends the simulation too. `rate_profile` is a CSV file with the columns
-    `seconds` and `rate`: from that second on, the clients share that rate, instead of `aggregate_rate`.
+    absent: no bound. A horizon that ends the load ends the simulation too. `rate_profile` is a CSV file with
+    the columns `seconds` and `rate`: from that second on, the clients share that rate, instead of
+    `aggregate_rate`.
     What it says of diffusion holds for every client that does not say otherwise.
     """
 
@@ -73,7 +74,8 @@ class WorkloadSpec(DiffusionSpec):
     num_requests: Whole = 0
     """Those that are sent first; 0: no bound."""
     horizon: TimeUs = 0
-    """When load and simulation end, in us, unless `--horizon` is given; 0: no bound."""
+    """When load and simulation end, in us, unless `--horizon` is given, or `num_requests`
+    ends the load before; 0: no bound."""
     clients: Annotated[tuple[ClientSpec, ...], BeforeValidator(as_tuple)] = ()
     """Sources of requests."""
     cohorts: Annotated[tuple[CohortSpec, ...], BeforeValidator(as_tuple)] = ()
