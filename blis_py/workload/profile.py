@@ -89,9 +89,8 @@ class Profile:
         at = np.searchsorted(shown, begun, side="left") - 1
         missing = passed_us - shown[at]
         root = np.sqrt(np.maximum(first[at] ** 2 + 2 * slope[at] * missing, 0.0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            since = 2 * missing / (first[at] + root)
-        since[np.isnan(since)] = 0.0
+        speed = first[at] + root
+        since = np.divide(2 * missing, speed, out=np.zeros(len(speed)), where=speed > 0)
         never = (first[at] == 0) & (slope[at] == 0)
         since[never] = math.inf
         return np.asarray(begin[at] + since + whole * (self.period_us or 0.0), dtype=np.float64)
