@@ -10,7 +10,7 @@ from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.config.models import AdmissionSection, RunConfig, SchedulerSection
 from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -33,6 +33,7 @@ from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
 
 if TYPE_CHECKING:
+    from blis_py.cluster.admission import AdmissionSettings
     from blis_py.cluster.closed_loop import ClosedLoop
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.latency.fitted_profile import FittedProfile
@@ -136,6 +137,8 @@ class Setup:
             num_instances=config.num_instances,
             routing_policy=config.routing.policy,
             routing_scorers=config.routing.scorers,
+            admission_policy=config.admission.policy,
+            admission=_admission(config.admission),
             admission_latency_ns=config.admission.latency_us * 1000,
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
@@ -199,6 +202,12 @@ def _served(config: RunConfig) -> _Served:
         fix="use fewer instances, fewer or larger blocks",
     )
     return _Served(config, shape, gpu, profile, line, blocks)
+
+
+def _admission(settings: AdmissionSection) -> AdmissionSettings:
+    from blis_py.cluster.admission import AdmissionSettings
+
+    return AdmissionSettings(**{f.name: getattr(settings, f.name) for f in fields(AdmissionSettings)})
 
 
 def _model_name(config: RunConfig) -> str:
