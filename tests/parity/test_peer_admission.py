@@ -22,7 +22,6 @@ from blis_py.api import Simulation
 from blis_py.cluster.admission import (
     ADMISSION_POLICIES,
     OVER_BUDGET,
-    AdmissionSettings,
     AdmissionSetup,
     AlwaysAdmit,
     TenantBudgets,
