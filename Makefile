@@ -92,5 +92,5 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,notebooks,engine]'
+	$(PIP) --editable '.[dev,notebooks,engine,dask,plan]'
 	@touch $@

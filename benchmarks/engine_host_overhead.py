@@ -1,12 +1,17 @@
 """Host time of one decode step of the engine, without the model: what a GPU step has to hide or add.
 
     python benchmarks/engine_host_overhead.py [--sequences 64] [--steps 400] [--repeat 7] [--sampling greedy]
+                                              [--text none]
 
 A model and a sampling kernel that do nothing stand in for the real ones, so the rest is scheduling, batch
 preparation and bookkeeping, the step log included. Thread CPU time on one core; prints JSON with
 microseconds per step: `step_us` and its segments are medians over all steps, `best_us` is the fastest step
 (what is left when nobody else slows the core down), and `calibration_ns` the speed of this core (see
 `measure.calibrate`).
+
+`--text` says what becomes of the tokens, with a byte-level BPE: `none`; `delivered` to a listener, by the
+output thread; `stop`, the same with a stop string that the engine's thread has to look for; `in-loop`, every
+text kept up to date by the thread that steps, which is what `delivered` saves it.
 """
 
 from __future__ import annotations
@@ -32,13 +37,17 @@ from blis_py.traces.steplog import SEGMENTS
 from engine.build import build_engine
 from engine.clock import Clock, CpuClock, WallClock
 from engine.config import EngineConfig
-from engine.engine import LLMEngine
+from engine.engine import LLMEngine, StepOutput
 from engine.kernels.sampling import SamplingTensors
+from engine.models.tokenizer import Tokenizer
+from engine.output_stream import OutputDelta
+from engine.output_text import OutputText
 from engine.sampling_params import SamplingParams
 
 _VOCABULARY = 128
 _PROMPT_TOKENS = 128
 _WARM_UP_STEPS = 20
+_TEXTS = ("none", "delivered", "stop", "in-loop")
 _SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "random": {"temperature": 0.8},
@@ -79,40 +88,91 @@ def no_sampling(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
     return params.positions
 
 
-def measure(sequences: int, steps: int, sampling: str) -> dict[str, NDArray[np.float64]]:
+class Pieces:
+    """A byte-level BPE of single characters, run by the `tokenizers` package as that of a checkpoint is."""
+
+    vocab_size = _VOCABULARY
+    eos_ids = frozenset[int]()
+
+    def __init__(self) -> None:
+        import tokenizers
+
+        characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[:_VOCABULARY]
+        self._tokenizer = tokenizers.Tokenizer(
+            tokenizers.models.BPE({character: i for i, character in enumerate(characters)}, [])
+        )
+        self._tokenizer.decoder = tokenizers.decoders.ByteLevel()
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).ids)
+
+    def decode(self, ids: Any) -> str:
+        return str(self._tokenizer.decode(ids))
+
+
+class InLoop:
+    """Keeps texts up to date in the thread that steps; nothing where that is not asked for."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._texts: dict[int, OutputText] = {}
+
+    def __call__(self, output: StepOutput) -> None:
+        if self._tokenizer is None:
+            return
+        for sequence, token in zip(output.sequences, output.tokens, strict=True):
+            if sequence.index not in self._texts:
+                self._texts[sequence.index] = OutputText(self._tokenizer)
+            self._texts[sequence.index].append([token])
+
+
+def measure(sequences: int, steps: int, sampling: str, text: str) -> dict[str, NDArray[np.float64]]:
     """Microseconds of each of `steps` steps that all decode `sequences` tokens, and of their segments.
 
     The engine looks at its clock six times a step, and the CPU time of a thread is dear to ask for. So
     whole steps are those of an engine on the wall clock, as on a GPU, and segments come from another one.
     """
-    llm = decoding(sequences, sampling, WallClock())
+    llm = decoding(sequences, sampling, WallClock(), text)
+    in_loop = InLoop(llm.tokenizer if text == "in-loop" else None)
     wholes = np.zeros(steps)
     for i in range(steps):
         begin_ns = time.thread_time_ns()
-        llm.step()
+        in_loop(llm.step())
         wholes[i] = (time.thread_time_ns() - begin_ns) / 1e3
-    llm = decoding(sequences, sampling, CpuClock())
+    llm.shutdown()
+    llm = decoding(sequences, sampling, CpuClock(), text)
     first = llm.recorder.steps
     for _ in range(steps):
         llm.step()
     log = llm.recorder.log()
+    llm.shutdown()
     return {"step_us": wholes, **{name[:-3] + "_us": log.column(name)[first:] / 1e3 for name in SEGMENTS}}
 
 
-def decoding(sequences: int, sampling: str, clock: Clock) -> LLMEngine:
+def decoding(sequences: int, sampling: str, clock: Clock, text: str = "none") -> LLMEngine:
     """An engine that has so many sequences decoding."""
     config = EngineConfig(
         model="none", device="cpu", max_num_seqs=sequences, max_model_len=4096, num_kv_blocks=256 * sequences
     )
-    llm = build_engine(config, model=NoModel(), clock=clock)
+    tokenizer = None if text == "none" else Pieces()
+    llm = build_engine(config, model=NoModel(), tokenizer=tokenizer, clock=clock)
+    delivered = text in ("delivered", "stop")
+    wanted: dict[str, Any] = {"detokenize": delivered}
+    if text == "stop":
+        wanted["stop"] = ["no text has this"]
     for i in range(sequences):
         prompt = [(i * 7 + j) % _VOCABULARY for j in range(_PROMPT_TOKENS + i % config.block_size)]
-        llm.add_request(prompt, SamplingParams(max_tokens=3000, **_SAMPLING[sampling]))
+        params = SamplingParams(max_tokens=3000, **_SAMPLING[sampling], **wanted)
+        llm.add_request(prompt, params, on_delta=_taken if delivered else None)
     while len(llm.step().tokens) < sequences:
         pass
     for _ in range(_WARM_UP_STEPS):
         llm.step()
     return llm
+
+
+def _taken(delta: OutputDelta) -> None:
+    """By a client."""
 
 
 def main() -> int:
@@ -121,17 +181,26 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--sampling", choices=_SAMPLING, default="greedy")
+    parser.add_argument("--text", choices=_TEXTS, default="none")
     options = parser.parse_args()
     pin(None)
     torch.set_num_threads(1)
     speed = calibrate()
     engine.sampler.sample = no_sampling  # type: ignore[attr-defined]
-    runs = [measure(options.sequences, options.steps, options.sampling) for _ in range(options.repeat)]
+    runs = [
+        measure(options.sequences, options.steps, options.sampling, options.text)
+        for _ in range(options.repeat)
+    ]
     result: dict[str, Any] = {
         name: float(np.median(np.concatenate([run[name] for run in runs]))) for name in runs[0]
     }
     result["best_us"] = float(min(run["step_us"].min() for run in runs))
-    result |= {"sequences": options.sequences, "sampling": options.sampling, "steps": options.steps}
+    result |= {
+        "sequences": options.sequences,
+        "sampling": options.sampling,
+        "text": options.text,
+        "steps": options.steps,
+    }
     result |= {"repeat": options.repeat, "calibration_ns": statistics.mean((speed, calibrate()))}
     print(json.dumps({k: round(v, 2) if isinstance(v, float) else v for k, v in result.items()}, indent=1))
     return 0

@@ -6,7 +6,8 @@
     result = simulation.run()
     result.summary, result.requests, result.steps
 
-`blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go. Keyword arguments are the flags of
+`blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go, `blis.sweep(...)` many of them, and
+`blis.plan(...)` finds the cheapest configuration that keeps its targets. Keyword arguments are the flags of
 the command line, or the keys of its YAML.
 """
 
@@ -15,23 +16,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blis_py import figures
     from blis_py.api import Simulation, build, replay, run
+    from blis_py.comparison.compare import compare
     from blis_py.config.loader import load_config
     from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
+    from blis_py.ledger.explain import explain
+    from blis_py.planning.api import plan, sweep
     from blis_py.result import Result
+    from blis_py.saved import SavedResult, load
     from blis_py.version import __version__
 
 __all__ = [
     "InputError",
     "Result",
     "RunConfig",
+    "SavedResult",
     "Simulation",
     "__version__",
     "build",
+    "compare",
+    "explain",
+    "figures",
+    "load",
     "load_config",
+    "plan",
     "replay",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
@@ -40,26 +53,42 @@ _HOMES = {
     "run": "blis_py.api",
     "Simulation": "blis_py.api",
     "Result": "blis_py.result",
+    "SavedResult": "blis_py.saved",
+    "load": "blis_py.saved",
     "RunConfig": "blis_py.config.models",
     "load_config": "blis_py.config.loader",
     "InputError": "blis_py.errors",
+    "compare": "blis_py.comparison.compare",
+    "explain": "blis_py.ledger.explain",
+    "plan": "blis_py.planning.api",
+    "sweep": "blis_py.planning.api",
     "__version__": "blis_py.version",
 }
-_SIMULATES = ("build", "replay", "run", "Simulation")
+_SIMULATES = ("build", "explain", "plan", "replay", "run", "Simulation", "sweep")
 """Before these are imported, the inner loop is taken from native code, where there is any."""
+_TAKE_SETTINGS = ("build", "replay", "run")
+_described: dict[str, Any] = {}
+"""Functions whose documentation and signature list the settings by now."""
 
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for: `import blis_py` itself costs nothing."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'blis_py' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "figures":
+        return import_module("blis_py.figures")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'blis_py' has no attribute {name!r}")
     if name in _SIMULATES:
         from blis_py import native
 
         native.activate()
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    if name in _TAKE_SETTINGS and name not in _described:
+        from blis_py.described import described
+
+        _described[name] = described(found)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -20,8 +20,9 @@ def _run() -> int:
     from blis_py import native
 
     simulates = sys.argv[1:2] in (["run"], ["replay"])
-    if simulates:
+    if simulates or sys.argv[1:2] in (["explain"], ["plan"], ["sweep"]):
         native.activate()
+    if simulates:
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes long
         gc.disable()  # what such a process leaves behind in cycles is little, and soon it is over
     from blis_py import cli

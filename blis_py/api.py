@@ -14,22 +14,31 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.errors import InputError
+from blis_py.notebook import CellProgress, in_notebook
 from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
+
+_LISTS = ("slo", "goodput")
+"""Lists of short texts, which may stand in one: `slo="ttft.p99=500ms tpot.p99=50ms"`."""
 
 
 @dataclass(frozen=True, repr=False)
 class Simulation(Setup):
     """What `run` simulates."""
 
-    def run(self, *, record_steps: bool = True, progress: Progress | None = None) -> Result:
+    def run(self, *, record_steps: bool = True, progress: Progress | bool | None = None) -> Result:
         """Simulates until every request has ended, or until the horizon.
 
         Args:
             record_steps: keep the table of steps; without it `Result.steps` is not available.
-            progress: called from time to time with (ended, all) requests.
+            progress: called from time to time with (ended, all) requests. None = a bar in a notebook
+                cell that takes longer than a second; False = none.
         """
-        record, notes = self.simulate(record_steps, progress)
+        if progress is True or (progress is None and in_notebook()):
+            with CellProgress() as bar:
+                record, notes = self.simulate(record_steps, bar)
+        else:
+            record, notes = self.simulate(record_steps, progress or None)
         return Result(record, self, (*self.notes, *notes))
 
 
@@ -47,12 +56,28 @@ def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> S
 
 
 def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Result:
-    """`build(...).run()`."""
+    """Simulates a run: `build(...).run()`.
+
+    Args:
+        config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
+        settings: what the flags of `blis run` are called, with underscores.
+
+    Returns:
+        A result with `summary`, `requests`, `steps`, `plot` and `save`.
+
+    Raises:
+        InputError: something unknown, contradictory, or impossible (a model that does not fit).
+    """
     return build(config, **settings).run()
 
 
 def replay(trace: str | Path, **settings: Any) -> Result:
-    """Simulates the requests of a trace: `run(trace=...)`."""
+    """Simulates the requests of a trace, at the times they came: `run(trace=...)`.
+
+    Args:
+        trace: Azure CSV, Mooncake JSONL, or TraceV2.
+        settings: what the flags of `blis replay` are called, with underscores.
+    """
     return run(trace=str(trace), **settings)
 
 
@@ -62,7 +87,14 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
     for name, value in settings.items():
         if name not in NAMES:
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
-        overrides.append((name, NAMES[name], str(value) if isinstance(value, Path) else value))
+        overrides.append((name, NAMES[name], meant(name, value)))
     if isinstance(config, RunConfig):
         return load_config(overrides=overrides, base=config) if overrides else config
     return load_config(config, overrides)
+
+
+def meant(name: str, value: Any) -> Any:
+    """A path as text; targets in one text, as on the command line."""
+    if isinstance(value, Path):
+        return str(value)
+    return value.replace(",", " ").split() if name in _LISTS and isinstance(value, str) else value

@@ -68,7 +68,7 @@ class Reruns:
         slo: dict[str, list[bool]] = {text: [] for text in self._simulation.config.slo}
         for index in range(self._count):
             summary = self._rerun(index).run(record_steps=False, progress=self._part(index, progress)).summary
-            for name, value in _numbers(summary["cluster"]):
+            for name, value in numbers(summary["cluster"]):
                 metrics.setdefault(name, []).append(value)
             for verdict in summary["slo"]:
                 if verdict["met"] is not None:
@@ -137,10 +137,10 @@ def _varied(simulation: Simulation) -> Iterator[str]:
         yield "the coefficients of the latency model"
 
 
-def _numbers(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, float | None]]:
+def numbers(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, float | None]]:
     """All figures of a nested table, with the path to each."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{inside}{name}.")
+            yield from numbers(value, f"{inside}{name}.")
         elif value is None or isinstance(value, (int, float)):
             yield f"{inside}{name}", value

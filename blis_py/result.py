@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.loader import dump
+from blis_py.config.loader import as_dict, dump
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.metrics.intervals import Intervals
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
+from blis_py.report.shown import Shown
 from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from blis_py.calibrate.token_times import TokenTimes
+    from blis_py.figures import RunView
 
-class Result:
+
+class Result(Shown):
     """A run that has ended.
 
-    `summary` is what it comes to, `requests` and `steps` are data frames, `record` the raw columns and
-    `config` everything that decided it.
+    `summary` is what it comes to, `requests` and `steps` are data frames, `plot` draws them, `record` holds
+    the raw columns and `config` everything that decided it.
     """
 
     def __init__(self, record: RunRecord, simulation: Setup, notes: Sequence[str] = ()) -> None:
@@ -38,12 +42,14 @@ class Result:
         self.cross_check: list[dict[str, Any]] | None = None
         """The same run under other latency models, where asked for; see `blis_py.cross_check`."""
 
-    def __repr__(self) -> str:
-        return f"Result({self.record!r})"
-
     @property
     def config(self) -> RunConfig:
         return self.simulation.config
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain data: the content of `config.yaml`."""
+        return as_dict(self.config)
 
     @cached_property
     def _numbers(self) -> dict[str, Any]:
@@ -86,6 +92,21 @@ class Result:
         if kept is None:
             raise InputError("this run kept no decisions", key="trace_level", fix="run it with decisions")
         return kept.frame(list(self.record.table.ids()))
+
+    @cached_property
+    def view(self) -> RunView:
+        """What figures are drawn from."""
+        from blis_py.figures import RunView
+
+        return RunView.of(self.record, self.simulation.targets)
+
+    def token_times(self) -> TokenTimes:
+        """First and last token of every completed request, and all gaps between."""
+        from blis_py.calibrate.token_times import token_times
+        from blis_py.traces.tracev2_write import request_numbers
+
+        times = token_times(self.record, "this run")
+        return replace(times, request_id=request_numbers(self.record.table)[times.request_id])
 
     def vllm(self) -> dict[str, Any]:
         """The result as `vllm bench serve` writes it."""
@@ -142,9 +163,9 @@ class Result:
         if itl:
             self._save_itl(folder)
         if plots:
-            from blis_py.report.plots import save_plots
+            from blis_py.figures import save_plots
 
-            save_plots(self.record, folder / "plots")
+            save_plots(self.view, folder / "plots")
 
     def _save_trace(self, folder: Path) -> None:
         """The requests and what became of them, for `blis replay --trace FOLDER/trace.csv`."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-INK, QUIET = "#1f2937", "#6b7280"
+from blis_py.figures.style import INK, QUIET, Picture, in_house_style
+
 PART, CORE, PRICE = "#dbeafe", "#dcfce7", "#fef3c7"
 _HEIGHT = 0.66
 
 Place = tuple[float, float]
 
 
-def journey() -> Figure:
+@in_house_style
+def journey() -> Picture:
     """Source, gateway, dispatcher, instances, recorder; and who says how far ahead may be looked."""
     figure, axes = _canvas(9.6, 3.5, (0, 11.2), (-0.05, 3.75))
     source = _box(axes, (1.0, 2.5), "source", "requests as they arrive", PART)
@@ -37,7 +38,8 @@ def journey() -> Figure:
     return figure
 
 
-def step() -> Figure:
+@in_house_style
+def step() -> Picture:
     """What one step of an instance consists of, and which of it is the same under the engine."""
     figure, axes = _canvas(9.6, 2.6, (0, 10.4), (-0.15, 2.75))
     schedule = _box(axes, (1.2, 1.65), "schedule", "a batch and its KV pages", CORE, 2.1)
@@ -58,8 +60,8 @@ def step() -> Figure:
     return figure
 
 
-def _canvas(width: float, height: float, across: Place, up: Place) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _canvas(width: float, height: float, across: Place, up: Place) -> tuple[Picture, Axes]:
+    figure = Picture(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot(xlim=across, ylim=up)
     axes.axis("off")
     return figure, axes

@@ -9,23 +9,24 @@ from simpy import Environment
 
 from blis_py.cluster.diffusion import DiffusionInstance
 from blis_py.cluster.diffusion_record import RunLog
+from blis_py.cluster.outlook import Outlook
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
+from blis_py.figures.style import BLUE, FAINT, GREEN, GREY, VERMILLION, Picture, in_house_style, sign
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.workload.diffusion import draw_rounds
 from blis_py.workload.diffusion_steps import MeanAndSpread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BLOCK, MEAN_STEPS = 32, 12.5
 SLOTS, CVS = (2, 4, 16, 64), (0.0, 0.1, 0.2, 0.25, 0.3, 0.4)
 PUBLISHED = {4: 1.30, 16: 1.45}
 ROUND = Linear(LinearCoefficients(LinearCosts(step=1)))
-COLOURS = {2: "#9aa5b1", 4: "#2a6fdb", 16: "#d9642a", 64: "#3a9a5b"}
+COLOURS = {2: GREY, 4: BLUE, 16: VERMILLION, 64: GREEN}
 
 
 class Slots(RunLog):
@@ -55,8 +56,8 @@ def serve(slots: int, cv: float, count: int, fdfo: bool) -> tuple[DiffusionSched
     rounds = draw_rounds(requests, MeanAndSpread(MEAN_STEPS, cv), block_tokens=BLOCK, seed=4)
     config = SchedulerConfig(num_kv_blocks=slots, max_model_len=BLOCK, block_size=BLOCK, max_num_seqs=slots)
     core, env, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Environment(), Slots(rounds)
-    instance = DiffusionInstance(env, core, ROUND, log, rounds)
-    instance.submit_all([(0, request) for request in requests])
+    instance = DiffusionInstance(env, core, ROUND, log, Outlook(), rounds)
+    instance.submit([(0, request) for request in requests])
     env.run()
     return core, log
 
@@ -65,7 +66,7 @@ def draw_slots(axes: Axes, fdfo: bool, until: int) -> None:
     core, log = serve(4, 0.28, 16, fdfo)
     shades = ["#2a6fdb", "#7fa8e8", "#1b4a94", "#a9c6f2"]
     for index, slot, row, at_work in log.cells:
-        colour = shades[row // 4 % 4] if at_work else "#e3e6ea"
+        colour = shades[row // 4 % 4] if at_work else FAINT
         axes.add_patch(_cell(index, slot, colour))
     mode = "first done, first out" if fdfo else "synchronous"
     axes.set_title(f"{mode}: 16 blocks in {core.counters.rounds} rounds", fontsize=10, loc="left")
@@ -73,6 +74,7 @@ def draw_slots(axes: Axes, fdfo: bool, until: int) -> None:
     axes.set_ylim(-0.5, 3.5)
     axes.set_yticks(range(4), [f"slot {slot}" for slot in range(4)])
     axes.invert_yaxis()
+    axes.grid(visible=False)
 
 
 def _cell(index: int, slot: int, colour: str) -> Any:
@@ -95,14 +97,14 @@ def draw_speed_ups(axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=9)
 
 
-def figure() -> Figure:
-    from matplotlib.figure import Figure
-
-    picture = Figure(figsize=(12, 4.2), layout="constrained")
+@in_house_style
+def figure() -> Picture:
+    picture = Picture(figsize=(12, 4.4), layout="constrained")
     grid = picture.add_gridspec(2, 2, width_ratios=(1.25, 1))
     until = serve(4, 0.28, 16, False)[0].counters.rounds + 1
     for place, fdfo in ((0, False), (1, True)):
         draw_slots(picture.add_subplot(grid[place, 0]), fdfo, until)
     picture.axes[-1].set_xlabel("round; grey: a finished block that waits for the others")
     draw_speed_ups(picture.add_subplot(grid[:, 1]))
+    sign(picture, "simulated: blocks that are all there from the beginning, every round equally long")
     return picture

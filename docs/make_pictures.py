@@ -6,94 +6,101 @@ The same code gives the same bytes: runs are seeded, and the files carry no meta
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import blis_py as blis
-from blis_py.report import plots
+import architecture_picture
+import autopsy_picture
+import diffusion_picture
+import gallery
+import overlap_picture
+import routing_picture
 
+import blis_py as blis
+from blis_py.figures import Picture
+
+_BUSY = {"workload": "mixed-slo", "model": "qwen3-14b", "num_instances": 3, "num_requests": 2000}
 FOLDER = Path(__file__).resolve().parent / "img"
 
 
-def overview(folder: Path) -> Path:
+def overview() -> Picture:
     """The run of `make run`: an hour of mixed traffic on 4 × H100, by priority."""
-    result = blis.run(
-        workload="mixed-slo", model="qwen3-14b", gpu="h100", num_instances=4, scheduler="priority-fcfs"
+    settings = {"workload": "mixed-slo", "model": "qwen3-14b", "gpu": "h100"}
+    return blis.run(**settings, num_instances=4, scheduler="priority-fcfs").plot.overview()
+
+
+def plan() -> Picture:
+    """Which GPU and TP degree for a chat of 40 requests/s: the example of the guide."""
+    from blis_py.planning.pictures import draw
+
+    found = blis.plan(
+        workload="chat",
+        rate=40,
+        num_requests=1000,
+        model="llama-3.1-8b",
+        vary={"gpu": ["h100", "l40s"], "tp": [1, 2]},
+        slo="ttft.p99=500ms tpot.p99=40ms",
+        draws=10,
     )
-    path = folder / "overview.png"
-    plots.overview(result.record).savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
+    return draw(found)
 
 
-def diffusion(folder: Path) -> Path:
-    """Block diffusion: request slots over rounds in both modes, and what FDFO saves."""
-    from diffusion_picture import figure
+def sweep() -> Picture:
+    """Two schedulers over the rate, with several seeds: the example of the guide."""
+    from blis_py.planning.curves import curves
 
-    path = folder / "diffusion.png"
-    figure().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
-
-
-def autopsy(folder: Path) -> Path:
-    """A recorded run of the engine, predicted rightly and with a mistake, and what the autopsy says of it."""
-    from autopsy_picture import figure
-
-    path = folder / "autopsy.png"
-    figure().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
+    done = blis.sweep(
+        model="qwen3-14b",
+        num_requests=200,
+        slo="ttft.p99=500ms",
+        vary={"scheduler": ["fcfs", "sjf"], "rate": "20:60:20", "tp": [1, 3]},
+        seeds=3,
+    )
+    picture = curves(done.table, done.axes_values(), done.foot)
+    assert picture is not None
+    return picture
 
 
-def journey(folder: Path) -> Path:
-    """The parts of a cluster, and the way through them."""
-    from architecture_picture import journey
-
-    path = folder / "journey.png"
-    journey().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
+def explain() -> Picture:
+    """Why a critical request waits under fcfs, and what would have changed it: the run of the guide."""
+    return blis.explain(**_BUSY, metric="critical.ttft.p99").plot()
 
 
-def step(folder: Path) -> Path:
-    """The parts of a step."""
-    from architecture_picture import step
-
-    path = folder / "step.png"
-    step().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
+def compare() -> Picture:
+    """The same requests under fcfs and by priority: who got better, and who paid."""
+    runs = [blis.run(**_BUSY, scheduler=policy) for policy in ("fcfs", "priority-fcfs")]
+    return blis.compare(*runs, names=("fcfs", "priority-fcfs")).plot()
 
 
-def overlap_pipeline(folder: Path) -> Path:
-    """Host and device in recorded steps of the engine, synchronous and overlapped."""
-    from overlap_picture import pipeline
-
-    path = folder / "overlap-pipeline.png"
-    pipeline().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
-
-
-def overlap_load(folder: Path) -> Path:
-    """TTFT, TPOT and throughput over the rate of requests, synchronous and overlapped."""
-    from overlap_picture import load
-
-    path = folder / "overlap-load.png"
-    load().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
+PICTURES: dict[str, Callable[[], Picture]] = {
+    "overview": overview,
+    "diffusion": diffusion_picture.figure,
+    "autopsy": autopsy_picture.figure,
+    "journey": architecture_picture.journey,
+    "step": architecture_picture.step,
+    "overlap-pipeline": overlap_picture.pipeline,
+    "overlap-load": overlap_picture.load,
+    "routing": routing_picture.figure,
+    "plan": plan,
+    "sweep": sweep,
+    "explain": explain,
+    "compare": compare,
+}
 
 
-def routing(folder: Path) -> Path:
-    """Prefix hits and waiting over the rate of requests, by routing policy."""
-    from routing_picture import figure
-
-    path = folder / "routing.png"
-    figure().savefig(path, dpi=plots.DPI, metadata={"Software": None})
-    return path
-
-
-PICTURES = (overview, diffusion, autopsy, journey, step, overlap_pipeline, overlap_load, routing)
+def made() -> Iterator[tuple[str, Picture]]:
+    """Every picture and its name."""
+    for name, draw in PICTURES.items():
+        yield name, draw()
+    for name, picture in gallery.all_figures():
+        yield f"figures/{name}", picture
 
 
 def main(folder: Path = FOLDER) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for picture in PICTURES:
-        print(picture(folder), file=sys.stderr)
+    for name, picture in made():
+        path = folder / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        print(picture.save(path), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import blis_py as blis
+from blis_py.figures.style import BLUE, FAINT, QUIET, VERMILLION, Picture, in_house_style, sign
 from blis_py.traces.steplog import StepLog, read_step_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 LOOPS = ("synchronous", "overlapped")
-SHADES = ("#2a6fdb", "#d9642a")
+SHADES = (BLUE, VERMILLION)
 """Of steps with an even and an odd number."""
-WAITING = "#e3e6ea"
+WAITING = FAINT
 FIRST, STEPS = 36, 4
 """The steps shown: all of them decodes."""
 LANES = ("CPU-S", "CPU-L", "device")
@@ -46,21 +46,22 @@ Bar = tuple[str, float, float, str]
 """Lane, beginning and end in ns, and colour."""
 
 
-def pipeline() -> Figure:
+@in_house_style
+def pipeline() -> Picture:
     """Who does what when: the scheduling side, the launching side and the device, in either loop.
 
     Blue and orange are steps in turn, grey is waiting. In the synchronous loop on a CPU the launching side
     computes itself.
     """
-    from matplotlib import pyplot as plt
-
     logs = {loop: read_step_log(RECORDED / "overlap" / f"{loop}.csv.gz") for loop in LOOPS}
-    figure, panels = plt.subplots(2, 1, figsize=(11, 5), sharex=True, layout="constrained")
+    figure = Picture(figsize=(11, 5.2), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True)
     for axes, (loop, log) in zip(panels, logs.items(), strict=True):
         bars = _overlapped_bars(log) if "seen_ns" in log.steps else _synchronous_bars(log)
         _draw(axes, bars, log)
         axes.set_title(loop, loc="left", fontsize=11)
     panels[-1].set_xlabel("ms")
+    sign(figure, "recorded: 16 requests decode on the tiny engine, tiny-ar on a CPU · scheduler fcfs")
     return figure
 
 
@@ -115,18 +116,18 @@ def _draw(axes: Axes, bars: list[Bar], log: StepLog) -> None:
             number += 1
         elif colour == WAITING and 0.4 < middle < until_ms - 0.4:
             at = (middle, LANES.index(lane))
-            axes.text(*at, "waits", ha="center", va="center", color="#666666", fontsize=8)
+            axes.text(*at, "waits", ha="center", va="center", color=QUIET, fontsize=8)
     axes.set_yticks(range(len(LANES)), LANES)
     axes.invert_yaxis()
     axes.set_xlim(-0.3, until_ms)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=False)
 
 
-def load() -> Figure:
+@in_house_style
+def load() -> Picture:
     """TTFT, TPOT and throughput over the rate of requests, in either loop."""
-    from matplotlib import pyplot as plt
-
-    figure, grid = plt.subplots(2, 3, figsize=(12, 6), layout="constrained")
+    figure = Picture(figsize=(12, 6.2), layout="constrained")
+    grid = figure.subplots(2, 3)
     cases = (("H100", H100, "Llama 3.1 8B, H100: nothing hidden"), ("tiny", TINY, "tiny engine: host hidden"))
     for row, (name, settings, title) in zip(grid, cases, strict=True):
         for asynchronous, colour in zip((False, True), SHADES, strict=True):
@@ -140,11 +141,13 @@ def load() -> Figure:
             axes.set_ylabel(what)
             axes.set_ylim(bottom=0)
             axes.set_xlabel("requests a second")
-            axes.spines[["top", "right"]].set_visible(False)
         row[0].set_yscale("log")
         row[0].set_ylim(10, 5000)
         row[0].set_title(title, loc="left", fontsize=11)
         row[0].legend(frameon=False, fontsize=9)
+    above = "above: 512 in / 128 out, engine blis, step times trained"
+    below = "below: 100 in / 32 out, engine blis, step times fitted (tiny-profile)"
+    sign(figure, f"{above} · {below} · 1 instance, scheduler fcfs")
     return figure
 
 

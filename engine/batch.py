@@ -277,7 +277,10 @@ class BatchBuilder:
         if alike and latest is not None and not on_host:
             np.add(decoding, _ONE_FURTHER, out=decoding)
             return latest.layout
-        layout = self._staging.layout(size, size, size)
+        if alike and latest is not None and self._staging.shared:
+            layout = latest.layout  # there is one buffer
+        else:
+            layout = self._staging.layout(size, size, size)
         host = layout.host
         if on_host:
             host.tokens[:, :count] = decoding

@@ -131,6 +131,7 @@ class _Client:
                     temperature=self._temperature,
                     max_tokens=int(table.output_tokens[row]),
                     ignore_eos=True,
+                    detokenize=False,
                     structured_outputs=self._structured[row] if self._structured is not None else None,
                 ),
                 request_id=table.id_of(row),

@@ -193,7 +193,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             raise
         emitted, finished = self.finish(step, batch, outcome)
         self.clock.between_steps()
-        return StepOutput(*allowed(emitted.sequences, emitted.tokens), gone + finished)
+        return StepOutput(*_told(batch, emitted), gone + finished)
 
     def run_overlapped(self, now_ns: int) -> StepOutput:
         """Schedule and launch step n + 1, then await and resolve step n.
@@ -223,7 +223,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             return self._crash(error, gone)
         self._flights.popleft()
         emitted, finished = self.resolve(flight, outcome)
-        output = StepOutput(*allowed(emitted.sequences, emitted.tokens), gone + finished)
+        output = StepOutput(*_told(flight.batch, emitted), gone + finished)
         try:
             self._sample_next()
         except BaseException as error:
@@ -295,11 +295,13 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
 
     def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Outcome:
         """One token for each emitting sequence; waits for the device."""
-        mask = None if logits is None else self._masks.launched(batch.emitters, logits.device)
-        self._mask, bitmask = mask, None if mask is None else mask.fill()
+        bitmask = None
+        if batch.emitters.constrained and logits is not None:
+            self._mask = self._masks.launched(batch.emitters, logits.device)
+            bitmask = None if self._mask is None else self._mask.fill()
         sampled = self._sample(batch, logits, positions, self.timer, bitmask=bitmask)
         outcome = self.executor.side.submit(sampled.to_host).wait()
-        self.executor.note_tokens(batch.emitters, outcome.tokens.numpy())
+        self.executor.note_tokens(batch.emitters, outcome.ids())
         self.timer.lap()
         return outcome
 
@@ -401,7 +403,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         Args:
             complete: all are.
         """
-        sequences, tokens, outputs = emitters.sequences, outcome.tokens.numpy().tolist(), emitters.outputs
+        sequences, tokens, outputs = emitters.sequences, outcome.ids().tolist(), emitters.outputs
         emitted = Emitted(sequences, tokens)
         if not complete:
             here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]
@@ -411,10 +413,13 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             output.append(token)
         if outcome.logprobs is not None:
             note_logprobs(outcome.logprobs, emitted)
-        if not (emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens))):
-            return emitted, []
-        both = zip(emitted.sequences, emitted.tokens, strict=True)
-        return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
+        stopped = []
+        if emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens)):
+            both = zip(emitted.sequences, emitted.tokens, strict=True)
+            stopped = [sequence.request for sequence, token in both if sequence.stops_at(token)]
+        if emitters.delivered:
+            self.outputs.emitted(emitted.sequences, emitted.tokens, stopped, decoded=emitters.watched)
+        return emitted, stopped
 
     def _over(
         self,
@@ -523,7 +528,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
                 return
             self._flights.popleft()
             emitted, finished = self.resolve(flight, outcome)
-            sequences, tokens = allowed(emitted.sequences, emitted.tokens)
+            sequences, tokens = _told(flight.batch, emitted)
             output.sequences = [*output.sequences, *sequences]
             output.tokens = [*output.tokens, *tokens]
             output.finished += finished
@@ -570,12 +575,24 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         if sequence.params.penalised:
             self.sampler.release(sequence)
 
+    def shutdown(self) -> None:
+        if self._flights:
+            self._resolve_flights(StepOutput())
+        super().shutdown()
+
     def _forget(self) -> None:
         if self._flights:
             raise RuntimeError("a step is in flight")
         self.scheduler = Scheduler(self.scheduler.config, track_longest=True)
         self.recorder = StepRecorder(self.recorder.meta)
         self._decoding, self._timeline = Roster(), GpuTimeline()
+
+
+def _told(batch: Batch, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
+    """Who emitted, and what."""
+    if not batch.emitters.constrained:
+        return emitted.sequences, emitted.tokens
+    return allowed(emitted.sequences, emitted.tokens)
 
 
 def _ends_with(request: Request, tick: int) -> bool:

@@ -85,6 +85,8 @@ class Emitters:
     """Whether every token of some of them has to be looked at."""
     constrained: bool = False
     """Whether a grammar says of some of them which token may come next."""
+    delivered: bool = False
+    """Whether anybody may want the text or the tokens of some of them, as they come."""
 
     @classmethod
     def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
@@ -97,6 +99,7 @@ class Emitters:
             frozenset().union(*{sequence.stop_ids for sequence in sequences}),
             any(sequence.watched for sequence in sequences),
             any(sequence.grammar is not None for sequence in sequences),
+            any(sequence.stream is not None for sequence in sequences),
         )
 
 

@@ -21,6 +21,8 @@ from engine.clock import Clock
 from engine.grammar.state import Grammar
 from engine.kernels.compilations import Watch
 from engine.models.tokenizer import Tokenizer
+from engine.output_processor import OutputProcessor
+from engine.output_stream import OnDelta
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
 from engine.steplog import StepRecorder
@@ -56,6 +58,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         self.scheduler, self.recorder, self.clock = scheduler, recorder, clock
         self.vocab_size, self.tokenizer = vocab_size, tokenizer
         self.compilations = compilations or Watch()
+        self.outputs = OutputProcessor()
         self._added = 0
         self._sequences: dict[Request, Sequence] = {}
         self._by_id: dict[str, Sequence] = {}
@@ -94,6 +97,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         arrival_ns: int | None = None,
         priority: int = DEFAULT_PRIORITY,
         deadline_ns: int = -1,
+        on_delta: OnDelta | None = None,
     ) -> Sequence:
         """Puts a request into the queue.
 
@@ -102,9 +106,12 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
             arrival_ns: when the client sent it, by the engine's clock; `None` = now.
             priority: smaller is more urgent.
             deadline_ns: when the client gives up, by the engine's clock; -1 = never.
+            on_delta: is told what every step brings, and of the end: always last, whatever the reason. It is
+                called in a thread of its own, and may call `abort_request`; if it raises, the request fails.
 
         Raises:
             InputError: it can never be served; no other request is affected.
+            RuntimeError: the engine has been shut down.
         """
         params = params or self.default_params
         number = self._added
@@ -127,6 +134,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
             deadline_ns=deadline_ns,
             block_keys=token_keys(prompt_ids, config.block_size) if caching else (),
             row=number,
+            constrained=grammar is not None,
         )
         refusal = self.scheduler.add(request)
         if refusal is not None:
@@ -143,6 +151,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
             prompt=prompt if isinstance(prompt, str) else None,
             grammar=grammar,
         )
+        self.outputs.open(sequence, self.tokenizer, on_delta)
         return self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> Sequence:
@@ -203,14 +212,31 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         gone = []
         if self.scheduler.first_deadline_ns <= now_ns:
             gone += [self._remove(request, now_ns) for request in self.scheduler.expire(now_ns)]
+        if self.outputs.failed:
+            self._note_failed_outputs()
         if self._to_abort:
-            for sequence in sorted(self._to_abort, key=lambda s: s.index):
+            asked, self._to_abort = self._to_abort, []
+            for sequence in sorted(asked, key=lambda s: s.index):
                 if sequence.request.status is not Status.FINISHED:
                     self.scheduler.abort(sequence.request)
                     self.recorder.aborted(sequence, now_ns)
                     gone.append(self._remove(sequence.request, now_ns))
-            self._to_abort.clear()
         return gone
+
+    def _note_failed_outputs(self) -> None:
+        """Whose text nobody can make, or nobody takes, is let go."""
+        failed = [self.outputs.failed.popleft() for _ in range(len(self.outputs.failed))]
+        for sequence in self._sequences.values():
+            if sequence.stream in failed:
+                sequence.finish_reason, sequence.error = "error", sequence.output_error
+                self._to_abort.append(sequence)
+
+    def shutdown(self) -> None:
+        """Ends whoever is unfinished, and the output thread when it has told everybody; for good."""
+        for request_id in list(self._by_id):
+            self.abort_request(request_id)
+        self.let_go()
+        self.outputs.shutdown()
 
     def _abort_failed(self, requests: Iterable[Request], error: BaseException, now_ns: int) -> list[Sequence]:
         """Ends those whose forward broke, the latest first: it may share blocks of an earlier one."""
@@ -229,4 +255,5 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         del self._by_id[request.id]
         self._held(sequence)
         sequence.finished(now_ns)
+        self.outputs.ended(sequence)
         return sequence

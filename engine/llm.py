@@ -1,20 +1,24 @@
-"""Offline use: prompts in, texts out.
+"""Offline use: prompts in, texts out, at the end or as they come.
 
 llm = LLM("path/to/checkpoint")
 for output in llm.generate(["Hello"], SamplingParams(temperature=0)):
     print(output.text)
+for delta in llm.stream("Hello", SamplingParams(temperature=0)):
+    print(delta.text, end="", flush=True)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from blis_py.errors import InputError
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.engine import LLMEngine
+from engine.output_stream import OnDelta, OutputDelta
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
 from engine.sequence import TokenLogprobs
@@ -39,7 +43,7 @@ class RequestOutput:
     stop_reason: int | str | None
     logprobs: list[TokenLogprobs] | None
     error: str | None
-    """What went wrong in the forward, where `finish_reason` is `error`."""
+    """What went wrong in the forward or with the text, where `finish_reason` is `error`."""
     cached_tokens: int
     """Prompt tokens found in the prefix cache."""
 
@@ -76,14 +80,29 @@ class LLM:
         Raises:
             InputError: a prompt that can never be served; then none is.
         """
-        several = _several(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            params = [params or SamplingParams()] * len(several)
-        if len(params) != len(several):
-            raise InputError(
-                f"{len(several)} prompts, {len(params)} sampling parameters", fix="give one for each prompt"
-            )
-        return generate(self.engine, several, params, progress)
+        return generate(self.engine, *_paired(prompts, params), progress)
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[OutputDelta]:
+        """What every step brings for each of the prompts, as it comes, and the end of each.
+
+        `request_id` says whose it is; ids count up in the order of the prompts. Whoever stops asking ends the
+        requests.
+
+        Args:
+            prompts, params: as of `generate`.
+
+        Raises:
+            InputError: a prompt that can never be served; then none is.
+        """
+        return stream(self.engine, *_paired(prompts, params))
+
+    def shutdown(self) -> None:
+        """Ends what is unfinished, and the threads beside it; the engine serves nobody any more."""
+        self.engine.shutdown()
 
 
 class Output(Protocol):
@@ -95,7 +114,9 @@ class Output(Protocol):
 class Engine(Protocol):
     """What offline use asks of an engine, autoregressive or for block diffusion."""
 
-    def add_request(self, prompt: Prompt, params: SamplingParams, /) -> Running: ...
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams, /, *, on_delta: OnDelta | None = None
+    ) -> Running: ...
 
     def step(self) -> Output: ...
 
@@ -131,21 +152,62 @@ def generate(
     return [output_of(sequence) for sequence in sequences]
 
 
+def stream(
+    engine: Engine, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+) -> Iterator[OutputDelta]:
+    """Runs all prompts on an engine, and tells what comes of them while they run."""
+    deltas: SimpleQueue[OutputDelta] = SimpleQueue()
+    sequences: list[Running] = []
+    unfinished = len(prompts)
+    try:
+        for prompt, own in zip(prompts, params, strict=True):
+            sequences.append(engine.add_request(prompt, own, on_delta=deltas.put))
+        while unfinished:
+            if engine.has_unfinished:
+                engine.step()
+            else:
+                for sequence in sequences:
+                    sequence.text()  # the output thread has told all
+            while not deltas.empty():
+                delta = deltas.get()
+                unfinished -= delta.finish_reason is not None
+                yield delta
+    finally:
+        for sequence in sequences:
+            engine.abort_request(sequence.request.id)
+        engine.let_go()
+
+
 def output_of(sequence: Running) -> RequestOutput:
     """The outcome of a finished sequence."""
     assert sequence.finish_reason is not None, "it has not ended"
+    text, failed = sequence.text(), sequence.output_error  # in this order: the text may have to be awaited
     return RequestOutput(
         request_id=sequence.request.id,
         prompt=sequence.prompt,
         prompt_token_ids=sequence.prompt_ids.tolist(),
         token_ids=list(sequence.output_ids),
-        text=sequence.text(),
-        finish_reason=sequence.finish_reason,
-        stop_reason=sequence.stop_reason,
+        text=text,
+        finish_reason=sequence.finish_reason if failed is None else "error",
+        stop_reason=sequence.stop_reason if failed is None else None,
         logprobs=sequence.logprobs if sequence.params.logprobs is not None else None,
-        error=sequence.error,
+        error=sequence.error or failed,
         cached_tokens=max(sequence.request.cached_tokens, 0),
     )
+
+
+def _paired(
+    prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> tuple[list[Prompt], Sequence[SamplingParams]]:
+    """Each prompt with its parameters."""
+    several = _several(prompts)
+    if params is None or isinstance(params, SamplingParams):
+        params = [params or SamplingParams()] * len(several)
+    if len(params) != len(several):
+        raise InputError(
+            f"{len(several)} prompts, {len(params)} sampling parameters", fix="give one for each prompt"
+        )
+    return several, params
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

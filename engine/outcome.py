@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.sequence import Sequence, TokenLogprobs
 
@@ -32,10 +34,17 @@ class Outcome:
     logprobs: SampledLogprobs | None = None
     active_experts: torch.Tensor | None = None
     """How many had a token, a single number; None where nobody counts."""
+    _ids: NDArray[np.int64] | None = field(default=None, init=False)
+
+    def ids(self) -> NDArray[np.int64]:
+        """The tokens, on the host."""
+        if self._ids is None:
+            self._ids = self.tokens.numpy()
+        return self._ids
 
     def to_host(self) -> Outcome:
         """On the launching side: starts the copies into pinned memory. Read them when they are done."""
-        if self.tokens.device.type == "cpu":
+        if self.tokens.is_cpu:
             return self
         told, active = self.logprobs, self.active_experts
         return Outcome(

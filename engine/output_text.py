@@ -12,8 +12,6 @@ class OutputText:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), include_stop: bool = False) -> None:
         self.text = ""
-        self.seen = 0
-        """Output tokens decoded."""
         self._detokenizer = Detokenizer(tokenizer)
         self._stop, self._include = stop, include_stop
 
@@ -21,15 +19,19 @@ class OutputText:
         """Decodes further tokens."""
         for token in ids:
             self.text += self._detokenizer.add(token)
-        self.seen += len(ids)
 
-    def append_and_stop(self, token: int) -> str | None:
+    def append_and_stop(self, token: int, look: bool = True) -> str | None:
         """Decodes one more token; returns the stop string that it completes, if any, and cuts the text.
 
         Of several the one that begins first.
+
+        Args:
+            look: otherwise the text goes on, whatever it says.
         """
         before = len(self.text)
         self.append([token])
+        if not look or len(self.text) == before:
+            return None
         places = [
             (place, stop)
             for stop in self._stop

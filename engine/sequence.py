@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from blis_py.core.request import FinishReason, Request
 from engine.grammar.state import Grammar
 from engine.models.tokenizer import Tokenizer
+from engine.output_stream import OutputStream, told
 from engine.output_text import OutputText
 from engine.sampling_params import SamplingParams
 
@@ -58,6 +59,7 @@ class Sequence:
         "slot",
         "stop_ids",
         "stop_reason",
+        "stream",
         "table_changed",
         "watched",
     )
@@ -83,10 +85,13 @@ class Sequence:
         self.params = params
         self.seed = seed
         self.stop_ids = stop_ids
-        self.output_text = None
-        if params.detokenize and tokenizer is not None:
+        self.output_text: OutputText | None = None
+        """The text as far as the engine itself has to know it, to look for stop strings."""
+        if params.stop_strings and tokenizer is not None:
             include = params.include_stop_str_in_output
             self.output_text = OutputText(tokenizer, params.stop_strings, include)
+        self.stream: OutputStream | None = None
+        """Of what is delivered, where anybody may want it."""
         self.grammar = grammar
         self.watched = bool(params.stop_strings) or grammar is not None
         """Whether every token has to be looked at."""
@@ -138,13 +143,14 @@ class Sequence:
         if token in self.stop_ids and late_enough:
             self.finish_reason = "stop"
             self.stop_reason = token if token in self.params.stop_token_ids else None
-        elif self.params.stop_strings and self.output_text is not None:
-            if not late_enough:
-                self.output_text.append([token])
-                return False
-            found = self.output_text.append_and_stop(token)
-            if found is not None:
-                self.finish_reason, self.stop_reason = "stop", found
+        elif self.output_text is not None:
+            try:
+                found = self.output_text.append_and_stop(token, look=late_enough)
+            except Exception as error:  # of the tokenizer: nobody can say whether it ends
+                self.finish_reason, self.error = "error", told(error)
+            else:
+                if found is not None:
+                    self.finish_reason, self.stop_reason = "stop", found
         return self.finish_reason is not None
 
     def finished(self, now_ns: int) -> None:
@@ -155,16 +161,20 @@ class Sequence:
             assert reason is not None
             self.finish_reason = _REASONS.get(reason, "length")
 
+    def complete_text(self) -> None:
+        """It is over, and so is the text in which stop strings were looked for."""
+        if self.output_text is None or self.finish_reason == "error" or isinstance(self.stop_reason, str):
+            return
+        try:
+            self.output_text.flush()
+        except Exception as error:
+            self.finish_reason, self.error = "error", told(error)
+
     def text(self) -> str:
-        """The output so far as text; empty without a tokenizer."""
-        output = self.output_text
-        if output is None:
-            return ""
-        if not isinstance(self.stop_reason, str):
-            rest = self.output_ids[output.seen :]
-            if rest and self.finish_reason == "stop" and rest[-1] in self.stop_ids:
-                rest = rest[:-1]  # the token that said so is no text
-            output.append(rest)
-            if self.finish_reason is not None:
-                output.flush()
-        return output.text
+        """The output so far as text; empty without a tokenizer. Waits for the output thread."""
+        return "" if self.stream is None else self.stream.whole()
+
+    @property
+    def output_error(self) -> str | None:
+        """Why there is no text of an output, or nobody took it, though the engine may have gone on."""
+        return None if self.stream is None else self.stream.error

@@ -17,6 +17,7 @@ from blis_py.core.step import Step
 from blis_py.traces.steplog import (
     FEATURE_KINDS,
     MASK_KINDS,
+    MASK_REQUEST_KINDS,
     OVERLAP_KINDS,
     REQUEST_KINDS,
     SCHEMA,
@@ -216,7 +217,11 @@ class StepRecorder:
     def _requests(self) -> dict[str, list[Any]]:
         rows = self._closed | {number: self._request(*entry) for number, entry in self._open.items()}
         columns = zip(*(rows[number] for number in sorted(rows)), strict=True) if rows else _NO_REQUESTS
-        return {name: list(column) for name, column in zip(REQUEST_KINDS, columns, strict=True)}
+        kinds = REQUEST_KINDS | MASK_REQUEST_KINDS
+        table = {name: list(column) for name, column in zip(kinds, columns, strict=True)}
+        if not any(table["constrained"]):
+            del table["constrained"]
+        return table
 
     def _request(self, sequence: Sequence, enqueue_ns: int, prompt_blocks: int) -> tuple[Any, ...]:
         request, numbers = sequence.request, self._key_numbers
@@ -238,10 +243,11 @@ class StepRecorder:
             sequence.finish_reason or "",
             prompt_blocks,
             tuple(numbers.setdefault(key, len(numbers)) for key in request.block_keys),
+            int(request.constrained),
         )
 
 
-_NO_REQUESTS: Iterable[tuple[Any, ...]] = ((),) * len(REQUEST_KINDS)
+_NO_REQUESTS: Iterable[tuple[Any, ...]] = ((),) * len(REQUEST_KINDS | MASK_REQUEST_KINDS)
 
 
 def _rows(requests: Iterable[Request]) -> tuple[int, ...]:

@@ -68,7 +68,9 @@ class Yardstick:
         if self._at == 0:
             engine.reset()
             for prompt in self._prompts:
-                limits = SamplingParams(temperature=0, max_tokens=_OUTPUT_TOKENS, ignore_eos=True)
+                limits = SamplingParams(
+                    temperature=0, max_tokens=_OUTPUT_TOKENS, ignore_eos=True, detokenize=False
+                )
                 engine.add_request(prompt, limits)
         began_ns = time.thread_time_ns()
         engine.step()

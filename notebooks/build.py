@@ -1,6 +1,6 @@
 """Executes the notebooks: each .py in this folder that is paired with an .ipynb gives that .ipynb.
 
-    python notebooks/build.py
+    python notebooks/build.py [SOURCE...]
 
 The result holds nothing that depends on the machine or the time: no versions, no timings, no random ids;
 pictures without metadata, in few colours.
@@ -38,11 +38,16 @@ def build(source: Path) -> Path:
         cell.id = f"cell-{number}"
         cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
         if cell.cell_type == "code":
-            cell.outputs = [_plain(output) for output in cell.outputs]
+            cell.outputs = [_plain(output) for output in cell.outputs if not _is_empty(output)]
     notebook.metadata = METADATA
     target = source.with_suffix(".ipynb")
     nbformat.write(notebook, target)
     return target
+
+
+def _is_empty(output: Any) -> bool:
+    """What a bar of progress leaves behind."""
+    return output.get("data", {}).get("text/html") == ""
 
 
 def _plain(output: Any) -> Any:
@@ -63,5 +68,5 @@ def _small(picture: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in PAIRED:
+    for each in [Path(name).resolve() for name in sys.argv[1:]] or PAIRED:
         print(build(each), file=sys.stderr)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 # The same modules are tested whether or not `make run` has compiled them; test_native.py is about those.
 os.environ["BLIS_INTERPRETED"] = "1"
+# What is kept of runs is kept for one test session, whoever else has run them before.
+os.environ["BLIS_CACHE"] = tempfile.mkdtemp(prefix="blis-cache-")
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")

@@ -28,6 +28,7 @@ from blis_py.latency import build
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
+from blis_py.latency.trained import Trained, Training
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
 
@@ -83,9 +84,17 @@ def read(folder: Path, name: str) -> Run:
 
 
 def predict(
-    run: Run, model: str = "trained", async_scheduling: bool = True, profile: Path | None = None
+    run: Run,
+    model: str = "trained",
+    async_scheduling: bool = True,
+    profile: Path | None = None,
+    training: Training | None = None,
 ) -> RunRecord:
-    """The run as simulated, with the limits and the KV blocks that its server reported."""
+    """The run as simulated, with the limits and the KV blocks that its server reported.
+
+    Args:
+        training: coefficients of `trained` to use instead of the bundled ones.
+    """
     facts = run.facts
     shape, gpu = load_model(facts["model"]), load_gpu("h100")
     config = SchedulerConfig(
@@ -97,19 +106,27 @@ def predict(
         async_scheduling=async_scheduling,
     )
     latency = build(model, shape=shape, gpu=gpu, tp=facts["tp"], profile=profile)
+    if training is not None:
+        latency = Trained(shape, gpu, facts["tp"], training)
     return simulate(run.table, scheduler=config, latency=latency)
 
 
 def errors(run: Run, record: RunRecord, front_end_ms: float = 0.0) -> dict[str, float]:
     """Predicted over measured, minus one, of each metric's mean and 99th percentile."""
+    return {name: ours / theirs - 1 for name, (ours, theirs) in figures(run, record, front_end_ms).items()}
+
+
+def figures(run: Run, record: RunRecord, front_end_ms: float = 0.0) -> dict[str, tuple[float, float]]:
+    """Predicted and measured, ms."""
     ttft = (record.first_token_ns - record.table.arrival_ns) / 1e6 + front_end_ms
     e2e = (record.finish_ns - record.table.arrival_ns) / 1e6 + front_end_ms
     ours = dict(zip(METRICS, (ttft, tpot(ttft, e2e, record.emitted_tokens), e2e), strict=True))
     theirs = dict(zip(METRICS, (run.ttft_ms, run.tpot_ms, run.e2e_ms), strict=True))
     found = {}
     for name in METRICS:
-        found[f"{name} mean"] = float(ours[name].mean() / theirs[name].mean() - 1)
-        found[f"{name} p99"] = float(np.percentile(ours[name], 99) / np.percentile(theirs[name], 99) - 1)
+        pair = ours[name], theirs[name]
+        found[f"{name} mean"] = (float(pair[0].mean()), float(pair[1].mean()))
+        found[f"{name} p99"] = (float(np.percentile(pair[0], 99)), float(np.percentile(pair[1], 99)))
     return found
 
 
@@ -118,16 +135,19 @@ def unexplained_ms(run: Run, record: RunRecord) -> float:
     return float(run.ttft_ms.mean() - (record.first_token_ns - record.table.arrival_ns).mean() / 1e6)
 
 
-def with_front_end(runs: list[Run], records: list[RunRecord]) -> dict[str, dict[str, float]]:
-    """Errors with a constant front end, of each run that which is learned on the others."""
+def front_ends(runs: list[Run], records: list[RunRecord]) -> list[float]:
+    """A constant front end for each run, learned on the others, ms."""
     missing = [unexplained_ms(run, record) for run, record in zip(runs, records, strict=True)]
-    found = {}
-    for run, record, own in zip(runs, records, missing, strict=True):
-        others = (sum(missing) - own) / (len(runs) - 1)
-        found[run.name] = errors(run, record, others)
+    return [(sum(missing) - own) / (len(runs) - 1) for own in missing]
+
+
+def with_front_end(runs: list[Run], records: list[RunRecord]) -> dict[str, dict[str, float]]:
+    """Errors with the front end of the other runs."""
+    missing = [unexplained_ms(run, record) for run, record in zip(runs, records, strict=True)]
     listed = ", ".join(f"{value:.1f}" for value in missing)
     print(f"\nunexplained of the mean TTFT, ms: {listed}; mean {np.mean(missing):.1f}")
-    return found
+    delays = front_ends(runs, records)
+    return {run.name: errors(run, record, ms) for run, record, ms in zip(runs, records, delays, strict=True)}
 
 
 def main() -> None:

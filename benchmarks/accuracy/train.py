@@ -1,6 +1,6 @@
 """Learns the coefficients of the `trained` latency model and says how well it does on what it has not seen.
 
-    python benchmarks/accuracy/train.py ../shared/data          # about three minutes
+    python benchmarks/accuracy/train.py ../shared/data          # about five minutes
     python benchmarks/accuracy/train.py ../shared/data --check  # only: are the committed ones these?
 
 Writes profiles/trained/coefficients.yaml (the same bytes from the same data) and
@@ -8,7 +8,8 @@ benchmarks/results/trained.json (every group's errors, with provenance), and pri
 
 Learned on: steps composed of measured kernels (`kernel-tables`) at a low-discrepancy sample of batches, and
 decode steps of two real vLLM runs, which are all that shows host time. Of batches of prefill and decode, only
-the attention is learned on, where it was measured in such batches; their whole steps are only predicted.
+the attention is learned on, where it was measured in such batches; their whole steps are only predicted. What
+8-bit formats cost is learned last, on quantised models.
 Every error printed under `new model` or `new GPU` comes from coefficients learned without a single group of
 that model or GPU.
 """
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 import vllm_runs
 import vllm_steps
-from train_groups import TABLES, groups, mixed_groups
+from train_groups import TABLES, groups, scored_groups
 
 from blis_py.calibrate.train import Array, Group, predict, train
 from blis_py.latency import build
@@ -46,10 +47,19 @@ def left_out(found: Sequence[Group], attribute: str) -> dict[str, Coefficients]:
     return {v: train([group for group in found if getattr(group, attribute) != v]) for v in values}
 
 
+def without_steps(found: Sequence[Group]) -> dict[str, Coefficients]:
+    """For each model of which real steps were learned on: coefficients learned without these steps."""
+    return {
+        group.model: train([other for other in found if other is not group])
+        for group in found
+        if group.with_host
+    }
+
+
 def others(data: Path, group: Group) -> dict[str, Array]:
     """Prices of the other models. Roofline without host where the group's times have none;
     trained-physics cannot be told apart. `kernel-tables` only where it is not the truth itself."""
-    shape, gpu = load_model(group.model), load_gpu(group.gpu)
+    shape, gpu = group.basis.shape, load_gpu(group.gpu)
     roofline = build("roofline", shape=shape, gpu=gpu, tp=group.tp)
     physics = build("trained-physics", shape=shape, gpu=gpu, tp=group.tp)
     prices = {
@@ -152,9 +162,10 @@ def coefficients_yaml(
     lines = [
         "# Coefficients of the `trained` latency model (blis_py/latency/trained.py), learned by",
         "#     python benchmarks/accuracy/train.py ../shared/data",
-        "# on figures derived from: AIConfigurator operator tables (NVIDIA, Apache-2.0; vLLM 0.24 and SGLang",
-        "# 0.5.14 on H100 and H200 SXM), layer profiles of Llama-3.1-8B on RTX 4090 and RTX PRO 6000",
-        "# (LLMServingSim, MIT; vLLM 0.19), decode steps of two vLLM 0.15 runs on H100 (BLIS, Apache-2.0).",
+        "# on figures derived from: AIConfigurator operator tables (NVIDIA, Apache-2.0; vLLM 0.24 on H100",
+        "# and H200 SXM in 16 bits and FP8 and on B200 in FP8, SGLang 0.5.14 on H200 SXM), layer profiles",
+        "# of Llama-3.1-8B on RTX 4090 and RTX PRO 6000 (LLMServingSim, MIT; vLLM 0.19), decode steps of",
+        "# two vLLM 0.15 runs on H100 (BLIS, Apache-2.0).",
         "coefficients:",
         *(f"  {name}: {getattr(coefficients, name)!r}" for name in COEFFICIENT_NAMES),
         "gpus: [" + ", ".join(dict.fromkeys(load_gpu(group.gpu).name for group in found)) + "]",
@@ -179,7 +190,7 @@ def main(data: Path, check: bool) -> int:
     final = train(found)
     without_model, without_gpu = left_out(found, "model"), left_out(found, "gpu")
     rows = []
-    for group in [*(group for group in found if group.part == "step"), *mixed_groups(data)]:
+    for group in [*(group for group in found if group.part == "step"), *scored_groups(data)]:
         unseen = (without_model[group.model], without_gpu[group.gpu], final)
         prices = {name: predict(group, c) for name, c in zip(_COLUMNS, unseen, strict=False)}
         if not check:
@@ -204,6 +215,7 @@ def main(data: Path, check: bool) -> int:
         "subset": _plain(train(small)),
         "without_model": {name: _plain(c) for name, c in without_model.items()},
         "without_gpu": {name: _plain(c) for name, c in without_gpu.items()},
+        "without_steps": {name: _plain(c) for name, c in without_steps(found).items()},
         "groups": rows,
         "real_runs": runs,
     }

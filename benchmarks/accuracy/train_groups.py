@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from blis_py.latency.kernel_folder import load_kernel_profile
 from blis_py.latency.kernel_profile import interpolate
 from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import Basis
+from blis_py.latency.weights import Weights
 
 TABLES = {
     "h100_sxm_vllm_0.24.0": "h100",
@@ -43,6 +45,16 @@ MODELS = {
 }
 """Composed from operator tables: models they cover (16-bit, head size 128), at usual TP degrees. Llama-2-7B's
 heads are in them at TP 4 only; of LLaDA2.0-mini, the layers as an autoregressive model would use them."""
+B200 = "b200_sxm_vllm_0.24.0"
+FP8_TABLES = {"h100_sxm_vllm_0.24.0": "h100", "h200_sxm_vllm_0.24.0": "h200", B200: "b200"}
+FP8_MODELS = {
+    "qwen3-8b": (1, 2),
+    "llama-3.1-8b": (1, 2, 4),
+    "qwen3-14b": (1, 2),
+    "qwen3-32b": (1, 2, 4),
+    "llama-3.1-70b": (1, 2, 4, 8),
+}
+"""Composed with FP8 weights and an FP8 KV cache; the LM head stays in 16 bits."""
 PROFILES = {"RTX4090": "rtx-4090", "RTXPRO6000": "rtx-pro-6000"}
 """Layer profiles of Llama-3.1-8B -> GPU."""
 STEPS_SOURCE = "vLLM 0.15 steps"
@@ -129,8 +141,13 @@ def groups(data: Path, progress: Progress, subset: bool = False) -> list[Group]:
             for tp in degrees:
                 if not subset or (folder, model, tp) in SUBSET:
                     progress(f"{folder} {model} TP{tp}")
-                    path = data / "kernels_h200_h100" / folder
-                    found += _composed(folder, path, model, gpu, tp, decodes_and_prefills)
+                    found += _composed(folder, _tables(data, folder), model, gpu, tp, decodes_and_prefills)
+    for folder, gpu in () if subset else FP8_TABLES.items():
+        for model, degrees in FP8_MODELS.items():
+            for tp in degrees:
+                progress(f"{folder} {model} FP8 TP{tp}")
+                path = _tables(data, folder)
+                found += _composed(f"{folder} FP8", path, model, gpu, tp, decodes_and_prefills, True)
     for name, gpu in PROFILES.items():
         progress(f"{name} {vllm_runs.MODEL}")
         path = _layer_profile(data, name)
@@ -139,15 +156,34 @@ def groups(data: Path, progress: Progress, subset: bool = False) -> list[Group]:
     return found + [_measured(data, run) for run in vllm_steps.RUNS]
 
 
-def mixed_groups(data: Path) -> list[Group]:
-    """Whole steps of prefill and decode together: nothing is learned on them."""
-    return [
+def _tables(data: Path, folder: str) -> Path:
+    """Of a GPU that has both, those in `kernels_more` are what the others lack."""
+    first = data / "kernels_h200_h100" / folder
+    return first if first.is_dir() else data / "kernels_more" / folder
+
+
+def fp8(shape: ModelShape) -> ModelShape:
+    """The model with FP8 weights but for the LM head, and an FP8 KV cache."""
+    return replace(shape, weights=Weights.of(1.0, "fp8"), kv_dtype_bytes=1)
+
+
+def scored_groups(data: Path) -> list[Group]:
+    """Nothing is learned on these: whole steps of prefill and decode together, and the B200 in 16 bits, on
+    which the terms learned on Hopper GPUs show what they are worth on a newer one."""
+    mixed = [
         group
         for name, gpu in PROFILES.items()
         for group in _composed(
             f"{name} layers", _layer_profile(data, name), vllm_runs.MODEL.lower(), gpu, 1, mixed_batches
         )
     ]
+    newer = [
+        group
+        for model, degrees in FP8_MODELS.items()
+        for tp in degrees
+        for group in _composed(B200, _tables(data, B200), model, "b200", tp, decodes_and_prefills)
+    ]
+    return mixed + newer
 
 
 def _layer_profile(data: Path, name: str) -> Path:
@@ -183,17 +219,24 @@ def _mixed_attention(source: str, path: Path, model: str, gpu: str) -> Group:
 
 
 def _composed(
-    source: str, path: Path, model: str, gpu: str, tp: int, sample: Callable[[int], list[StepFeatures]]
+    source: str,
+    path: Path,
+    model: str,
+    gpu: str,
+    tp: int,
+    sample: Callable[[int], list[StepFeatures]],
+    quantised: bool = False,
 ) -> Iterator[Group]:
     """Steps added up from the kernels of one model; none where the model does not fit the GPUs."""
     shape, spec = load_model(model), load_gpu(gpu)
+    shape = fp8(shape) if quantised else shape
     room = _kv_room(shape, spec, tp)
     if room < 16_384:
         return
     latency = build("kernel-tables", shape=shape, gpu=spec, tp=tp, kernel_profile=path)
     steps = sample(room)
     ns = np.array([latency.step_ns(step) for step in steps], dtype=float)
-    yield Group(source, model, gpu, tp, Basis(shape, spec, tp), steps, ns)
+    yield Group(source, model, gpu, tp, Basis(shape, spec, tp), steps, ns, quantised=quantised)
 
 
 def _kv_room(shape: ModelShape, gpu: GpuSpec, tp: int) -> int:

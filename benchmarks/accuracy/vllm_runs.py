@@ -119,6 +119,12 @@ def _ours(record: RunRecord) -> Times:
     return {"TTFT": ttft, "TPOT": (e2e - ttft) / np.maximum(record.emitted_tokens - 1, 1), "E2E": e2e}
 
 
+def measured_ms(folder: Path, gpu: str, metric: str, statistic: str) -> float:
+    """A figure of the real run."""
+    values = _theirs(measured(folder, gpu))[metric]
+    return float(values.mean() if statistic == "mean" else np.percentile(values, 99)) * 1e3
+
+
 def _theirs(rows: list[dict[str, str]]) -> Times:
     return {
         name: np.array([float(r[f"{name.lower()}_s"]) for r in rows if r[f"{name.lower()}_s"]])

@@ -280,6 +280,26 @@ def _throughput(results: Results) -> str:
     return table_of(("model", "system", "s", "output tokens/s", "the engine is … times as fast"), rows)
 
 
+def _overlap(results: Results) -> str:
+    rows = [
+        (
+            row["model"],
+            row["batch"],
+            loop,
+            row[loop]["output_tokens_per_s"],
+            row[loop]["step_period_us"],
+            _percent(row[loop]["bubble"]),
+            row[loop]["launch_lead_us"],
+            _percent(row[loop]["run_ahead"]),
+            "yes" if row["same_tokens"] else "NO",
+        )
+        for row in results.of("overlap")
+        for loop in ("synchronous", "overlapped")
+    ]
+    titles = ("model", "batch", "loop", "output tokens/s", "step µs", "bubble", "launch lead µs", "run ahead")
+    return table_of((*titles, "same tokens"), rows)
+
+
 def _kernels(results: Results) -> str:
     rows = [
         (row["key"], kernel["kernel"].replace("|", "/"), kernel["calls"], kernel["us"],
@@ -314,6 +334,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "Decode steps": _decode,
     "Profiles": _profiles,
     "Block diffusion": _diffusion,
+    "Synchronous and overlapped": _overlap,
     "Throughput": _throughput,
     "Where the time goes": _kernels,
     "compute-sanitizer": _sanitizer,

@@ -125,9 +125,14 @@ JOBS: dict[str, Job] = {
         ),
     ),
     "E": Job(
-        "throughput beside plain generation, where kernels spend their time, memory errors and races",
+        "both loops, throughput beside plain generation, kernels by their time, memory errors and races",
         480,
         (
+            script(
+                "overlap",
+                90,
+                on_cpu=("--model", AR, "--batch", "2", "--context", "24", "--steps", "6"),
+            ),
             script(
                 "throughput",
                 170,

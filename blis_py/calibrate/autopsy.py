@@ -25,6 +25,7 @@ from blis_py.calibrate.token_times import TokenTimes
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.requests.table import Ints
 from blis_py.traces.itl import Ragged
 from blis_py.traces.steplog import StepLog
 
@@ -130,6 +131,7 @@ def autopsy(
     blocks: Blocks | None = None,
     network_rtt_s: float = 0.0,
     warm_up_requests: int = 0,
+    skip_first_s: float = 0.0,
 ) -> Autopsy:
     """Splits the error of a prediction.
 
@@ -145,6 +147,7 @@ def autopsy(
         blocks: of block diffusion, how blocks were executed and the rounds they took in the simulation.
         network_rtt_s: added to every predicted TTFT and E2E, as `calibrate` does.
         warm_up_requests: requests with a smaller id do not count in the metrics.
+        skip_first_s: nor do requests sent in the first so many seconds.
 
     Raises:
         InputError: no request completed in every stage, or settings that cannot work; one of the two runs
@@ -153,33 +156,16 @@ def autopsy(
     engine_blocks = recorded_blocks(measured) if "diffusion" in measured.meta else None
     _check_kinds(engine_blocks, blocks)
     bias = step_bias(measured, latency)
-    stages = list(
-        _stages(
-            measured,
-            predicted_config,
-            latency,
-            predicted_lengths,
-            predicted,
-            client,
-            blocks,
-            engine_blocks,
-            bias,
-            network_rtt_s,
-        )
-    )
-    completed = measured_times(measured).request_id
-    completed = common = completed[completed >= warm_up_requests]
-    for _, times in stages:
-        common = np.intersect1d(common, times.request_id)
-    compared = set(common.tolist())
-    if not len(common):
-        fix = "calibrate against the simulation of the same requests"
-        raise InputError("no request completed in the engine and in every stage of the autopsy", fix=fix)
+    user = (predicted_config, latency, predicted_lengths, predicted)
+    stages = list(_stages(measured, *user, client, blocks, engine_blocks, bias, network_rtt_s))
+    completed = _counted(measured, warm_up_requests, skip_first_s)
+    common = _in_every_stage(completed, stages)
     picked = [times.take(np.searchsorted(times.request_id, common)) for _, times in stages]
     metrics, values, notes = _values(picked)
     batches = predicted_steps(
         measured, latency, config=predicted_config, lengths=predicted_lengths, blocks=blocks
     )
+    compared = set(common.tolist())
     words = Findings(
         engine=scheduler_config(measured),
         simulated=predicted_config,
@@ -192,22 +178,45 @@ def autopsy(
         engine_blocks=engine_blocks,
         simulated_blocks=blocks,
     )
-    causes = []
-    for (name, _), before, after in zip(stages[1:], values, values[1:], strict=False):
-        shares = tuple(b - a for b, a in zip(before, after, strict=True))
-        found, fix = words.of(name, dict(zip(metrics, shares, strict=True)))
-        causes.append(Cause(name, after, shares, found, fix))
     return Autopsy(
         metrics=metrics,
         requests=len(common),
         left_out=len(completed) - len(common),
         predicted_ns=values[0],
         measured_ns=values[-1],
-        causes=tuple(causes),
+        causes=tuple(_causes([name for name, _ in stages], metrics, values, words)),
         bias=bias,
         batches=batches,
         notes=notes,
     )
+
+
+def _counted(log: StepLog, warm_up_requests: int, skip_first_s: float) -> Ints:
+    """Ids of the requests that completed in the engine, but for those that are to be left out."""
+    times = measured_times(log)
+    late = times.sent_s - times.sent_s.min(initial=np.inf) >= skip_first_s
+    ids: Ints = times.request_id[(times.request_id >= warm_up_requests) & late]
+    return ids
+
+
+def _in_every_stage(completed: Ints, stages: list[tuple[str, TokenTimes]]) -> Ints:
+    common = completed
+    for _, times in stages:
+        common = np.intersect1d(common, times.request_id)
+    if not len(common):
+        fix = "calibrate against the simulation of the same requests"
+        raise InputError("no request completed in the engine and in every stage of the autopsy", fix=fix)
+    return common
+
+
+def _causes(
+    names: list[str], metrics: tuple[tuple[str, str], ...], values: list[Nanoseconds], words: Findings
+) -> Iterator[Cause]:
+    """What each stage but the first changes."""
+    for name, before, after in zip(names[1:], values, values[1:], strict=False):
+        shares = tuple(b - a for b, a in zip(before, after, strict=True))
+        found, fix = words.of(name, dict(zip(metrics, shares, strict=True)))
+        yield Cause(name, after, shares, found, fix)
 
 
 def _check_kinds(engine: Blocks | None, simulated: Blocks | None) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blis_py.calibrate.autopsy import Autopsy, autopsy
+from blis_py.calibrate.read_times import TRACE_NAMES, read_token_times
 from blis_py.calibrate.recorded import Lengths, recorded_lengths
 from blis_py.calibrate.recorded_blocks import Blocks
-from blis_py.calibrate.token_times import TRACE_NAMES, read_token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file
@@ -38,6 +38,7 @@ def autopsy_of_runs(
     itl: str | Path | None = None,
     network_rtt_s: float = 0.0,
     warm_up_requests: int = 0,
+    skip_first_s: float = 0.0,
 ) -> Autopsy:
     """See `autopsy`.
 
@@ -47,6 +48,7 @@ def autopsy_of_runs(
         itl: times of all measured tokens, where they are not in the folder.
         network_rtt_s: added to every predicted TTFT and E2E.
         warm_up_requests: requests with a smaller id do not count in the metrics.
+        skip_first_s: nor do requests sent in the first so many seconds.
 
     Raises:
         InputError: something is missing or cannot be read; the simulation has several instances, or is of
@@ -68,7 +70,13 @@ def autopsy_of_runs(
         blocks=made.blocks,
         network_rtt_s=network_rtt_s,
         warm_up_requests=warm_up_requests,
+        skip_first_s=skip_first_s,
     )
+
+
+def has_step_log(folder: str | Path) -> bool:
+    """Whether an engine has left its step log there."""
+    return any(is_file(Path(folder) / name) for name in STEP_LOG_NAMES)
 
 
 def read_run_log(folder: str | Path) -> StepLog:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.calibrate.matching import matched
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 from blis_py.errors import InputError
 
@@ -74,23 +75,30 @@ class Calibration:
 
 
 def calibrate(
-    measured: TokenTimes, predicted: TokenTimes, *, warm_up_requests: int = 0, network_rtt_s: float = 0.0
+    measured: TokenTimes,
+    predicted: TokenTimes,
+    *,
+    warm_up_requests: int = 0,
+    skip_first_s: float = 0.0,
+    network_rtt_s: float = 0.0,
 ) -> Calibration:
     """Compares the requests both runs completed.
 
     Args:
         warm_up_requests: requests with a smaller id are left out, as in BLIS.
+        skip_first_s: requests sent in the first so many seconds of the measured run are left out.
         network_rtt_s: time on the network that the client measured and the simulation knows nothing of;
             added to every predicted TTFT and E2E.
 
     Raises:
-        InputError: no request completed in both.
+        InputError: the runs are not of the same requests, or none is left.
     """
-    ids, ours, theirs = np.intersect1d(measured.request_id, predicted.request_id, return_indices=True)
-    kept = np.flatnonzero(ids >= warm_up_requests)
+    ours, theirs = matched(measured, predicted)
+    since_s = measured.sent_s[ours] - measured.sent_s.min()
+    kept = np.flatnonzero((measured.request_id[ours] >= warm_up_requests) & (since_s >= skip_first_s))
     if not len(kept):
-        fix = "calibrate a trace against the simulation of that same trace"
-        raise InputError("no request completed in both runs", file=predicted.source, fix=fix)
+        fix = "leave out fewer with --skip-first, --warm-up-requests"
+        raise InputError("no request of both runs is left", file=predicted.source, fix=fix)
     real, sim = measured.take(ours[kept]), predicted.take(theirs[kept])
     groups = {"all": np.arange(len(kept))}
     names = real.slo_class.names
@@ -106,8 +114,8 @@ def calibrate(
     return Calibration(
         measured=real,
         predicted=sim,
-        only_measured=len(measured.request_id) - len(ids),
-        only_predicted=len(predicted.request_id) - len(ids),
+        only_measured=len(measured.request_id) - len(ours),
+        only_predicted=len(predicted.request_id) - len(ours),
         errors=errors,
         throughput=_throughput(real, sim),
         notes=_notes(measured, predicted),

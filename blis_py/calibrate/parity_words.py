@@ -42,7 +42,8 @@ def _what(difference: Difference, log: StepLog) -> str:
     if isinstance(simulator, Composition):
         return "the simulator has a further step, the engine had nothing left to do"
     if isinstance(engine, StepFeatures) and isinstance(simulator, StepFeatures):
-        pairs = [(name, getattr(engine, name), getattr(simulator, name)) for name in FEATURE_NAMES]
+        names = (*FEATURE_NAMES, "constrained_rows")
+        pairs = [(name, getattr(engine, name), getattr(simulator, name)) for name in names]
         unlike = [f"{name} is {mine:,} and {theirs:,}" for name, mine, theirs in pairs if mine != theirs]
         return f"the same requests, but in engine and simulator {', '.join(unlike)}"
     if difference.part == "batch":

@@ -96,6 +96,7 @@ def recorded_requests(
     size = block_size or recorded_size
     last_ns = max([0, *log.steps["end_ns"], *table["finish_ns"]])
     ids = request_ids(log).tolist() if lengths else []
+    constrained = table.get("constrained") or [0] * len(log.requests["id"])
     recorded = []
     for row, reason in enumerate(table["finish_reason"]):
         complete = reason in COMPLETE
@@ -124,6 +125,7 @@ def recorded_requests(
             _in_blocks(keys[:of_prompt], recorded_size, size),
             row,
             ends_by_eos=reason == "stop",
+            constrained=bool(constrained[row]),
         )
         published = keys[of_prompt:] if same_prompt and size == recorded_size else ()
         recorded.append(Recorded(request, table["enqueue_ns"][row], published))

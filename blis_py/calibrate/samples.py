@@ -30,7 +30,9 @@ SCHEMA = 1
 """Raised whenever a column changes its meaning or goes; further columns do not raise it."""
 _MARK = "# blis-py samples "
 
-DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not in FEATURE_NAMES)
+DIFFUSION_NAMES = tuple(
+    f.name for f in fields(DiffusionFeatures) if f.name not in (*FEATURE_NAMES, "constrained_rows")
+)
 """What the features of a diffusion round have beyond those of other steps; 0 for these."""
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
@@ -47,8 +49,10 @@ COLUMNS = (
     *DIFFUSION_NAMES,
     *TIMES,
     "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
+    "constrained_rows",  # emitted rows that a grammar constrains
+    "mask_ns",  # host time for their masks; in no other time
 )
-_LATER = ("launch_bound",)
+_LATER = ("launch_bound", "constrained_rows", "mask_ns")
 """Columns that samples of earlier engines lack; 0 there."""
 
 Column = NDArray[Any]
@@ -61,6 +65,7 @@ class StepSamples:
     `table` has every name of `COLUMNS`: arrays of equal length, int64 but for `source` and `regime` (text)
     and `prefill_prompt_pairs` (float64). Of the times, `total_ns` is what a synchronous loop pays for the
     step, up to the beginning of the next one; `gpu_ns` is the forward and sampling, `host_ns` the rest.
+    What masks of constrained rows added to a step is taken out of its times: `mask_ns` has all of it.
     `meta` says where it was measured, as far as that is known.
     """
 
@@ -129,8 +134,10 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     further = [name for name in (*DIFFUSION_NAMES, *_LATER) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
+    exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
+    columns["gpu_ns"] = log.column("gpu_ns") - exposed  # in which the device waited, or the host computed
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
-    columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log)
+    columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log) - exposed
     return samples_from(_meta_of(log), columns, len(log)).where(log.column("failed") == 0)
 
 

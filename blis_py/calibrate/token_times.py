@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.errors import InputError
-from blis_py.files import paths
-from blis_py.outputs.complete import check_complete
 from blis_py.requests.table import Ints, Labels
-from blis_py.traces.columns import read_columns
-from blis_py.traces.itl import NAME as ITL_NAME
-from blis_py.traces.itl import Ragged, read_gaps
-from blis_py.traces.kinds import integers, labels, repeated
+from blis_py.traces.itl import Ragged
 
 if TYPE_CHECKING:
     from blis_py.metrics.record import RunRecord
 
 Seconds = NDArray[np.float64]
-
-_TIMES = ("request_id", "send_time_us", "arrival_time_us", "first_chunk_time_us", "last_chunk_time_us")
-_LAST_US = 2**53
-TRACE_NAMES = ("trace.csv", "trace.csv.gz")
-"""The trace in the folder of a run."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +32,12 @@ class TokenTimes:
     """Requests that ended otherwise, or without a recorded token."""
     gaps: Ragged | None = None
     """Times between the tokens of each request, in s; `None` = only first and last are known."""
+    prompt_tokens: Ints | None = None
+    """`None` = not known."""
+    same_prompt: Ints | None = None
+    """Requests of the same number sent the same prompt; `None` = not known."""
+    concurrency: int | None = None
+    """Of a closed loop: requests in flight at once, at most; `None` = none is told."""
 
     @property
     def tpot_s(self) -> Seconds:
@@ -53,16 +47,17 @@ class TokenTimes:
         return means
 
     def take(self, rows: NDArray[np.intp]) -> TokenTimes:
-        return TokenTimes(
-            self.source,
-            self.request_id[rows],
-            self.slo_class.take(rows),
-            self.output_tokens[rows],
-            self.sent_s[rows],
-            self.ttft_s[rows],
-            self.e2e_s[rows],
-            self.incomplete,
-            self.gaps.take(rows) if self.gaps is not None else None,
+        return replace(
+            self,
+            request_id=self.request_id[rows],
+            slo_class=self.slo_class.take(rows),
+            output_tokens=self.output_tokens[rows],
+            sent_s=self.sent_s[rows],
+            ttft_s=self.ttft_s[rows],
+            e2e_s=self.e2e_s[rows],
+            gaps=self.gaps.take(rows) if self.gaps is not None else None,
+            prompt_tokens=self.prompt_tokens[rows] if self.prompt_tokens is not None else None,
+            same_prompt=self.same_prompt[rows] if self.same_prompt is not None else None,
         )
 
 
@@ -85,68 +80,5 @@ def token_times(record: RunRecord, source: str) -> TokenTimes:
         e2e_s=(record.last_token_ns[rows] - sent_ns) / 1e9,
         incomplete=len(table) - len(rows),
         gaps=Ragged(gap_ns / 1e9, counts),
-    )
-
-
-def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTimes:
-    """From a TraceV2 CSV with measured times, or the folder of a run, which holds one.
-
-    Args:
-        itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, where there is one.
-
-    Raises:
-        InputError: no such file, not a TraceV2, or a trace in which no request has token times.
-    """
-    check_complete(path)
-    file = _trace_at(path)
-    times = _read_trace(file, str(path))
-    if itl is None:
-        itl = file.with_name(ITL_NAME)
-        if file.name not in TRACE_NAMES or not paths.exists(itl):
-            return times
-    check_complete(itl)
-    return replace(times, gaps=read_gaps(Path(itl), times.request_id))
-
-
-def _trace_at(path: str | Path) -> Path:
-    file = Path(path)
-    if paths.is_folder(file):
-        file = next((p for name in TRACE_NAMES if paths.exists(p := file / name)), file)
-    if not paths.is_file(file):
-        raise InputError("no such trace", file=path, fix="name a TraceV2 CSV or the --out folder of a run")
-    return file
-
-
-def _read_trace(file: Path, source: str) -> TokenTimes:
-    whole = integers(-_LAST_US, _LAST_US)
-    columns = read_columns(
-        file,
-        {
-            **dict.fromkeys((*_TIMES, "output_tokens", "num_chunks"), whole),
-            "slo_class": labels(),
-            "status": labels(),
-        },
-        optional=("send_time_us", "num_chunks", "slo_class", "status"),
-    )
-    columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
-    rows, number, classes = len(columns), columns.ints, columns.labels("slo_class")
-    status = columns.labels("status").to_list() if "status" in columns else ["ok"] * rows
-    first, last, sent = number("first_chunk_time_us"), number("last_chunk_time_us"), number("send_time_us")
-    sent = np.where(sent > 0, sent, number("arrival_time_us"))
-    timed = np.array([word == "ok" for word in status]) & (first > 0) & (last >= first)
-    if not timed.any():
-        fix = "calibration needs a trace recorded from an engine, or the trace.csv of a run's --out"
-        raise InputError("no request has token times", file=file, fix=fix)
-    done = np.flatnonzero(timed)
-    done = done[np.argsort(number("request_id")[done], kind="stable")]
-    ids = number("request_id")[done]
-    return TokenTimes(
-        source=source,
-        request_id=ids,
-        slo_class=classes.take(done),
-        output_tokens=number("output_tokens")[done],
-        sent_s=sent[done] / 1e6,
-        ttft_s=(first - sent)[done] / 1e6,
-        e2e_s=(last - sent)[done] / 1e6,
-        incomplete=rows - len(done),
+        prompt_tokens=table.prompt_tokens[rows],
     )

@@ -3,7 +3,8 @@
 A step's price is linear in the coefficients wherever it is known which side of each `max` is the larger, so
 sides and coefficients are settled in turn: pick the sides with the present coefficients, solve, and again
 until nothing changes. Every group of measurements (one model on one GPU at one TP degree, from one source)
-has the same weight in all.
+has the same weight in all. The coefficients of 8-bit formats are learned after and on top of the others, on
+the steps of quantised models, so that these change nothing for models in 16 bits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,25 @@ DIGITS = 4
 _NOTHING = 1e-6
 """Below this a coefficient is the remains of halving its way to 0."""
 _ROUNDS = 60
-_START = Coefficients(1.3, 1.1, 0.5, 2.0, 1.1, 1.5, 0.7, 1.5, 4e4, 2e4, 1e5, 1e3)
+_START = Coefficients(
+    matmul_arithmetic=1.3,
+    traffic=1.1,
+    unhidden_arithmetic=0.5,
+    narrow_arithmetic=1.6,
+    narrow_traffic=1.2,
+    narrow_unhidden=0.5,
+    attention_pairs=2.0,
+    kv_traffic=1.1,
+    narrow_kv_traffic=1.5,
+    mixed_decode_tiles=1.5,
+    all_reduce_latency=0.7,
+    all_reduce_traffic=1.5,
+    layer_ns=4e4,
+    sparse_layer_ns=2e4,
+    narrow_layer_ns=1e4,
+    host_step_ns=1e5,
+    host_seq_ns=1e3,
+)
 """Only chooses the first sides."""
 _PLACE = {name: i for i, name in enumerate(COEFFICIENT_NAMES)}
 _MOST_CHOICES = 6
@@ -48,6 +67,8 @@ class Group:
     """Whether the times hold the engine's host work (steps) or not (kernels added up)."""
     part: Literal["step", "decode attention"] = "step"
     """What was timed: the whole step, or only what its decodes add to the attention."""
+    quantised: bool = False
+    """8-bit weights, activations and KV cache; the others have 16-bit ones."""
     relative_to: Array | None = None
     """What errors are measured against, in ns; the times themselves if absent."""
 
@@ -88,25 +109,43 @@ def design(groups: Sequence[Group]) -> Design:
 def train(groups: Sequence[Group]) -> Coefficients:
     """Coefficients of least weighted squared relative error, rounded to `DIGITS` significant digits.
 
-    What no group shows (the all-reduce where every TP degree is 1, the host without engine steps) is 0.
+    First those of 16-bit models, on these alone; then, on quantised ones, what is theirs. What no group shows
+    (the all-reduce where every TP degree is 1, the host without engine steps) is 0.
     """
+    plain = [group for group in groups if not group.quantised]
+    narrow = [group for group in groups if group.quantised]
+    theirs = np.array([name.startswith("narrow_") for name in COEFFICIENT_NAMES])
+    start = np.array([getattr(_START, name) for name in COEFFICIENT_NAMES])
+    c = _rounded(_fit(plain, np.where(theirs, 0.0, start), ~theirs))
+    if narrow:
+        c = _rounded(_fit(narrow, np.where(theirs, start, c), theirs))
+    return Coefficients(*c.tolist())
+
+
+def _fit(groups: Sequence[Group], c: Array, free: NDArray[np.bool_]) -> Array:
+    """The coefficients `free`; the others stay as they are."""
     from scipy.optimize import nnls
 
     data = design(groups)
     scale = np.sqrt(data.weight) / data.relative_to
-    c = np.array([getattr(_START, name) for name in COEFFICIENT_NAMES])
     shown = (data.alone.any(axis=0)) | data.left.any(axis=(0, 1)) | data.right.any(axis=(0, 1))
-    c = best = np.where(shown, c, 0.0)
+    c = best = np.where(shown | ~free, c, 0.0)
     for _ in range(_ROUNDS):
         chosen = np.where((data.left @ c > data.right @ c)[..., None], data.left, data.right)
-        columns = (data.alone + chosen.sum(axis=0)) * scale[:, None]
+        columns = data.alone + chosen.sum(axis=0)
+        left_ns = data.ns - columns[:, ~free] @ c[~free]
+        columns = columns * scale[:, None]
         size = np.linalg.norm(columns, axis=0)
-        used = size > 0  # sides that nobody chose say nothing about their coefficients
+        used = free & (size > 0)  # sides that nobody chose say nothing about their coefficients
         found = c.copy()
-        found[used] = nnls(columns[:, used] / size[used], data.ns * scale)[0] / size[used]
+        found[used] = nnls(columns[:, used] / size[used], left_ns * scale)[0] / size[used]
         c = (c + found) / 2  # half way: full steps jump between sets of sides that call for each other
         best = min(best, c, found, key=data.error)
-    return Coefficients(*(float(f"{value:.{DIGITS}g}") if value > _NOTHING else 0.0 for value in best))
+    return best
+
+
+def _rounded(values: Array) -> Array:
+    return np.array([float(f"{value:.{DIGITS}g}") if value > _NOTHING else 0.0 for value in values])
 
 
 def predict(group: Group, coefficients: Coefficients) -> Array:
@@ -126,19 +165,22 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
         all_reduce_traffic=basis.all_reduce_ns(f.tokens),
         layer_ns=basis.shape.layers,
         sparse_layer_ns=basis.shape.moe_layers,
+        narrow_layer_ns=basis.narrow_layers,
         host_step_ns=1.0 if group.with_host else 0.0,
         host_seq_ns=f.seqs if group.with_host else 0.0,
     )
     choices = [_product(product) for product in (*basis.products(f.tokens), basis.head(f.emitted_rows))]
+    kv_traffic = "narrow_kv_traffic" if basis.narrow_kv else "kv_traffic"
     kv_tokens = f.prefill_kv_tokens + 2 * f.prefill_tokens
     prefill = _vector(attention_pairs=basis.pair_ns * f.prefill_pairs)
-    choices.append((prefill, _vector(kv_traffic=basis.kv_ns * kv_tokens)))
+    choices.append((prefill, _vector(**{kv_traffic: basis.kv_ns * kv_tokens})))
     if f.prefill_seqs and not basis.packed_attention:
         pairs = TILE_ROWS * (f.decode_kv_tokens + TILE_KEYS * f.decode_seqs)
         decode = _vector(mixed_decode_tiles=basis.pair_ns * pairs)
     else:
         decode = _vector(attention_pairs=basis.pair_ns * (f.decode_kv_tokens + f.decode_seqs))
-    choices.append((decode, _vector(kv_traffic=basis.kv_ns * (f.decode_kv_tokens + 2 * f.decode_seqs))))
+    decode_kv_tokens = f.decode_kv_tokens + 2 * f.decode_seqs
+    choices.append((decode, _vector(**{kv_traffic: basis.kv_ns * decode_kv_tokens})))
     if group.part == "decode attention":
         alone, choices = _vector(), choices[-1:]
     choices += [(_vector(), _vector())] * (_MOST_CHOICES - len(choices))
@@ -147,7 +189,10 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
 
 
 def _product(product: Product) -> tuple[Array, Array]:
-    arithmetic, traffic = product
+    arithmetic, traffic, narrow = product
+    if narrow:
+        moved = _vector(narrow_traffic=traffic, narrow_unhidden=arithmetic)
+        return _vector(narrow_arithmetic=arithmetic), moved
     return _vector(matmul_arithmetic=arithmetic), _vector(traffic=traffic, unhidden_arithmetic=arithmetic)
 
 

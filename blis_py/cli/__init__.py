@@ -18,7 +18,7 @@ from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-_NOT_YET = ("observe", "sweep", "plan", "explain", "report")
+_NOT_YET = ("observe", "report")
 _COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 """The base of what typer raises about a command line; its public name depends on typer's version."""
 

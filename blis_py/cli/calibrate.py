@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 MEASURED = "measured"
 _FLAGS = (
-    Flag(MEASURED, str, "", "Measured run: its folder, or a TraceV2 CSV with token times.", metavar="PATH"),
+    Flag(
+        MEASURED,
+        str,
+        "",
+        "Measured run: its folder, a TraceV2 CSV, a benchmark's JSON, or a CSV with latencies.",
+        metavar="PATH",
+    ),
     Flag("--trace", str, "", "The same, as a flag.", ("--trace-data",), "FILE"),
     Flag("--results", str, "", "Simulated run: its --out folder or trace CSV.", ("--sim-results",), "PATH"),
     Flag("--itl-data", str, "", "Times of all measured tokens. Default the folder's itl.csv.", (), "FILE"),
-    Flag("--autopsy", bool, "", "Split the error into its causes; needs both runs' folders."),
+    Flag("--autopsy", bool, "", "Split the error into its causes; into more with the engine's step log."),
     Flag("--warm-up-requests", int, "", "Leave out the first N requests. Default 0."),
+    Flag("--skip-first", str, "", "Leave out the first seconds of the measured run: 20s.", metavar="TIME"),
     Flag("--network-rtt-ms", float, "", "Network time in the measured latencies, ms. Default 0."),
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
@@ -36,17 +43,28 @@ _NAMES = {spelling: flag.name for flag in _FLAGS for spelling in (flag.name, *fl
 def calibrate(flags: Flags) -> None:
     """Compare a simulated run with the measured one, request by request."""
     from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
+    from blis_py.calibrate.client_autopsy import as_dict as client_as_dict
+    from blis_py.calibrate.client_autopsy import client_autopsies
     from blis_py.calibrate.compare import as_dict
+    from blis_py.figures.agreement import predicted_measured
     from blis_py.outputs.staging import Outputs
     from blis_py.report.autopsy import print_autopsy
-    from blis_py.report.calibration import plot_calibration, print_calibration
+    from blis_py.report.calibration import print_calibration
+    from blis_py.report.client_autopsy import print_client_autopsy
     from blis_py.result import to_json
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
     style = _checked_style(flags)
     result = _compared(flags)
-    causes = _causes(flags) if "--autopsy" in flags else None
-    figures = as_dict(result) | ({} if causes is None else {"autopsy": autopsy_as_dict(causes)})
+    causes, seen = None, None
+    if "--autopsy" in flags:
+        if _has_step_log(measured_run(flags)):
+            causes = _causes(flags)
+        else:
+            seen = client_autopsies(result.measured, result.predicted)
+    figures = as_dict(result)
+    figures |= {} if causes is None else {"autopsy": autopsy_as_dict(causes)}
+    figures |= {} if seen is None else {"client_autopsy": client_as_dict(seen)}
     try:
         if style == "json":
             sys.stdout.write(to_json(figures))
@@ -55,13 +73,16 @@ def calibrate(flags: Flags) -> None:
         if style == "table" and causes is not None:
             print()
             print_autopsy(causes)
+        if style == "table" and seen is not None:
+            print()
+            print_client_autopsy(seen)
         sys.stdout.flush()
     finally:
         with Outputs() as outputs:
             if "--report" in flags:
                 outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
             if "--plot" in flags:
-                plot_calibration(result, outputs.file(flags["--plot"]))
+                predicted_measured(result).savefig(outputs.file(flags["--plot"]))
 
 
 def _checked_style(flags: Flags) -> str:
@@ -82,7 +103,7 @@ def _checked_style(flags: Flags) -> str:
 
 def _compared(flags: Flags) -> Calibration:
     from blis_py.calibrate.compare import calibrate
-    from blis_py.calibrate.token_times import read_token_times
+    from blis_py.calibrate.read_times import read_token_times
 
     measured = measured_run(flags)
     if "--results" not in flags:
@@ -94,8 +115,21 @@ def _compared(flags: Flags) -> Calibration:
         read_token_times(measured, flags.get("--itl-data")),
         read_token_times(flags["--results"]),
         warm_up_requests=warm_up,
+        skip_first_s=_skipped_s(flags),
         network_rtt_s=rtt_ms / 1e3,
     )
+
+
+def _skipped_s(flags: Flags) -> float:
+    from blis_py.config.check import duration_ns
+
+    return duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
+
+
+def _has_step_log(path: str) -> bool:
+    from blis_py.calibrate.autopsy_runs import has_step_log
+
+    return has_step_log(path)
 
 
 def _causes(flags: Flags) -> Autopsy:
@@ -107,6 +141,7 @@ def _causes(flags: Flags) -> Autopsy:
         itl=flags.get("--itl-data"),
         network_rtt_s=flags.get("--network-rtt-ms", 0.0) / 1e3,
         warm_up_requests=flags.get("--warm-up-requests", 0),
+        skip_first_s=_skipped_s(flags),
     )
 
 

@@ -16,16 +16,22 @@ _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags),
 _KEYS = {spelling: flag.key for flag in _SETTINGS for spelling in (flag.name, *flag.aliases) if flag.key}
 
 
-def configure(flags: Flags) -> RunConfig:
-    """The configuration file (if any) with everything else laid over it."""
-    overrides = [
+def overrides(flags: Flags) -> list[tuple[str, str, Any]]:
+    """The settings that flags make, as (flag, key, value)."""
+    given = [
         (name, _KEYS[name], _CONVERT.get(name, _as_is)(name, value))
         for name, value in flags.items()
         if name in _KEYS
     ]
-    overrides += vllm_flags.settings(flags)
+    return given + vllm_flags.settings(flags)
+
+
+def configure(flags: Flags) -> RunConfig:
+    """The configuration file (if any) with everything else laid over it."""
     bundle = flags.get("--policy-config")
-    config = load_config(flags.get("--config"), overrides, sets=flags.get("--set", ()), policy_config=bundle)
+    config = load_config(
+        flags.get("--config"), overrides(flags), sets=flags.get("--set", ()), policy_config=bundle
+    )
     if "--summarize-trace" in flags and config.routing.trace_level == "none":
         fix = "add --trace-level decisions"
         raise InputError("needs decisions that are kept", key="--summarize-trace", fix=fix)

@@ -142,6 +142,13 @@ SCHEDULER = (
         ("--no-overlap", "--disable-overlap-schedule"),
     ),
     Flag(
+        "--late-length-stops",
+        bool,
+        "scheduler.late_length_stops",
+        "With asynchronous scheduling, ends by length are learnt late too, as in SGLang.",
+    ),
+    Flag("--no-late-length-stops", bool, "scheduler.late_length_stops", hidden=True),
+    Flag(
         "--fairness-ms",
         float,
         "scheduler.fairness_ms",
@@ -182,6 +189,8 @@ LATENCY = (
     Flag(
         "--frontend-ms", str, "frontend_ms", "Delay in front of the engine, and behind it.", metavar="MS,MS"
     ),
+    Flag("--mask-row-us", float, "latency.mask_row_us", "Structured outputs: host time of a row's mask."),
+    Flag("--mask-step-us", float, "latency.mask_step_us", "The same of a step that has such rows."),
 )
 DLLM = (
     Flag("--dllm-workload", str, "dllm.workload", "Make all requests diffusion requests.", metavar="FILE"),
@@ -365,6 +374,13 @@ WORKLOAD = (
         float,
         "workload.eos_share",
         "Share of answers that end unforeseen, with an end of sequence. Default 0.",
+    ),
+    Flag(
+        "--structured-output-ratio",
+        float,
+        "workload.structured_output_ratio",
+        "Share of answers that a grammar constrains. Default: as the trace or spec says, else none.",
+        ("--constrained-share",),
     ),
     Flag(
         "--timeout", float, "workload.timeout_s", "Patience of a client, s; negative = endless. Default 300."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import typer
 
 from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD, Flag, Flags, Group
 from blis_py.cli.verbs import spread
 from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
@@ -22,19 +23,34 @@ from blis_py.outputs.places import check_folder
 GROUPS: tuple[Group, ...] = ()
 _FOLDER = Flag("profile", str, "", "Folder of a fitted profile.", metavar="DIR")
 _FORMAT = Flag("--format", str, "", "table or json. By default a table on a terminal, else json.")
+_SERVER = (
+    *MODEL,
+    *SCHEDULER,
+    *(flag for flag in RUN if flag.name in ("--config", "--set")),
+    *(flag for flag in WORKLOAD if flag.name == "--concurrency"),
+)
+"""What a client's run does not say of its server."""
 _FIT = (
     Flag(
         "paths",
         list[str],
         "",
-        "Measured steps: a profile's folder, samples.csv.gz, step logs, run folders.",
+        "Measured steps: a profile's folder, samples.csv.gz, step logs, run folders; or what a client "
+        "measured of one run: a benchmark's JSON, a TraceV2 CSV, a CSV with latencies.",
         metavar="PATH…",
     ),
-    Flag("--out", str, "", "Folder for the profile. Default the one given.", metavar="DIR"),
-    Flag("--model-config", str, "", "HuggingFace config.json of the model measured.", metavar="FILE"),
+    Flag(
+        "--out",
+        str,
+        "",
+        "Folder for the profile, by default the one given; of a client's run, the engine file to write.",
+        metavar="PATH",
+    ),
+    Flag("--skip-first", str, "", "Of a client's run: leave out its first seconds: 20s.", metavar="TIME"),
     Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
     Flag("--seed", int, "", "Of the redrawing. Default 0."),
     _FORMAT,
+    *_SERVER,
 )
 _VALIDATE = (
     _FOLDER,
@@ -101,7 +117,63 @@ def _named(verb: Callable[[Flags], None], name: str) -> Callable[[Flags], None]:
 
 
 def fit(flags: Flags) -> None:
-    """Fit step times to measured steps, and write profile.yaml."""
+    """Fit step times to measured steps, and write profile.yaml; or a server to one run of its clients."""
+    if _is_client_run(flags.get("paths") or []):
+        fit_to_client(flags)
+        return
+    for flag in _SERVER:
+        if flag.name != "--model-config" and any(name in flags for name in (flag.name, *flag.aliases)):
+            fix = "drop it, or give a benchmark's JSON or a CSV with latencies"
+            raise InputError("goes with what a client measured, not with steps", key=flag.name, fix=fix)
+    fit_to_steps(flags)
+
+
+def _is_client_run(paths: Sequence[str]) -> bool:
+    from blis_py.calibrate.read_times import is_client_run
+
+    return len(paths) == 1 and is_client_run(paths[0])
+
+
+def fit_to_client(flags: Flags) -> None:
+    """Front end, gaps and a factor on step times, from a client's run alone."""
+    from blis_py.calibrate.fit.server import engine_file, fit_server
+    from blis_py.calibrate.read_times import read_token_times
+    from blis_py.cli.configure import configure
+    from blis_py.config.check import duration_ns
+    from blis_py.config.engine import load_engine
+    from blis_py.outputs.places import check_file
+    from blis_py.outputs.staging import write_text
+    from blis_py.report.server_fit import server_fit_data, server_fit_lines
+    from blis_py.setup.setup import Setup
+
+    style = _style(flags)
+    path = flags["paths"][0]
+    if "--out" in flags:
+        check_file(flags["--out"], "--out")
+    spellings = {spelling for flag in _SERVER for spelling in (flag.name, *flag.aliases)}
+    config = configure({name: value for name, value in flags.items() if name in spellings})
+    measured = read_token_times(path)
+    if config.workload.concurrency is not None:
+        measured = replace(measured, concurrency=config.workload.concurrency)
+    setup = Setup.of(config)
+    say(setup.capacity)
+    say(setup.models)
+    skipped_s = duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
+    found = fit_server(setup, measured, skipped_s)
+    for note in found.notes:
+        say(f"note: {note}")
+    try:
+        _print(style, lambda: server_fit_data(found), lambda: server_fit_lines(found))
+    finally:
+        if "--out" in flags:
+            engine = load_engine(config.engine)
+            text = engine_file(found, engine.on(config.gpu), engine.sources, engine.title)
+            write_text(Path(flags["--out"]), text)
+            say(f"wrote {flags['--out']}: simulate this server with --engine {flags['--out']}")
+
+
+def fit_to_steps(flags: Flags) -> None:
+    """Step times from measured steps."""
     from blis_py.calibrate.fit import fit as fit_steps
     from blis_py.calibrate.fit import write_profile
     from blis_py.calibrate.fit.sources import read_all, with_model_config

@@ -10,7 +10,22 @@ import typer
 from blis_py.cli.command import add, application
 from blis_py.version import __version__
 
-VERBS = ("run", "replay", "convert", "compose", "calibrate", "parity", "models", "gpus", "engines")
+VERBS = (
+    "run",
+    "replay",
+    "plan",
+    "sweep",
+    "convert",
+    "compose",
+    "plot",
+    "explain",
+    "compare",
+    "calibrate",
+    "parity",
+    "models",
+    "gpus",
+    "engines",
+)
 FURTHER = ("profile", "engine")
 """Verbs that have verbs of their own."""
 
@@ -41,7 +56,7 @@ def everything(verbs: Sequence[str] = (*VERBS, *FURTHER)) -> typer.Typer:
     return app
 
 
-def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo")) -> list[str]:
+def spread(arguments: list[str], many: Sequence[str] = ("--goodput", "--slo", "--vary")) -> list[str]:
     """`--goodput ttft:500 tpot:50`, as vLLM takes it, with the flag before every value."""
     result: list[str] = []
     flag = None

@@ -15,6 +15,7 @@ from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
@@ -209,8 +210,10 @@ class Diffusion:
         blocks: BlockDiffusion,
         record_steps: bool,
         single_step: bool,
+        watch: Watch | None = None,
     ) -> None:
         self.request: type[Request] = DiffusionRequest
+        self._watch = watch
         self._config, self._latency, self._blocks = scheduler, latency, blocks
         self._record_steps, self._single_step = record_steps, single_step
 
@@ -222,5 +225,6 @@ class Diffusion:
         blocks = self._blocks
         core = DiffusionScheduler(self._config, blocks.config)
         log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), core, self._record_steps)
+        events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
         how = (blocks.rounds, blocks.costs, self._single_step)
-        return DiffusionInstance(timeline, core, self._latency, log, outlook, *how)
+        return DiffusionInstance(timeline, core, self._latency, events, outlook, *how)

@@ -17,7 +17,7 @@ from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.requests.table import Ints, RequestTable
 
-_FEATURES = tuple(field.name for field in fields(DiffusionFeatures))
+_FEATURES = tuple(field.name for field in fields(DiffusionFeatures) if field.name != "constrained_rows")
 
 
 class DiffusionRecorder(Recorder):

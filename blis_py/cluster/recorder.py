@@ -18,7 +18,7 @@ from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
 from blis_py.requests.table import Ints, Labels, RequestTable
 
-RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks")
+RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 """Of the steps table; the features follow."""
 
 _LENGTH: Final = FinishReason.LENGTH
@@ -218,6 +218,8 @@ class InstanceLog:
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
+        self._preempted = 0
+        """In all rows of the table so far."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         self._note_run(step.features, start_ns, run)
@@ -227,8 +229,9 @@ class InstanceLog:
         if self._runs is not None:
             scheduler = self._scheduler
             state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
+            before, self._preempted = self._preempted, scheduler.counters.preemptions
             what = [getattr(features, name) for name in self._features]
-            self._runs.append([start_ns, run.end_ns, run.steps, *state, *what])
+            self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     @property
     def num_steps(self) -> int:

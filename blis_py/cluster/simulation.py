@@ -35,6 +35,7 @@ from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Maker, Send, Source, TableSource
 from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.watch import Watch
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -81,6 +82,7 @@ def simulate(
     record_decisions: int | None = None,
     single_step: bool = False,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> RunRecord:
     """Serves requests on `num_instances` identical instances.
 
@@ -99,6 +101,7 @@ def simulate(
         record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
+        watch: sees every step, and costs what it does with them.
 
     Raises:
         InputError: an unknown admission or routing policy or scorer, no instances, an SLO class without a
@@ -110,7 +113,7 @@ def simulate(
     delay_ns = admission_latency_ns + routing_latency_ns
     rules = admission or AdmissionSettings()
     decides = admission_policy != "always-admit" or bool(rules.tenant_budgets)
-    kind = _kind(diffusion, scheduler, latency, record_steps, single_step)
+    kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
     source = _source(demand, horizon_ns, admission_latency_ns if decides else delay_ns)
 
     env = Environment()
@@ -200,12 +203,13 @@ def _kind(
     latency: LatencyModel,
     record_steps: bool,
     single_step: bool,
+    watch: Watch | None,
 ) -> Kind:
     if diffusion is None:
-        return Autoregressive(scheduler, latency, record_steps, single_step)
+        return Autoregressive(scheduler, latency, record_steps, single_step, watch)
     from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
 
-    return Diffusion(scheduler, latency, diffusion, record_steps, single_step)
+    return Diffusion(scheduler, latency, diffusion, record_steps, single_step, watch)
 
 
 @contextmanager

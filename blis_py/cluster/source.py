@@ -85,6 +85,7 @@ class Maker:
     def __call__(self, part: slice) -> list[Request]:
         """Those of consecutive rows."""
         table, keys_of, contents = self._table, self._keys_of, self._table.contents
+        constrained = () if table.constrained is None else (table.constrained[part].tolist(),)
         return list(
             map(
                 self._kind,
@@ -99,6 +100,7 @@ class Maker:
                 range(part.start, part.stop),
                 repeat(None),
                 repeat(False) if table.ends_by_eos is None else table.ends_by_eos[part].tolist(),
+                *constrained,
             )
         )
 

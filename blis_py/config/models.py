@@ -31,15 +31,21 @@ class SchedulerSection:
     policy: str = setting("fcfs", choices=SCHEDULERS)
     """Order of the waiting queue (`--scheduler`)."""
     preemption_policy: str = setting("fcfs", choices=PREEMPTION_POLICIES)
+    """Who gives up KV blocks when they run out: the latest admitted, or the least urgent."""
     batch_former: str = setting("running-first", choices=("running-first", "prefill-first"))
+    """Whose tokens come first in a step: decodes and begun prompts (vLLM), or new prompts."""
     max_num_seqs: int = setting(256, least=1, most=MOST_TOKENS)
+    """Requests that run at once on an instance, at most."""
     max_num_batched_tokens: int = setting(2048, least=1, most=MOST_TOKENS)
+    """Tokens that a step computes, at most: the budget."""
     long_prefill_token_threshold: int = setting(0, least=0, most=MOST_TOKENS)
     """0 = no limit on a prefill chunk but the token budget."""
     block_size: int = setting(16, least=1, most=MOST_TOKENS)
+    """Tokens of a KV block."""
     num_kv_blocks: int | None = setting(None, least=1, most=MOST_KV_BLOCKS)
     """null = what fits in the GPU's memory."""
     gpu_memory_utilization: float = setting(0.9, above=0, most=1)
+    """Share of the GPU memory that weights, activations and KV blocks may take."""
     max_model_len: int | None = setting(None, least=1, most=MOST_TOKENS)
     """null = the model's own, as far as the KV cache holds it."""
     prefix_cache: str = setting("hash", choices=PREFIX_CACHES)
@@ -70,17 +76,27 @@ class LatencySection:
     """What prices a step."""
 
     model: str = "trained-physics"
+    """What prices a step: trained, trained-physics, roofline, kernel-tables, fitted or linear."""
     alpha_coeffs: tuple[float, ...] | None = setting(None)
     """Three, of `trained-physics`, µs: before enqueue, at the end, per output token."""
     beta_coeffs: tuple[float, ...] | None = setting(None)
     """Seven to eleven, of `trained-physics`; given together with `alpha_coeffs`."""
     linear: dict[str, dict[str, float]] = field(default_factory=dict)
     """Coefficients of the `linear` model, ns: parts `gpu`, `host`, `frontend`, each by feature."""
+    step_scale: float = setting(1.0, above=0, most=1000)
+    """The GPU time of every step of `trained` is multiplied by it: how much slower your server is."""
+    step_gap_us: tuple[float, ...] = setting((), least=0, most=_HOUR_US)
+    """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs."""
     kernel_profile: str | None = None
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
     profile: str | None = None
     """Folder of step times measured by the engine, of the `fitted` model, which it implies; or the name of a
     bundled one."""
+    mask_row_us: float | None = setting(None, least=0, most=_HOUR_US)
+    """Structured outputs: host time for the mask of a constrained row; null = as measured by the profile,
+    else nothing."""
+    mask_step_us: float | None = setting(None, least=0, most=_HOUR_US)
+    """The same for each step that has such rows, whatever their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +104,7 @@ class WorkloadSection:
     """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
 
     trace: str | None = None
+    """File of a trace whose requests are replayed: Azure CSV, Mooncake JSONL, TraceV2."""
     trace_header: str | None = None
     """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
     trace_format: str | None = None
@@ -110,24 +127,37 @@ class WorkloadSection:
     spec: str | None = None
     """Workload spec: a YAML file, or the name of a bundled one."""
     preset: str | None = None
+    """Name of a preset: lengths and rates as BLIS has them."""
     rate: float | None = setting(None, above=0, most=MOST_ARRIVALS_PER_S)
     """Requests per second; null = the spec's or the trace's own, else 1. A trace is stretched to it."""
     num_requests: int | None = setting(None, least=1, most=MOST_REQUESTS)
     """null = the spec's own or the whole trace, else 100; with a horizon, as many as arrive before it."""
     arrival: str = setting("poisson", choices=("poisson", "gamma", "weibull", "constant"))
+    """How the gaps between requests are distributed."""
     cv: float | None = setting(None, above=0)
     """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
     prompt_tokens: int = setting(512, least=1, most=MOST_TOKENS)
+    """Length of a prompt in tokens, mean of a normal distribution."""
     prompt_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
+    """Its standard deviation."""
     prompt_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
+    """The shortest prompt."""
     prompt_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
+    """The longest prompt."""
     output_tokens: int = setting(512, least=1, most=MOST_TOKENS)
+    """Length of an answer in tokens, mean of a normal distribution."""
     output_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
+    """Its standard deviation."""
     output_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
+    """The shortest answer."""
     output_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
+    """The longest answer."""
     eos_share: float = setting(0.0, least=0, most=1)
     """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
     others end at their length, which it knows. It matters with `async_scheduling`."""
+    structured_output_ratio: float | None = setting(None, least=0, most=1)
+    """Share of the requests whose answer a grammar constrains (vLLM's name); null = what the trace or spec
+    says, else none. Its masks cost what the latency model says, or `latency.mask_row_us`."""
     concurrency: int | None = setting(None, least=1, most=MOST_REQUESTS)
     """Closed loop: requests under way at once, at most; the next is sent when one has ended. Without a rate,
     requests that are generated are sent as fast as that allows. null = an open loop: requests come when they
@@ -145,7 +175,9 @@ class RoutingSection:
     """From the cluster's entrance to an instance."""
 
     policy: str = "round-robin"
+    """Which instance gets a request: round-robin or least-loaded."""
     latency_us: int = setting(0, least=0, most=_LAST_US)
+    """Time that routing a request takes."""
     scorers: dict[str, float] = field(default_factory=dict)
     """With `weighted`: scorers and their weights; empty = its default profile."""
     snapshot_refresh_interval_us: int = setting(50_000, least=0, most=_LAST_US)
@@ -163,7 +195,10 @@ class AdmissionSection:
     """Who is let in."""
 
     policy: str = "always-admit"
+    """Who is let in: `always-admit`, `reject-all`, `token-bucket`, `tier-shed`, `gaie-legacy`, or one that
+    is installed."""
     latency_us: int = setting(0, least=0, most=_LAST_US)
+    """Time that admitting a request takes."""
     token_bucket_capacity: float = setting(10_000.0, above=0, most=1e15)
     """With `token-bucket`: prompt tokens that may come at once."""
     token_bucket_refill_rate: float = setting(1_000.0, above=0, most=1e15)
@@ -214,13 +249,17 @@ class RunConfig:
     """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. What it says of
     settings holds where nobody else gives them."""
     model: str | None = None
+    """A bundled model (`blis models`) or its HuggingFace spelling."""
     model_config: str | None = None
     """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
     gpu: str = "h100"
+    """A bundled GPU (`blis gpus`), or a YAML file like theirs."""
     tp: int = setting(1, least=1, most=4096)
+    """GPUs of an instance: the tensor-parallel degree."""
     link_gbps: float | None = setting(None, above=0, most=1e6)
     """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
     num_instances: int = setting(1, least=1, most=MOST_INSTANCES)
+    """Instances behind the router."""
     seed: int | None = setting(None, least=0, most=MOST_SEED)
     """null = the spec's own, else 42."""
     horizon: str | int | None = setting(None, least=1)
@@ -254,6 +293,8 @@ NAMES: dict[str, str] = {
     "linear": "latency.linear",
     "kernel_profile": "latency.kernel_profile",
     "profile": "latency.profile",
+    "mask_row_us": "latency.mask_row_us",
+    "mask_step_us": "latency.mask_step_us",
     "alpha_coeffs": "latency.alpha_coeffs",
     "beta_coeffs": "latency.beta_coeffs",
     "timeout": "workload.timeout_s",

@@ -44,6 +44,7 @@ def with_full_paths(config: RunConfig) -> RunConfig:
             load,
             trace=full("workload.trace", load.trace),
             trace_header=full("workload.trace_header", load.trace_header),
+            tokenizer=full("workload.tokenizer", load.tokenizer),
             spec=full("workload.spec", load.spec),
         ),
         dllm=replace(
@@ -52,6 +53,20 @@ def with_full_paths(config: RunConfig) -> RunConfig:
             config=full("dllm.config", config.dllm.config),
         ),
     )
+
+
+def named_files(config: RunConfig) -> dict[str, Path]:
+    """The files and folders of the user's own that a configuration names, by key."""
+    found = {}
+    for key, is_own in _IS_FILE.items():
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        if value and is_own(value):
+            found[key] = full_path(value, key=key)
+    if config.model and "model_config" not in found and is_folder(expanded(config.model)):
+        found["model"] = full_path(config.model)
+    return found
 
 
 def workload_source(name: str) -> str:
@@ -99,6 +114,7 @@ _IS_FILE = {
     "latency.profile": lambda name: exists(expanded(name)) or not _is_bundled_fit(name),
     "workload.trace": lambda name: True,
     "workload.trace_header": lambda name: True,
+    "workload.tokenizer": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),
     "dllm.workload": lambda name: True,
     "dllm.config": lambda name: True,

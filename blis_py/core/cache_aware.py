@@ -96,6 +96,11 @@ class CacheAwareQueue(dict[Request, None]):
         return overdue_at if overdue_at > now_ns else None
 
     @property
+    def holds_all_back(self) -> bool:
+        """Whether the latest question for the head found nobody: all wait for prefixes in the making."""
+        return self._head is None
+
+    @property
     def looks_at_cache(self) -> bool:
         """Whether the order depends on the cache at present."""
         return len(self) <= self._max_queue

@@ -24,6 +24,8 @@ class DecodeSet:
 
     def __init__(self, block_size: int, track_longest: bool) -> None:
         self.count = 0
+        self.constrained = 0
+        """Those among them that a grammar constrains."""
         self.base_sum = 0
         self.crossings = [0] * block_size
         """Requests that need a new block at each phase of `tick`."""
@@ -49,6 +51,8 @@ class DecodeSet:
         request.base = base = request.computed - tick
         self._computed -= request.computed
         self.count += 1
+        if request.constrained:
+            self.constrained += 1
         self.base_sum += base
         self.crossings[-base % self._block_size] += 1
         if request.seq > self.last_seq:
@@ -68,6 +72,8 @@ class DecodeSet:
         request.base = request.finish_tick = _NOWHERE
         self._computed += computed
         self.count -= 1
+        if request.constrained:
+            self.constrained -= 1
         self.base_sum -= base
         self.crossings[-base % self._block_size] -= 1
         if self._track_longest:

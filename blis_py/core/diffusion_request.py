@@ -35,6 +35,7 @@ class DiffusionRequest(Request):
         row: int = -1,
         extra_key: Hashable = None,
         ends_by_eos: bool = False,
+        constrained: bool = False,
     ) -> None:
         # Argument by argument, since mypyc does not hand `*args` on to a native base.
         super().__init__(
@@ -49,6 +50,7 @@ class DiffusionRequest(Request):
             row,
             extra_key,
             ends_by_eos,
+            constrained,
         )
         self.slot = NO_SLOT
         """Request slot it holds."""
@@ -97,6 +99,7 @@ class DiffusionFeatures(StepFeatures):
         denoise_blocks: int = 0,
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
+        constrained_rows: int = 0,
     ) -> None:
         """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`."""
         StepFeatures.__init__(
@@ -110,6 +113,7 @@ class DiffusionFeatures(StepFeatures):
             decode_kv_tokens,
             max_context,
             emitted_rows,
+            constrained_rows,
         )
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks

@@ -33,6 +33,8 @@ class StepFeatures:
     """Longest context among all sequences, the new tokens not counted; -1 where nobody keeps track."""
     emitted_rows: int
     """Sequences that emit a token when the step ends (rows through the LM head)."""
+    constrained_rows: int
+    """Those among them whose next token a grammar constrains: the host computes a mask for each."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class StepFeatures:
         decode_kv_tokens: int = 0,
         max_context: int = 0,
         emitted_rows: int = 0,
+        constrained_rows: int = 0,
     ) -> None:
         """Spelled out, since native code would run a generated one as Python, at every step."""
         self.prefill_seqs = prefill_seqs
@@ -56,6 +59,7 @@ class StepFeatures:
         self.decode_kv_tokens = decode_kv_tokens
         self.max_context = max_context
         self.emitted_rows = emitted_rows
+        self.constrained_rows = constrained_rows
 
     @property
     def tokens(self) -> int:
@@ -76,7 +80,9 @@ class StepFeatures:
             decode_kv_tokens=self.decode_kv_tokens + steps * self.decode_seqs,
             max_context=self.max_context + steps if self.max_context >= 0 else -1,
             emitted_rows=self.emitted_rows,
+            constrained_rows=self.constrained_rows,
         )
 
 
-FEATURE_NAMES = tuple(field.name for field in fields(StepFeatures))
+FEATURE_NAMES = tuple(field.name for field in fields(StepFeatures) if field.name != "constrained_rows")
+"""Those that every log tells; `constrained_rows` stands there where any row was constrained."""

@@ -67,6 +67,7 @@ class Request:
             it is known, of the answer. A key names the content and everything before it. An engine may
             append keys of its answer until it hands over the step that ends the request.
         extra_key: what else has to be equal for a block to be shared: an adapter, a salt.
+        constrained: a grammar says of each of its tokens what may come next.
         ends_by_eos: the `output_tokens` end with an end of sequence, which nobody knows before it is there.
         row: where the driver keeps its own notes on this request.
     """
@@ -79,6 +80,7 @@ class Request:
         "blocked_at_head",
         "cached_tokens",
         "computed",
+        "constrained",
         "deadline_ns",
         "ends_by_eos",
         "ends_late",
@@ -122,6 +124,7 @@ class Request:
         row: int = -1,
         extra_key: Hashable = None,
         ends_by_eos: bool = False,
+        constrained: bool = False,
     ) -> None:
         self.id = id
         self.arrival_ns = arrival_ns
@@ -134,6 +137,7 @@ class Request:
         self.row = row
         self.extra_key = extra_key
         self.ends_by_eos = ends_by_eos
+        self.constrained = constrained
 
         self.status: Status = WAITING
         self.computed = 0

@@ -84,7 +84,8 @@ class Scheduler(Lifecycle):
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
-                return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes))
+                constrained = decoding.constrained
+                return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained))
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
         self._former.fill(step, prefills, self, self.tick, now_ns)
@@ -332,6 +333,7 @@ class Scheduler(Lifecycle):
         decodes = rows = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick
         tokens = pairs = past_tokens = 0
+        constrained = decoding.constrained
         prompt_pairs = 0.0
         for request, new in prefills:
             past, length = request.computed, request.prompt_tokens + request.generated
@@ -341,11 +343,22 @@ class Scheduler(Lifecycle):
             prompt_pairs += new * (length + new / 2)
             if past + new == length:
                 rows += 1
+                if request.constrained:
+                    constrained += 1
         longest = -1
         if self._track_longest:
             longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         return StepFeatures(
-            len(prefills), tokens, pairs, past_tokens, prompt_pairs, decodes, kv_tokens, longest, rows
+            len(prefills),
+            tokens,
+            pairs,
+            past_tokens,
+            prompt_pairs,
+            decodes,
+            kv_tokens,
+            longest,
+            rows,
+            constrained,
         )
 
 

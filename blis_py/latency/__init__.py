@@ -16,6 +16,7 @@ from blis_py.latency.trained_physics import TrainedPhysics
 if TYPE_CHECKING:
     from blis_py.latency.fitted_profile import FittedProfile
     from blis_py.latency.linear import LinearCoefficients
+    from blis_py.latency.trained import ServerTerms
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
@@ -38,10 +39,10 @@ def _roofline(shape: ModelShape, gpu: GpuSpec, tp: int) -> LatencyModel:
     return Roofline(shape, gpu, tp)
 
 
-def _trained(shape: ModelShape, gpu: GpuSpec, tp: int) -> LatencyModel:
+def _trained(shape: ModelShape, gpu: GpuSpec, tp: int, server: ServerTerms | None = None) -> LatencyModel:
     from blis_py.latency.trained import Trained
 
-    return Trained(shape, gpu, tp)
+    return Trained(shape, gpu, tp, server=server)
 
 
 def _kernel_tables(
@@ -87,12 +88,14 @@ PRICES_LINKS = ("trained", "roofline")
 """Models whose all-reduces depend on the GPU's link alone."""
 
 _OPTIONS = {
+    "trained": ("server",),
     "trained-physics": ("alpha", "beta"),
     "linear": ("linear",),
     "kernel-tables": ("kernel_profile",),
     "fitted": ("profile",),
 }
 _FLAGS = {
+    "server": "latency.step_scale, latency.step_gap_us",
     "alpha": "--alpha-coeffs",
     "beta": "--beta-coeffs",
     "linear": "latency.linear",
@@ -112,6 +115,7 @@ def build(
     linear: LinearCoefficients | Mapping[str, Any] | None = None,
     kernel_profile: str | Path | None = None,
     profile: str | Path | FittedProfile | None = None,
+    server: ServerTerms | None = None,
 ) -> LatencyModel:
     """A latency model by the name given to `--latency-model`.
 
@@ -123,6 +127,7 @@ def build(
         linear: coefficients of `linear`, as an object or as `{gpu: {feature: ns}, host: {...}}`.
         kernel_profile: folder of measured kernels for `kernel-tables`.
         profile: fitted profile for `fitted`: its folder, or what was read from there.
+        server: how one server's step times differ from those of `trained`.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing or
@@ -138,6 +143,7 @@ def build(
         "linear": linear,
         "kernel_profile": kernel_profile,
         "profile": profile,
+        "server": server,
     }
     options = {key: value for key, value in given.items() if value is not None}
     for key in options:

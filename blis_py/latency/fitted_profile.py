@@ -18,6 +18,7 @@ from blis_py.files.parts import Part
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.latency.fitted_terms import TERMS
+from blis_py.latency.masks import MaskPrices
 from blis_py.outputs.staging import write_text
 
 SCHEMA = 1
@@ -106,6 +107,8 @@ class FittedProfile:
     experts_in_use: float = 0.0
     """Experts among which tokens seem to be routed evenly: fewer than there are where routing is skewed;
     0 = all of them."""
+    masks: MaskPrices | None = None
+    """Of structured outputs; None = no constrained row was measured."""
     sources: dict[str, int] = field(default_factory=dict)
     """Measured steps by the source of their samples."""
     file: str | None = None
@@ -193,8 +196,8 @@ def read_profile(name: str | Path) -> FittedProfile:
     if not isinstance(fit, Mapping) or "regimes" not in fit:
         fix = f"run `blis profile fit {path.parent}` first"
         raise InputError("nothing has been fitted here", file=path, key="fit", fix=fix)
-    regimes, experts_in_use, sources = _read_fit(fit, path)
-    return FittedProfile(values, regimes, experts_in_use, sources, str(path))
+    regimes, experts_in_use, masks, sources = _read_fit(fit, path)
+    return FittedProfile(values, regimes, experts_in_use, masks, sources, str(path))
 
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
@@ -203,6 +206,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "schema": SCHEMA,
         "provenance": replace(profile, meta=dict(meta)).describe(),
         "experts_in_use": profile.experts_in_use,
+        **({} if profile.masks is None else {"masks": _plain(asdict(profile.masks))}),
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }
@@ -246,8 +250,10 @@ def _check_meta(values: Mapping[str, Any], path: Path) -> None:
         bucket.whole(1, MOST_TOKENS)
 
 
-def _read_fit(values: Any, path: Path) -> tuple[dict[str, RegimeFit], float, dict[str, int]]:
-    """Regimes, experts in use, and measured steps by source.
+def _read_fit(
+    values: Any, path: Path
+) -> tuple[dict[str, RegimeFit], float, MaskPrices | None, dict[str, int]]:
+    """Regimes, experts in use, masks, and measured steps by source.
 
     Raises:
         InputError: with the key of what is missing or cannot be.
@@ -267,7 +273,15 @@ def _read_fit(values: Any, path: Path) -> tuple[dict[str, RegimeFit], float, dic
         raise InputError(problem, file=path, key="fit.regimes", fix="measure prefills as well")
     sources = fit.of("sources")
     steps = {name: sources.of(name).whole(0, 2**53) for name in sources.mapping()}
-    return regimes, fit.of("experts_in_use").number(0, 1e6), steps
+    return regimes, fit.of("experts_in_use").number(0, 1e6), _masks(fit), steps
+
+
+def _masks(fit: Part) -> MaskPrices | None:
+    """Profiles without structured outputs do not speak of them."""
+    if "masks" not in fit.mapping():
+        return None
+    masks = fit.of("masks")
+    return MaskPrices(masks.of("row_ns").number(0, _LARGEST), masks.of("step_ns").number(0, _LARGEST))
 
 
 def _regime(part: Part) -> RegimeFit:

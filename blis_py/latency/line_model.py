@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
-from blis_py.latency.base import StepTime
+from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, run_along
 from blis_py.latency.step_run import StepRun
 
@@ -17,6 +17,9 @@ class LineModel(ABC):
     It sets `_pair_ns`, a query-key pair, and `_kv_ns`, a KV token moved, both for all layers.
     """
 
+    name: str
+    provenance: str
+    frontend: FrontendDelays
     uses_max_context = False
     _pair_ns: float
     _kv_ns: float

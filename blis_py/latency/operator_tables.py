@@ -13,6 +13,9 @@ Heads are per GPU. What the tables leave out is estimated, and the report says s
 were not measured, from the share of the roofline that the four nearest shapes reach; the small kernels
 (two norms, rotary embedding with KV store, activation), from their memory traffic and a launch each;
 chunks on top of cached tokens, from the time per query-key pair of a prompt as long as both.
+
+FP8 weights of dense models and FP8 KV caches have rows of their own. The activations of FP8 products are
+quantised before each of a layer's four, which is estimated like the other small kernels.
 """
 
 from __future__ import annotations
@@ -45,9 +48,11 @@ from blis_py.latency.kernel_profile import (
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.weights import Weights
 
-_DTYPE = "bfloat16"
+_DTYPE, _FP8 = "bfloat16", "fp8"
 _SMALL_KERNELS = 4
 """A layer's: two norms (each with the residual sum), rotary embedding with KV store, activation."""
+_QUANTISED_INPUTS = 4
+"""A layer's: those of the projections of q, k and v, of o, and of both of the feed-forward."""
 _SMALL_KERNEL_NS = 2_200.0
 """Of one of them on few tokens. Layer profiles of an RTX 4090 and an RTX PRO 6000 show 1.9 to 3.2 µs."""
 _ROUTING = "power_law_1.01"
@@ -65,12 +70,12 @@ def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int)
         InputError: a table is missing or damaged, or does not cover the model (its heads, experts or
             TP degree; quantised weights).
     """
-    if shape.weights != Weights():
-        raise InputError("holds 16-bit weights only", file=folder, fix="use --latency-model roofline")
-    if shape.kv_dtype_bytes != 2:
-        raise InputError("read for a 16-bit KV cache only", file=folder, fix="use --latency-model roofline")
+    plain = shape.weights == Weights()
+    if not plain and not _all_fp8(shape):
+        problem = "read for 16-bit weights, and for dense models all of whose layers are FP8"
+        raise InputError(problem, file=folder, fix="use --latency-model trained")
     gemm = _gemm(folder, gpu)
-    parts = _projections(shape, gpu, tp, gemm)
+    parts = _projections(shape, gpu, tp, gemm if plain else _gemm(folder, gpu, _FP8))
     if shape.moe_layers:
         parts += _experts(folder, shape, tp, gemm)
     if tp > 1:
@@ -88,23 +93,30 @@ def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int)
     )
 
 
+def _all_fp8(shape: ModelShape) -> bool:
+    w = shape.weights
+    return (w.arithmetic, w.attention, w.dense, w.head) == ("fp8", 1, 1, 2) and not shape.moe_layers
+
+
 # --- matrix products ---------------------------------------------------------------------------------
 
 Gemm = Callable[[float, float], Curve]
 """(n, k) -> time over m."""
 
 
-def _gemm(folder: Path, gpu: GpuSpec) -> Gemm:
+def _gemm(folder: Path, gpu: GpuSpec, dtype: str = _DTYPE) -> Gemm:
     points: dict[tuple[float, float], dict[float, float]] = {}
-    for n, k, m, ns in _table(folder, "gemm_perf", ("n", "k", "m"), {"gemm_dtype": _DTYPE}):
+    for n, k, m, ns in _table(folder, "gemm_perf", ("n", "k", "m"), {"gemm_dtype": dtype}):
         curve = points.setdefault((n, k), {})
         curve[m] = min(ns, curve.get(m, ns))
     curves = {shape: _curve(curve) for shape, curve in points.items()}
     shapes = np.array(list(curves))
+    peak, width = (gpu.fp16_flops, 2) if dtype == _DTYPE else (gpu.fp8_flops or gpu.fp16_flops, 1)
 
     def floor_ns(m: Array, n: float, k: float) -> Array:
-        flops_ns = 2 * m * n * k / (gpu.fp16_flops / 1e9)
-        floor: Array = np.maximum(flops_ns, 2 * (n * k + m * n + m * k) / (gpu.hbm_bytes_per_s / 1e9))
+        flops_ns = 2 * m * n * k / (peak / 1e9)
+        moved = width * (n * k + m * k) + 2 * m * n
+        floor: Array = np.maximum(flops_ns, moved / (gpu.hbm_bytes_per_s / 1e9))
         return floor
 
     def lookup(n: float, k: float) -> Curve:
@@ -143,8 +155,11 @@ def _small_kernels(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
     rotary = 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim / tp
     active = shape.experts_per_token * shape.moe_intermediate + shape.shared_intermediate
     width = 8 * shape.hidden + rotary + 3 * (active if shape.moe_layers else shape.intermediate) / tp
-    moved = tokens * width * shape.dtype_bytes
-    ns = _SMALL_KERNELS * _SMALL_KERNEL_NS + moved / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9)
+    moved, kernels = tokens * width * shape.dtype_bytes, _SMALL_KERNELS
+    if shape.weights != Weights():
+        inputs = 2 * shape.hidden + (shape.heads * shape.head_dim + shape.intermediate) / tp
+        moved, kernels = moved + tokens * inputs * (shape.dtype_bytes + 1), kernels + _QUANTISED_INPUTS
+    ns = kernels * _SMALL_KERNEL_NS + moved / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9)
     return Curve(tokens, ns, math.inf)
 
 
@@ -199,7 +214,7 @@ def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array, A
     heads = {
         "num_heads": str(shape.heads // tp),
         "num_key_value_heads": str(kv_heads_per_rank(shape, tp)),
-        "kv_cache_dtype": _DTYPE,
+        "kv_cache_dtype": _FP8 if shape.kv_dtype_bytes == 1 else _DTYPE,
     }
     one = {**heads, "batch_size": "1", "attn_dtype": _DTYPE}
     prompt = _curve(dict(_table(folder, "context_attention_perf", ("isl",), one)))  # type: ignore[arg-type]

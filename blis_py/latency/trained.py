@@ -5,14 +5,17 @@ coefficient below is learned once for all models, GPUs and TP degrees, and none 
 tokens, B sequences, D decode sequences with contexts S:
 
     matrix products   max(matmul_arithmetic*FLOPs/F, traffic*bytes/BW + unhidden_arithmetic*FLOPs/F)
-                      each of projections, dense FFN, sparse FFN, LM head, all layers
+                      each of projections, dense FFN, sparse FFN, LM head, all layers; narrow_arithmetic,
+                      narrow_traffic and narrow_unhidden where weights and activations have 8 bits
     elementwise, sampling   traffic*bytes/BW
     prefill attention max(attention_pairs*pair FLOPs/F, kv_traffic*KV bytes*(cached + 2*new)/BW)
+                      narrow_kv_traffic where the KV cache has 8 bits
     decode attention  max(attention_pairs*FLOPs of S + D pairs/F, kv_traffic*KV bytes*(S + 2*D)/BW)
                       beside a prefill, on GPUs without packed attention, instead of the former:
                       mixed_decode_tiles*FLOPs of 64*(S + 128*D) pairs/F
     all-reduce        2*L*(all_reduce_latency*the profile's latency + all_reduce_traffic*bytes/link)
     launches          layer_ns*L + sparse_layer_ns*sparse layers
+                      narrow_layer_ns*L more where activations are quantised to 8 bits
     host              host_step_ns + host_seq_ns*B
 
 `unhidden_arithmetic` is the share of arithmetic that a product bound by memory does not hide behind it.
@@ -20,8 +23,8 @@ A mixed batch is one attention launch, in which an unpacked kernel gives a decod
 rows by 128 keys, the last one as good as empty; FlashAttention 3 and FlashInfer pack the query heads of a
 KV head into the tile instead.
 
-FP8 and INT8 products count with the peak of their format, scaled by the profile's ratio of FP8 to 16-bit
-efficiency: the measurements are all of 16-bit weights. Windowed attention layers are priced as full ones.
+FP8 and INT8 products count with the peak of their format; measured were FP8 ones of dense models. 4-bit
+weights count as expanded to 16 bits, with their own bytes. Windowed attention layers are priced as full ones.
 """
 
 from __future__ import annotations
@@ -54,13 +57,18 @@ class Coefficients:
     matmul_arithmetic: float
     traffic: float
     unhidden_arithmetic: float
+    narrow_arithmetic: float
+    narrow_traffic: float
+    narrow_unhidden: float
     attention_pairs: float
     kv_traffic: float
+    narrow_kv_traffic: float
     mixed_decode_tiles: float
     all_reduce_latency: float
     all_reduce_traffic: float
     layer_ns: float
     sparse_layer_ns: float
+    narrow_layer_ns: float
     host_step_ns: float
     host_seq_ns: float
 
@@ -77,12 +85,38 @@ class Training:
     """GPUs with measurements among the training data, as named in their profiles."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerTerms:
+    """What one server adds to step times that were learned on others."""
+
+    scale: float = 1.0
+    """Of the GPU's part."""
+    gap_ns: float = 0.0
+    """Between two steps."""
+    gap_seq_ns: float = 0.0
+    """The same per sequence of the step."""
+
+    def on(self, c: Coefficients) -> Coefficients:
+        """The coefficients of that server."""
+        scaled = {name: getattr(c, name) * self.scale for name in COEFFICIENT_NAMES}
+        scaled["host_step_ns"] = c.host_step_ns + self.gap_ns
+        scaled["host_seq_ns"] = c.host_seq_ns + self.gap_seq_ns
+        return Coefficients(**scaled)
+
+    def describe(self) -> str:
+        parts = [] if self.scale == 1 else [f"x {self.scale:.4g}"]
+        parts += [f"+ {self.gap_ns / 1e3:.4g} us a step"] if self.gap_ns else []
+        parts += [f"+ {self.gap_seq_ns / 1e3:.4g} us a sequence"] if self.gap_seq_ns else []
+        return f" {', '.join(parts)}" if parts else ""
+
+
 class Trained(LineModel):
     """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
 
     Args:
         shape, gpu, tp: model, accelerator, tensor-parallel degree.
         training: coefficients to use instead of the bundled ones.
+        server: how one server differs.
 
     Raises:
         InputError: a TP degree that does not divide the model, or is larger than the GPU's link joins.
@@ -91,27 +125,40 @@ class Trained(LineModel):
     name = "trained"
 
     def __init__(
-        self, shape: ModelShape, gpu: GpuSpec, tp: int = 1, training: Training | None = None
+        self,
+        shape: ModelShape,
+        gpu: GpuSpec,
+        tp: int = 1,
+        training: Training | None = None,
+        server: ServerTerms | None = None,
     ) -> None:
         super().__init__()
         check_tp(shape, tp)
         gpu.require_links(tp)
+        self._made_of = shape, gpu, tp, training
         training = training or bundled_training()
         unseen = "" if gpu.name in training.gpus else f" (none of them on {gpu.name})"
         self.provenance = (
             f"roofline trained on kernels and steps measured on {', '.join(training.gpus)}{unseen}, "
-            f"{shape.name} on {gpu.name} TP{tp}"
+            f"{shape.name} on {gpu.name} TP{tp}{server.describe() if server else ''}"
         )
         self.frontend = FrontendDelays()
         self._basis, self._c = Basis(shape, gpu, tp), training.coefficients
+        if server is not None:
+            self._c = server.on(self._c)
         self._pair_ns = self._c.attention_pairs * self._basis.pair_ns
-        self._kv_ns = self._c.kv_traffic * self._basis.kv_ns
+        self._kv_ns = self._basis.kv_ns
+        self._kv_ns *= self._c.narrow_kv_traffic if self._basis.narrow_kv else self._c.kv_traffic
         self._mixed_pair_ns, self._mixed_seq_pairs = self._pair_ns, 1
         if not self._basis.packed_attention:
             tile_ns = self._c.mixed_decode_tiles * TILE_ROWS * self._basis.pair_ns
             self._mixed_pair_ns, self._mixed_seq_pairs = max(tile_ns, self._pair_ns), TILE_KEYS
         self._token_cache: dict[int, float] = {}
         self._row_cache: dict[int, float] = {}
+
+    def on_server(self, server: ServerTerms) -> Trained:
+        """The same model for a server that differs so, and in nothing else."""
+        return Trained(*self._made_of, server)
 
     # --- groups --------------------------------------------------------------------------------------
 
@@ -124,7 +171,8 @@ class Trained(LineModel):
             ns += c.traffic * basis.elementwise_ns(tokens)
             ns += c.all_reduce_latency * basis.all_reduce_latency_ns
             ns += c.all_reduce_traffic * basis.all_reduce_ns(tokens)
-            ns += c.layer_ns * basis.shape.layers + c.sparse_layer_ns * basis.shape.moe_layers + 0.5
+            ns += c.layer_ns * basis.shape.layers + c.sparse_layer_ns * basis.shape.moe_layers
+            ns += c.narrow_layer_ns * basis.narrow_layers + 0.5
             self._token_cache[tokens] = ns
         return ns
 
@@ -136,7 +184,11 @@ class Trained(LineModel):
         return ns
 
     def _product_ns(self, product: Product) -> float:
-        c, (arithmetic, traffic) = self._c, product
+        c, (arithmetic, traffic, narrow) = self._c, product
+        if narrow:
+            return max(
+                c.narrow_arithmetic * arithmetic, c.narrow_traffic * traffic + c.narrow_unhidden * arithmetic
+            )
         return max(c.matmul_arithmetic * arithmetic, c.traffic * traffic + c.unhidden_arithmetic * arithmetic)
 
     def _host_ns(self, seqs: int) -> int:
@@ -149,8 +201,9 @@ class Trained(LineModel):
         return ns + (compute if compute > moved else moved)
 
 
-Product = tuple[float, float]
-"""ns of arithmetic and of memory traffic that a group of matrix products takes at the datasheet's peaks."""
+Product = tuple[float, float, bool]
+"""ns of arithmetic and of memory traffic that a group of matrix products takes at the datasheet's peaks, and
+whether it multiplies 8-bit numbers."""
 
 
 class Basis:
@@ -162,6 +215,9 @@ class Basis:
         self._bytes_per_ns = gpu.hbm_bytes_per_s / 1e9
         self.pair_ns = work.pair_flops(shape, tp) / self._flops_per_ns
         self.kv_ns = work.kv_token_bytes(shape, tp) / self._bytes_per_ns
+        self.narrow_kv = shape.kv_dtype_bytes == 1
+        narrow = bool(gpu.narrow_flops(shape.weights.arithmetic))
+        self.narrow_layers = shape.layers if narrow else 0
         self.packed_attention = gpu.name in PACKED_ATTENTION_GPUS
         self.all_reduce_latency_ns = 2 * shape.layers * gpu.all_reduce_overhead_ns if tp > 1 else 0.0
 
@@ -193,11 +249,9 @@ class Basis:
         return volume / (self._gpu.link_bytes_per_s / 1e9)
 
     def _product(self, count: int, group: Work, weight_bytes: float) -> Product:
-        flops_per_ns, gpu = self._flops_per_ns, self._gpu
-        peak = gpu.narrow_flops(self.shape.weights.format_of(weight_bytes))
-        if peak:
-            flops_per_ns = peak / 1e9 * gpu.fp8_gemm_efficiency / gpu.gemm_efficiency
-        return count * group.flops / flops_per_ns, count * group.moved_bytes / self._bytes_per_ns
+        peak = self._gpu.narrow_flops(self.shape.weights.format_of(weight_bytes))
+        flops_per_ns = peak / 1e9 if peak else self._flops_per_ns
+        return count * group.flops / flops_per_ns, count * group.moved_bytes / self._bytes_per_ns, peak > 0
 
 
 @cache

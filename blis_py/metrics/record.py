@@ -65,8 +65,8 @@ class InstanceRecord:
     """Decode tokens of requests that had ended, which was not known yet: with asynchronous scheduling."""
     runs: StepsTable | None = None
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
-    start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), and the
-    `StepFeatures` of the first step."""
+    start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), preemptions (since
+    the row before), and the `StepFeatures` of the first step."""
     diffusion: DiffusionCounters | None = None
     """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
     in all rounds."""

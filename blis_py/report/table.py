@@ -37,12 +37,36 @@ def print_summary(summary: Summary, file: TextIO | None = None, width: int | Non
         file: where to; stdout by default.
         width: columns; the terminal's by default, 100 where there is none.
     """
+    _print(summary, parts, file, width)
+
+
+def print_short(summary: Summary, file: TextIO | None = None, width: int | None = None) -> None:
+    """The same in a dozen lines: the verdict, what came of the requests, latencies, SLOs."""
+    _print(summary, _short_parts, file, width)
+
+
+def _print(
+    summary: Summary,
+    of: Callable[[Summary, int], Iterable[RenderableType]],
+    file: TextIO | None,
+    width: int | None,
+) -> None:
     from rich.console import Console, Group
 
     out = sys.stdout if file is None else file
-    console = Console(file=out, width=width or (None if out.isatty() else 100), highlight=False, emoji=False)
-    for index, part in enumerate(parts(summary, console.width)):
+    given: Any = {"file": out, "width": width or (None if out.isatty() else 100)}
+    console = Console(**given, highlight=False, emoji=False, force_jupyter=False)  # text, in a notebook too
+    for index, part in enumerate(of(summary, console.width)):
         console.print(part if index == 0 else Group("", part))
+
+
+def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
+    cluster = summary["cluster"]
+    yield _load(summary["load"])
+    yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
+    yield _latency_table(cluster, width)
+    if summary["slo"]:
+        yield _slo_table(summary["slo"], width)
 
 
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,8 @@ class RequestTable:
     """Names; `request_<row>` where `None`."""
     ends_by_eos: NDArray[np.bool_] | None = None
     """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
+    constrained: NDArray[np.bool_] | None = None
+    """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
     due_ns: Ints | None = None
     """In a closed loop, when each request would have been sent but for the limit on requests under way;
     `None` = there is none."""
@@ -131,6 +134,7 @@ class RequestTable:
         slo_target_ns: Ints | None = None,
         request_id: Sequence[str] | None = None,
         session: Ints | None = None,
+        constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
         rows = len(arrival_ns)
@@ -159,6 +163,7 @@ class RequestTable:
             slo_target_ns=given(slo_target_ns, zeros),
             request_id=request_id,
             session=session,
+            constrained=constrained,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> RequestTable:
@@ -184,6 +189,7 @@ class RequestTable:
             slo_target_ns=self.slo_target_ns[rows],
             request_id=names,
             ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
+            constrained=None if self.constrained is None else self.constrained[rows],
             due_ns=None if self.due_ns is None else self.due_ns[rows],
             session=None if self.session is None else self.session[rows],
         )
@@ -196,6 +202,12 @@ class RequestTable:
         ends = rng.random(len(self)) < share
         known = ends & (self.max_tokens == self.output_tokens)
         return replace(self, max_tokens=np.where(known, 0, self.max_tokens), ends_by_eos=ends)
+
+    def with_structured_outputs(
+        self, ratio: float | NDArray[np.float64], rng: np.random.Generator
+    ) -> RequestTable:
+        """A share of the answers, at random, is constrained by a grammar; or of each row its own share."""
+        return replace(self, constrained=rng.random(len(self)) < ratio)
 
     def at_once(self) -> RequestTable:
         """The same requests, all of them due at the beginning; patience lasts as long."""
@@ -239,6 +251,36 @@ class RequestTable:
         arrival_ns = np.rint(self.arrival_ns * factor).astype(np.int64)
         patience_ns = np.where(self.deadline_ns < 0, -1, np.maximum(self.deadline_ns - self.arrival_ns, 0))
         return replace(self, arrival_ns=arrival_ns, deadline_ns=deadlines_ns(arrival_ns, patience_ns))
+
+    def with_lengths(self, prompt: float = 1.0, output: float = 1.0) -> RequestTable:
+        """Every prompt `prompt` times as long, with what it shares with others, and every answer `output`.
+
+        An answer that ended at its client's limit still does.
+        """
+        if prompt == output == 1.0:
+            return self
+        outputs = _times(self.output_tokens, output)
+        limited = self.max_tokens == self.output_tokens
+        return replace(
+            self,
+            prompt_tokens=_times(self.prompt_tokens, prompt),
+            output_tokens=outputs,
+            max_tokens=np.where(limited, outputs, np.rint(self.max_tokens * output).astype(np.int64)),
+            prefix_tokens=np.rint(self.prefix_tokens * prompt).astype(np.int64),
+            contents=tuple(_longer(runs, prompt) for runs in self.contents),
+        )
+
+
+def _times(tokens: Ints, factor: float) -> Ints:
+    longer: Ints = np.maximum(np.rint(tokens * factor).astype(np.int64), 1)
+    return longer
+
+
+def _longer(runs: Content, factor: float) -> Content:
+    """The same texts; ends are rounded, and not lengths, so that what was shared stays shared."""
+    ends = [0, *accumulate(tokens for _, tokens in runs)]
+    longer = [round(end * factor) for end in ends]
+    return tuple((name, longer[i + 1] - longer[i]) for i, (name, _) in enumerate(runs))
 
 
 def deadlines_ns(arrival_ns: Ints, patience_ns: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
 
 DEFAULT_SEED = 42
+STRUCTURED_OUTPUTS = "structured outputs"
+"""Names the random numbers that say whose answer a grammar constrains."""
+Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -52,12 +55,16 @@ def requests(config: RunConfig) -> RequestTable:
     return demand(config).table
 
 
-def demand(config: RunConfig) -> Demand:
-    """The requests of a configuration, and what their kind is."""
+def demand(config: RunConfig, read: Read | None = None) -> Demand:
+    """The requests of a configuration, and what their kind is.
+
+    Args:
+        read: what reads a trace, where somebody has read it already.
+    """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
     if load.trace is not None:
-        asked = _from_trace(load, load.trace, seed)
+        asked = _from_trace(load, load.trace, seed, read or as_recorded)
     elif load.spec is not None:
         asked = _from_spec(config, load.spec)
     else:
@@ -65,6 +72,7 @@ def demand(config: RunConfig) -> Demand:
         if load.concurrency is not None and load.rate is None:
             asked = _as_permits_allow(asked, config)
     asked = _with_unforeseen_ends(_with_diffusion(asked, config), load.eos_share)
+    asked = _with_structured_outputs(asked, load.structured_output_ratio)
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
 
 
@@ -76,10 +84,15 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
     spec = load_spec(spec_path(name), classes=config.admission.slo_priorities)
     seed = spec.seed if config.seed is None and spec.seed is not None else config.seed
     seed = DEFAULT_SEED if seed is None else seed
-    clients = {client.name: client.diffusion for client in spec.resolved()}
+    resolved = spec.resolved()
+    clients = {client.name: client.diffusion for client in resolved}
     table = generate(
         spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns_of(config)
     )
+    ratios = {client.name: client.structured_output_ratio for client in resolved}
+    if any(ratios.values()):
+        own = np.array([ratios[name] for name in table.client.names])[table.client.codes]
+        table = table.with_structured_outputs(own, stream(seed, STRUCTURED_OUTPUTS))
     return Demand(
         table,
         seed,
@@ -111,12 +124,25 @@ def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
     return replace(asked, table=asked.table.with_unforeseen_ends(share, draws))
 
 
-def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
-    from blis_py.traces import header_of, of_diffusion, read_trace
+def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
+    """A grammar constrains that share of the answers, whatever a trace or spec says."""
+    if ratio is None:
+        return asked
+    if asked.diffusion and ratio:
+        problem, fix = "block diffusion knows no structured outputs", "drop it"
+        raise InputError(problem, key="workload.structured_output_ratio", value=ratio, fix=fix)
+    draws = stream(asked.seed, STRUCTURED_OUTPUTS)
+    return replace(asked, table=asked.table.with_structured_outputs(ratio, draws))
 
+
+def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """The requests of a trace at the times that it tells, and what there is to say about it."""
+    from blis_py.traces import read_trace
+
+    assert load.trace is not None
     reading = reading_of(load)
     table = read_trace(
-        trace,
+        load.trace,
         time_scale=load.time_scale,
         limit=load.limit if load.num_requests is None else load.num_requests,
         slo_shares=load.slo_shares or None,
@@ -124,6 +150,13 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int) -> Demand:
         format=load.trace_format,
         reading=reading,
     )
+    return table, reading
+
+
+def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Demand:
+    from blis_py.traces import header_of, of_diffusion
+
+    table, reading = read(load, seed)
     if not reading.has_times:
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:

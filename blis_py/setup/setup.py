@@ -16,6 +16,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.masks import MaskPrices, with_masks
 from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from blis_py.cluster.admission import AdmissionSettings
     from blis_py.cluster.closed_loop import ClosedLoop
     from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.watch import Watch
     from blis_py.latency.fitted_profile import FittedProfile
+    from blis_py.latency.trained import ServerTerms
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
@@ -67,8 +70,11 @@ class Setup:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
-    def of(cls, config: RunConfig) -> Self:
+    def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
         """Resolves a configuration.
+
+        Args:
+            ask: what tells the requests of a configuration, where somebody has read them already.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -80,11 +86,12 @@ class Setup:
         config = served.config
         max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
         model = _latency_model(served)
-        asked = demand(config)
+        asked = ask(config)
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
         _check_delays(model, asked.table, max_model_len)
+        model, mask_notes = _with_masks(model, served, asked.table, scheduler)
         return cls(
             config=config,
             table=asked.table,
@@ -98,6 +105,7 @@ class Setup:
                 *link_notes(served.gpu, config.tp),
                 *notes,
                 *asked.notes,
+                *mask_notes,
                 *_other_models(asked.table, config),
             ),
             source=asked.source,
@@ -123,8 +131,14 @@ class Setup:
             f"step times: {self.latency.provenance}"
         )
 
-    def simulate(self, record_steps: bool, progress: Progress | None) -> tuple[RunRecord, tuple[str, ...]]:
-        """What became of every request, and what is to be known about it beside `notes`."""
+    def simulate(
+        self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
+    ) -> tuple[RunRecord, tuple[str, ...]]:
+        """What became of every request, and what is to be known about it beside `notes`.
+
+        Args:
+            watch: sees every step.
+        """
         from blis_py.cluster.simulation import simulate
 
         config = self.config
@@ -150,6 +164,7 @@ class Setup:
             record_steps=record_steps,
             record_decisions=config.routing.counterfactual_k if keeps else None,
             progress=progress,
+            watch=watch,
         )
         record.config = as_dict(config)
         return record, domain_notes(self.latency)
@@ -230,10 +245,54 @@ def _latency_model(served: _Served) -> LatencyModel:
         linear=settings.linear or None,
         kernel_profile=settings.kernel_profile,
         profile=served.profile,
+        server=server_terms(served.config),
     )
     if served.config.frontend_ms is not None:
         model.frontend = _frontend(served.config.frontend_ms)
     return model
+
+
+def server_terms(config: RunConfig) -> ServerTerms | None:
+    """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
+    latency model."""
+    gap, scale = config.latency.step_gap_us, config.latency.step_scale
+    if len(gap) > 2:
+        fix = "give the gap of a step, and if you like that of a sequence"
+        raise InputError(
+            "must be one or two numbers of us", key="latency.step_gap_us", value=list(gap), fix=fix
+        )
+    if scale == 1 and not any(gap):
+        return None
+    if config.latency.model != "trained":
+        preset = load_engine(config.engine).on(config.gpu)
+        own = preset.get("latency.step_scale", 1.0), tuple(preset.get("latency.step_gap_us", ()))
+        if own == (scale, gap):
+            return None
+    from blis_py.latency.trained import ServerTerms
+
+    step_us, seq_us = (*gap, 0.0, 0.0)[:2]
+    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
+
+
+def _with_masks(
+    model: LatencyModel, served: _Served, table: RequestTable, scheduler: SchedulerConfig
+) -> tuple[LatencyModel, tuple[str, ...]]:
+    """With what masks of structured outputs cost, where a request has such, and what is to be known of it."""
+    settings, profile = served.config.latency, served.profile
+    prices = None if profile is None else profile.masks
+    if settings.mask_row_us is not None or settings.mask_step_us is not None:
+        prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
+    constrained = 0 if table.constrained is None else int(table.constrained.sum())
+    if not constrained:
+        return model, ()
+    if prices is None:
+        share = f"{constrained:,} of {len(table):,}"
+        problem = f"{share} answers are constrained by a grammar, which costs nothing here"
+        return model, (
+            f"{problem}: say what a mask costs with --mask-row-us, or give a profile that measured it",
+        )
+    beside = scheduler.async_scheduling or (profile is not None and profile.meta.get("device_kind") == "cuda")
+    return with_masks(model, prices, beside_forward=beside), ()
 
 
 def _frontend(ms: Sequence[float]) -> FrontendDelays:
@@ -256,7 +315,7 @@ def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerCon
     if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"
         raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
-    return replace(scheduler, async_scheduling=False)
+    return replace(scheduler, async_scheduling=False, late_length_stops=False)
 
 
 def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
@@ -46,7 +47,8 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         streaming=np.concatenate([table.streaming for table in own]),
         slo_target_ns=np.concatenate([table.slo_target_ns for table in own]),
         request_id=[table.id_of(row) for table in own for row in range(len(table))],
-        ends_by_eos=_ends(own),
+        ends_by_eos=_flags([table.ends_by_eos for table in own], own),
+        constrained=_flags([table.constrained for table in own], own),
         session=_sessions(own),
     )
     return together.sorted_by_arrival()
@@ -112,9 +114,14 @@ def _sessions(tables: Sequence[RequestTable]) -> Ints | None:
     return np.concatenate(columns)
 
 
-def _ends(tables: Sequence[RequestTable]) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-    if all(table.ends_by_eos is None for table in tables):
+Flags = NDArray[np.bool_]
+
+
+def _flags(columns: Sequence[Flags | None], tables: Sequence[RequestTable]) -> Flags | None:
+    """What tables say of their requests that have such a column; of the others it is not so."""
+    if all(column is None for column in columns):
         return None
+    both = zip(columns, tables, strict=True)
     return np.concatenate(
-        [np.zeros(len(t), dtype=np.bool_) if t.ends_by_eos is None else t.ends_by_eos for t in tables]
+        [np.zeros(len(table), dtype=np.bool_) if column is None else column for column, table in both]
     )

@@ -72,6 +72,10 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
         "sessions that requests belong to",
         lambda table: 0 if table.session is None else int((table.session >= 0).sum()),
     ),
+    "constrained": (
+        "structured outputs",
+        lambda table: 0 if table.constrained is None else int(table.constrained.sum()),
+    ),
     "request_id": ("names of requests", lambda table: 0 if table.request_id is None else len(table)),
 }
 """What a table may hold beside arrivals and lengths, and of how many of its requests."""
@@ -95,7 +99,9 @@ WRITERS: dict[str, Writer] = {
         "mooncake_write:write",
         frozenset({"content", "request_id"}),
     ),
-    "parquet": Writer("Parquet", (".parquet",), "parquet:write", frozenset(FEATURES) - {"eos", "session"}),
+    "parquet": Writer(
+        "Parquet", (".parquet",), "parquet:write", frozenset(FEATURES) - {"eos", "constrained", "session"}
+    ),
 }
 
 

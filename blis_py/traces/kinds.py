@@ -75,6 +75,35 @@ def _whole(cell: str) -> int:
     return int(cell)
 
 
+def fractions() -> Kind:
+    """Numbers; NaN where the cell is empty."""
+    return _or_empty(np.float64, "nan", "not a number")
+
+
+def integers_or(default: int) -> Kind:
+    """Whole numbers; `default` where the cell is empty."""
+    return _or_empty(np.int64, str(default), "not a whole number")
+
+
+def _or_empty(kind: type, default: str, problem: str) -> Kind:
+    def finish(cells: NDArray[np.object_]) -> NDArray[Any]:
+        filled = np.where(cells == "", default, cells)
+        try:
+            return filled.astype(kind)
+        except (ValueError, OverflowError):
+            raise BadCells(problem, np.array([not _is(kind, cell) for cell in filled])) from None
+
+    return Kind("O", str, problem, finish)
+
+
+def _is(kind: type, cell: str) -> bool:
+    try:
+        kind(cell)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def _to_ns(numbers: NDArray[np.float64]) -> Ints:
     bad = ~((numbers >= 0) & (numbers <= LAST_NS / SECOND_NS))
     if bad.any():

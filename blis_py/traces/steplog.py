@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_TOKENS, check_count
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import StepFeatures
+from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -49,7 +49,7 @@ SEGMENTS = ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
 """Host time of a step by what the host was doing. `launch_ns` on the CPU is the forward itself; `sample_ns`
 contains the wait for the device."""
 FEATURE_KINDS: dict[str, Kind] = {
-    field.name: "float" if field.name == "prefill_prompt_pairs" else "int" for field in fields(StepFeatures)
+    name: "float" if name == "prefill_prompt_pairs" else "int" for name in FEATURE_NAMES
 }
 STEP_KINDS: dict[str, Kind] = {
     "step": "int",  # index in the log
@@ -107,6 +107,9 @@ MASK_KINDS: dict[str, Kind] = {
     "mask_exposed_ns": "int",  # the part of it in which the device had nothing to do
 }
 """There where any row was constrained."""
+MASK_REQUEST_KINDS: dict[str, Kind] = {
+    "constrained": "int",  # 1: a grammar constrains its output
+}
 OVERLAP_KINDS: dict[str, Kind] = {
     "forward_start_ns": "int",  # with asynchronous scheduling: when the device began; -1 = never
     "forward_end_ns": "int",  # and was done with it
@@ -115,7 +118,14 @@ OVERLAP_KINDS: dict[str, Kind] = {
 DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
-_FURTHER = TIMING_KINDS | MASK_KINDS | OVERLAP_KINDS | DIFFUSION_STEP_KINDS | DIFFUSION_REQUEST_KINDS
+_FURTHER = (
+    TIMING_KINDS
+    | MASK_KINDS
+    | MASK_REQUEST_KINDS
+    | OVERLAP_KINDS
+    | DIFFUSION_STEP_KINDS
+    | DIFFUSION_REQUEST_KINDS
+)
 """Columns that a log may have or not."""
 
 
@@ -143,7 +153,10 @@ class StepLog:
         """The features of one step; `DiffusionFeatures` of a round."""
         common = {name: self.steps[name][index] for name in FEATURE_KINDS}
         if "batch" not in self.steps:
-            return StepFeatures(**common)
+            told = "constrained" in self.requests  # else nobody can tell whose rows these were
+            return StepFeatures(
+                **common, constrained_rows=self.steps["constrained_rows"][index] if told else 0
+            )
         return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
 
 

@@ -10,8 +10,8 @@ router that keeps sessions together.
 
 Writing adds columns of ours at the end, only where the standard ones cannot hold a value: `max_tokens` (a
 budget other than the output length), `content` (shared prompt runs other than a prefix group, as JSON),
-and `arrival_time_ns`, `deadline_ns`, `slo_target_ns` (times that are no whole microseconds). Then reading
-what was written gives the same table.
+`constrained` (whether a grammar constrains the answer), and `arrival_time_ns`, `deadline_ns`,
+`slo_target_ns` (times that are no whole microseconds). Then reading what was written gives the same table.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """
     read_header(reading.header if reading.header is not None else header_beside(path))
     kinds = {name: labels() for name in (*TEXT, "content")}
-    kinds |= {**NUMBERS, "streaming": BOOLEAN, "adapter": NO_ADAPTER}
+    kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
     optional = tuple(name for name in kinds if name not in REQUIRED)
     columns = read_columns(path, kinds, optional=optional, ignored=WITHOUT_EFFECT, bad_rows=reading.bad)
     _refuse_bad_rows(columns)
@@ -148,6 +148,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         slo_target_ns=_in_ns(columns, "slo_target"),
         request_id=_names(columns["request_id"]),
         session=_sessions(columns.labels("session_id")),
+        constrained=columns.get("constrained"),
     )
 
 

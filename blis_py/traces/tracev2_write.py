@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
@@ -133,9 +134,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "round_index": _always(0),
         "prefix_group": _texts(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
-        "streaming": lambda piece: [
-            "true" if value else "false" for value in table.streaming[piece].tolist()
-        ],
+        "streaming": lambda piece: _truths(table.streaming[piece]),
         "input_tokens": _numbers(table.prompt_tokens - table.prefix_tokens),
         "output_tokens": _numbers(_output_cells(table)),
         "text_tokens": _always(0),
@@ -197,10 +196,17 @@ def _ours(table: RequestTable) -> dict[str, Cells]:
         columns["deadline_ns"] = _numbers(table.deadline_ns)
     if np.any(table.slo_target_ns % 1000):
         columns["slo_target_ns"] = _numbers(table.slo_target_ns)
+    constrained = table.constrained
+    if constrained is not None and constrained.any():
+        columns["constrained"] = lambda piece: _truths(constrained[piece])
     own = _own_contents(table)
     if any(own):
         columns["content"] = lambda piece: own[piece]
     return columns
+
+
+def _truths(values: NDArray[np.bool_]) -> list[str]:
+    return ["true" if value else "false" for value in values.tolist()]
 
 
 def _failed(table: RequestTable) -> Any:

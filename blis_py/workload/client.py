@@ -37,5 +37,7 @@ class Client:
     streaming: bool = False
     timeout_ns: int | None = None
     slo_target_ns: int = 0
+    structured_output_ratio: float = 0.0
+    """Share of its answers that a grammar constrains."""
     diffusion: DiffusionClient | None = None
     """How its model fills blocks by denoising; None = it is autoregressive."""

@@ -109,6 +109,7 @@ class ClientSpec(DiffusionSpec):
     streaming: bool = False
     timeout: TimeUs | None = None
     slo_target_us: TimeUs | None = None
+    structured_output_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class WorkloadSpec(DiffusionSpec):
@@ -317,6 +318,7 @@ def _client(
         streaming=client.streaming,
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
+        structured_output_ratio=client.structured_output_ratio,
         diffusion=_diffusion(client, key, spec),
     )
 

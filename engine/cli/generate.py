@@ -14,7 +14,8 @@ from blis_py.files.opening import read_text
 from engine.cli.diffusion import DLLM, build
 from engine.cli.grammar import STRUCTURED, structured_outputs
 from engine.cli.options import ENGINE, STEP_LOG
-from engine.llm import RequestOutput
+from engine.llm import Engine, Prompt, RequestOutput
+from engine.output_stream import OutputDelta
 from engine.sampling_params import SamplingParams
 
 PROMPTS = (
@@ -36,7 +37,11 @@ SAMPLING = (
     Flag("--ignore-eos", bool, "ignore_eos", "Go on after an end of sequence."),
     Flag("--logprobs", int, "logprobs", "Log-probabilities of so many likeliest tokens."),
 )
+STREAM = Flag(
+    "--stream", bool, "", "Write text as it comes; with jsonl a row for every step of every prompt."
+)
 OUTPUT = (
+    STREAM,
     Flag("--format", str, "", "text, or jsonl with everything. By default text on a terminal, else jsonl."),
     STEP_LOG,
 )
@@ -56,31 +61,58 @@ def generate(flags: Flags) -> None:
     if style not in ("text", "jsonl"):
         raise InputError("unknown format", key="--format", value=style, fix="use text or jsonl")
     prompts = _prompts(flags)
+    if STREAM.name in flags and style == "text" and len(prompts) > 1:
+        fix = "add --format jsonl, which says whose it is"
+        raise InputError("texts of several prompts would run into each other", key=STREAM.name, fix=fix)
     sampling = {flag.key: flags[flag.name] for flag in SAMPLING if flag.name in flags}
 
     from engine.engine import LLMEngine
-    from engine.llm import generate as run
 
     engine = build(flags)
     if not isinstance(engine, LLMEngine):
         sampling = {"temperature": 0.0, **sampling}  # the only one there is for block diffusion
     params = SamplingParams(**sampling, structured_outputs=structured_outputs(flags))
-    with Progress(sys.stderr) as progress:
-        outputs = run(engine, prompts, [params] * len(prompts), progress)
+    write = _stream if STREAM.name in flags else _at_the_end
     try:
-        for output in outputs:
-            print(json.dumps(_row(output)) if style == "jsonl" else output.text)
-        sys.stdout.flush()
+        broken = write(engine, prompts, [params] * len(prompts), style)
     finally:
-        if "--step-log" in flags:
+        engine.shutdown()
+        if "--step-log" in flags and engine.recorder.steps:
             engine.recorder.write(flags["--step-log"])
-    broken = next((output.error for output in outputs if output.error is not None), None)
     if broken is not None:
         raise RuntimeError(broken)
 
 
-def _prompts(flags: Flags) -> list[str]:
-    prompts = list(flags.get("--prompt", ()))
+def _at_the_end(
+    engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str
+) -> str | None:
+    """Whole outputs, in the order of the prompts; what went wrong with the first that failed."""
+    from engine.llm import generate as run
+
+    with Progress(sys.stderr) as progress:
+        outputs = run(engine, prompts, params, progress)
+    for output in outputs:
+        print(json.dumps(_row(output)) if style == "jsonl" else output.text)
+    sys.stdout.flush()
+    return next((output.error for output in outputs if output.error is not None), None)
+
+
+def _stream(engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str) -> str | None:
+    """Pieces as they come; what went wrong first."""
+    from engine.llm import stream
+
+    broken = None
+    for delta in stream(engine, prompts, params):
+        if style == "jsonl":
+            print(json.dumps(_row(delta)), flush=True)
+        else:
+            print(delta.text, end="\n" if delta.finish_reason else "", flush=True)
+        broken = broken or delta.error
+    return broken
+
+
+def _prompts(flags: Flags) -> list[Prompt]:
+    prompts: list[Prompt] = list(flags.get("--prompt", ()))
     if (name := flags.get("--prompts-file")) is not None:
         text = sys.stdin.read() if name == "-" else read_text(Path(name))
         prompts += [line for line in text.splitlines() if line]
@@ -89,5 +121,5 @@ def _prompts(flags: Flags) -> list[str]:
     return prompts
 
 
-def _row(output: RequestOutput) -> dict[str, object]:
+def _row(output: RequestOutput | OutputDelta) -> dict[str, object]:
     return {field.name: getattr(output, field.name) for field in fields(output)}

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_py.cli.options import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from blis_py.requests.table import RequestTable
     from engine.grammar.params import StructuredOutputsParams
 
 STRUCTURED = (
@@ -31,7 +36,6 @@ STRUCTURED = (
         "TEXT|@FILE",
     ),
 )
-SHARE = Flag("--constrained-share", float, "", "Share of the requests with that form. Default 1.")
 
 
 def structured_outputs(flags: Flags) -> StructuredOutputsParams | None:
@@ -55,16 +59,17 @@ def structured_outputs(flags: Flags) -> StructuredOutputsParams | None:
     return StructuredOutputsParams(**form)
 
 
-def constrained_share(flags: Flags) -> float:
-    """The share of requests whose outputs have the form.
+def chosen(table: RequestTable, form: StructuredOutputsParams | None) -> NDArray[np.bool_] | None:
+    """Which requests have the form: those the workload says are constrained, else all of them.
 
     Raises:
-        InputError: no share, or one of nothing.
+        InputError: some are constrained, and nothing says by what.
     """
-    share: float = flags.get(SHARE.name, 1.0)
-    if not 0 <= share <= 1:
-        raise InputError("must be from 0 to 1", key=SHARE.name, value=share)
-    if SHARE.name in flags and structured_outputs(flags) is None:
-        fix = f"add {', '.join(flag.name for flag in STRUCTURED[:-1])} or {STRUCTURED[-1].name}"
-        raise InputError("says how many, not which form", key=SHARE.name, value=share, fix=fix)
-    return share
+    constrained = table.constrained
+    if form is None:
+        if constrained is not None and constrained.any():
+            fix = f"add {', '.join(flag.name for flag in STRUCTURED[:-1])} or {STRUCTURED[-1].name}"
+            key = "workload.structured_output_ratio"
+            raise InputError("requests are constrained, but not said to which form", key=key, fix=fix)
+        return None
+    return np.ones(len(table), dtype=np.bool_) if constrained is None else constrained

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.options import TRACE, WORKLOAD, Flag, Flags
 from blis_py.errors import InputError
 from engine.cli.diffusion import DLLM, build_as, configured
-from engine.cli.grammar import SHARE, STRUCTURED, constrained_share, structured_outputs
+from engine.cli.grammar import STRUCTURED, chosen, structured_outputs
 from engine.cli.options import ENGINE, say
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from blis_py.config.models import RunConfig
     from blis_py.requests.table import RequestTable
     from engine.clock import Clock
@@ -30,7 +33,7 @@ LOAD = (
     Flag("--no-warm-up", bool, "", "Measure from the first step on."),
     Flag("--horizon", str, "horizon", "Generate requests up to this time: 60s, 10m."),
 )
-FORM = ("Form of the outputs", (*STRUCTURED, SHARE))
+FORM = ("Form of the outputs", STRUCTURED)
 SERVED = (*ENGINE, ("Block diffusion", DLLM))
 """What serves it."""
 _WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
@@ -86,17 +89,17 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     prompts = synthetic_prompts(table, engine.vocab_size, config.seed)
     say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
     form = _form(flags, engine)
+    constrained = chosen(table, form)
     if "--no-warm-up" not in flags:
         _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts, form)
     ready = Ready(run, config, dllm, engine, table, prompts)
-    return ready if form is None else _with_form(ready, form, constrained_share(flags))
+    return ready if form is None or constrained is None else _with_form(ready, form, constrained)
 
 
 def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutputsParams | None:
     """The form of outputs, compiled before anybody waits for it."""
     from engine.engine import LLMEngine
 
-    constrained_share(flags)
     form = structured_outputs(flags)
     if form is not None:
         if not isinstance(engine, LLMEngine):
@@ -106,14 +109,14 @@ def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutput
     return form
 
 
-def _with_form(ready: Ready, form: StructuredOutputsParams, share: float) -> Ready:
-    """Some requests have the form, which ones is drawn from the engine's seed."""
-    from blis_py.requests.streams import stream
-
-    drawn = stream(ready.config.seed, "constrained").random(len(ready.table)) < share
-    structured = [form if chosen else None for chosen in drawn.tolist()]
-    told = {"form": form.form, "share": share, "requests": int(drawn.sum())}
-    return replace(ready, structured=structured, form={"structured_outputs": told})
+def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray[np.bool_]) -> Ready:
+    """Some requests have the form; the table, and so the trace, says which."""
+    structured = [form if chosen else None for chosen in constrained.tolist()]
+    asked = ready.run.workload.structured_output_ratio
+    share = float(constrained.mean()) if asked is None else asked
+    told = {"form": form.form, "share": share, "requests": int(constrained.sum())}
+    table = replace(ready.table, constrained=constrained)
+    return replace(ready, table=table, structured=structured, form={"structured_outputs": told})
 
 
 def _check_clock(config: EngineConfig) -> None:

@@ -200,6 +200,8 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
             if sequence.first_token_ns < 0:
                 sequence.first_token_ns = end_ns
             output.blocks.append((sequence, emitted[commit.request]))
+        self.outputs.committed(output.blocks, stopped)
+        for commit in commits:
             if commit.finished:
                 output.finished.append(self._remove(commit.request, end_ns))
         timed.over(end_ns, commits)

@@ -15,6 +15,8 @@ REPLACEMENT = "\ufffd"
 
 _PATIENCE_TOKENS = 16
 """So many tokens without a valid end, and the text is not merely incomplete but not UTF-8."""
+_CONTEXT_TOKENS = 8
+"""Tokens are decoded together with those before them as long as they are no more."""
 _CHARACTER_TOKENS = 3
 """An incomplete character has at most three bytes, so at most three tokens."""
 
@@ -133,21 +135,29 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._context = 0
-        """Decoding starts here: the tokens before `_shown` give the next ones their left neighbour, on
-        which leading spaces depend."""
+        """From where decoding starts: what was shown last, which gives the next tokens their left neighbour,
+        on which leading spaces depend, and what follows."""
         self._shown = 0
+        """So many of them have been given out."""
+        self._before = ""
+        """Their text."""
         self.text = ""
         """All that was given out."""
 
     def add(self, token: int) -> str:
         """The text this token completes, often empty or more than its own."""
-        self._ids.append(token)
-        new = self._pending(len(self._ids))
+        ids = self._ids
+        ids.append(token)
+        whole = self._tokenizer.decode(ids)
+        new = whole[len(self._before) :]
         if new and not new.endswith(REPLACEMENT):
-            return self._show(new, len(self._ids))
-        if len(self._ids) - self._shown > _PATIENCE_TOKENS:
-            end = len(self._ids) - _CHARACTER_TOKENS
+            if len(ids) > _CONTEXT_TOKENS:
+                return self._show(new, len(ids))
+            self._shown, self._before = len(ids), whole
+            self.text += new
+            return new
+        if len(ids) - self._shown > _PATIENCE_TOKENS:
+            end = len(ids) - _CHARACTER_TOKENS
             return self._show(self._pending(end), end)
         return ""
 
@@ -157,10 +167,12 @@ class Detokenizer:
 
     def _pending(self, end: int) -> str:
         """Text of the tokens from `_shown` to `end`."""
-        before = self._tokenizer.decode(self._ids[self._context : self._shown])
-        return self._tokenizer.decode(self._ids[self._context : end])[len(before) :]
+        return self._tokenizer.decode(self._ids[:end])[len(self._before) :]
 
     def _show(self, new: str, end: int) -> str:
-        self._context, self._shown = self._shown, end
+        """Gives out the tokens up to `end`; what was shown before them is not needed any more."""
+        del self._ids[: self._shown]
+        self._shown = end - self._shown
+        self._before = self._tokenizer.decode(self._ids[: self._shown])
         self.text += new
         return new

@@ -19,8 +19,8 @@ from engine.sampling_params import SamplingParams
 
 ONE_BY_ONE = LowConfidence(threshold=1.0)
 """Unmasks one position of every block and round, so that what is measured is known beforehand."""
-_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None)
-_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1)
+_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, detokenize=False)
+_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1, detokenize=False)
 _MANY = 1 << 30
 
 

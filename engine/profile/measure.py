@@ -21,8 +21,8 @@ from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 
-_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0)
-_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1)
+_ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
+_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1, detokenize=False)
 
 
 def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
@@ -109,7 +109,7 @@ class StepBench:
             now_ns = engine.clock.now_ns()
             while requests and under_way < at_most:
                 prompt, answer = requests.popleft()
-                params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer)
+                params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer, detokenize=False)
                 engine.add_request(self._prompts.take(prompt), params)
                 under_way += 1
             under_way -= len(engine.step(now_ns).finished)

@@ -65,7 +65,7 @@ def count_rounds(
     for algorithm, threshold in ALGORITHMS:
         engine = engine_with(algorithm)
         name = type(algorithm).__name__
-        params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
+        params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, detokenize=False)
         running = [engine.add_request(prompt, params) for _, prompt in asked]
         ended = 0
         while engine.has_unfinished:

@@ -12,10 +12,12 @@ import pytest
 
 from blis_py.api import build
 from blis_py.calibrate.compare import as_dict, calibrate
-from blis_py.calibrate.token_times import TokenTimes, read_token_times, token_times
+from blis_py.calibrate.read_times import read_token_times
+from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cli import main
 from blis_py.errors import InputError
-from blis_py.report.calibration import plot_calibration, print_calibration
+from blis_py.figures import predicted_measured
+from blis_py.report.calibration import print_calibration
 from blis_py.requests.table import Labels
 from blis_py.traces.itl import Ragged, read_gaps, write_itl
 
@@ -257,6 +259,13 @@ def test_the_table_and_the_picture_show_every_latency(tmp_path: Path) -> None:
     print_calibration(result, text)
     for word in ("TTFT", "ITL", "TPOT", "E2E", "p99", "excellent", "requests/s", "-20.000"):
         assert word in text.getvalue()
-    plot_calibration(result, tmp_path / "p.png")
+    picture = predicted_measured(result)
+    picture.save(tmp_path / "p.png")
+    assert [ax.get_title(loc="left").partition(":")[0] for ax in picture.axes] == [
+        "TTFT",
+        "ITL",
+        "TPOT",
+        "E2E",
+    ]
     assert (tmp_path / "p.png").stat().st_size > 10_000
     assert as_dict(result)["requests"] == 3

@@ -130,7 +130,7 @@ BAD_FLAGS = [
     (("replay", "--model", "qwen3-14b"), "--trace: no trace given"),
     (("replay", "--model", "qwen3-14b", "--trace", "x.csv", "--cv", "4"), "use `blis run`"),
     (("replay", "--model", "qwen3-14b", "--trace-header", "x.yaml"), "--trace-header: needs a trace"),
-    (("sweep",), "`blis sweep` is not available yet"),
+    (("report",), "`blis report` is not available yet"),
     (("runn",), "no such command 'runn'"),
 ]
 

@@ -9,6 +9,7 @@ import pytest
 import blis_py as blis
 from blis_py.config.engine import load_engine, names
 from blis_py.config.loader import as_dict, load_config
+from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 
 SMALL = {"model": "llama-3.1-8b", "rate": 2, "num_requests": 20, "seed": 1}
@@ -56,6 +57,24 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
     assert "1 instance of Ours (" in simulation.models
 
 
+def test_a_preset_may_say_that_its_engine_learns_of_lengths_late(tmp_path: Path) -> None:
+    """Each answer that ends by its length then costs a forward that nobody needs."""
+    file = tmp_path / "late.yaml"
+    settings = "scheduler.async_scheduling: {value: true, source: us}"
+    late = "scheduler.late_length_stops: {value: true, source: us}"
+    discarded = []
+    for said in (f"{settings}, {late}", settings):
+        file.write_text(f"title: Late\nsettings: {{{said}}}\n")
+        record = blis.run(engine=str(file), **SMALL).record
+        discarded.append(sum(instance.discarded_tokens for instance in record.instances))
+    assert discarded == [20, 0]
+
+
+def test_without_asynchronous_scheduling_nothing_is_learnt_late() -> None:
+    with pytest.raises(InputError, match="late_length_stops: synchronously nothing comes late"):
+        blis.build(late_length_stops=True, engine="blis", **SMALL)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -93,3 +112,38 @@ def test_a_front_end_delays_what_clients_see_under_every_latency_model(model: st
 def test_a_front_end_that_cannot_be_is_refused(given: list[object]) -> None:
     with pytest.raises(InputError, match="frontend_ms"):
         blis.build(frontend_ms=given, **SMALL)
+
+
+def test_a_synchronous_engine_waits_for_its_host() -> None:
+    alike = {"model": "qwen3-32b", "tp": 4, "num_requests": 20, "rate": 100.0, "output_tokens_stdev": 0}
+    older = blis.run(engine="vllm-0.10", **alike)
+    without = blis.run(engine="vllm-0.10", latency={"step_gap_us": []}, **alike)
+    tpot = [result.summary["cluster"]["tpot_ms"]["mean"] for result in (older, without)]
+    assert tpot[0] - tpot[1] > 1.215
+    assert "+ 1215 us a step, + 52.5 us a sequence" in older.summary["models"]
+
+
+def test_what_a_preset_says_of_trained_steps_is_of_no_other_latency_model() -> None:
+    other = blis.run(engine="vllm-0.10", model="llama-3.1-8b", latency_model="roofline", num_requests=2)
+    assert "a sequence" not in other.summary["models"]
+
+
+@pytest.mark.parametrize(
+    ("latency", "message"),
+    [
+        ({"model": "roofline", "step_scale": 1.1}, "takes no such coefficients"),
+        ({"step_gap_us": [1.0, 2.0, 3.0]}, "must be one or two numbers of us"),
+        ({"step_gap_us": [-1.0]}, "step_gap_us"),
+        ({"step_scale": 0}, "step_scale"),
+    ],
+)
+def test_terms_of_a_server_that_make_no_sense_are_refused(latency: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        blis.build(model="llama-3.1-8b", latency=latency)
+
+
+def test_a_server_twice_as_slow_takes_twice_the_gpu_time() -> None:
+    plain, slow = (blis.build(model="llama-3.1-8b", latency={"step_scale": s}).latency for s in (1.0, 2.0))
+    step = StepFeatures(decode_seqs=8, decode_kv_tokens=4000, emitted_rows=8)
+    assert slow.step(step).gpu_ns == pytest.approx(2 * plain.step(step).gpu_ns, rel=1e-6)
+    assert slow.step(step).host_ns == plain.step(step).host_ns

@@ -19,6 +19,7 @@ from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.latency.masks import MaskPrices, WithMasks
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Labels, RequestTable
@@ -56,6 +57,10 @@ LATENCIES: dict[str, LatencyModel] = {
             frontend=FrontendDelays(before_enqueue_ns=12_345, per_token_ns=77, at_end_ns=501),
         )
     ),
+    "masks": WithMasks(linear(10_000), MaskPrices(row_ns=9_000, step_ns=100), beside_forward=False),
+    "masks beside the forward": WithMasks(
+        linear(10_000, decode_kv_tokens=30.7), MaskPrices(row_ns=5_000), beside_forward=True
+    ),
     "trained-physics": build("trained-physics", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
     "roofline": build("roofline", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
 }
@@ -90,11 +95,15 @@ class Run:
     latency: str = "constant"
     options: dict[str, Any] = field(default_factory=dict)
     eos_share: float = 0.0
+    constrained: float = 0.0
+    """Share of the requests whose output a grammar constrains."""
 
     def record(self, **more: Any) -> RunRecord:
         table = table_of(self.rows)
         if self.eos_share:
             table = table.with_unforeseen_ends(self.eos_share, np.random.default_rng(len(table)))
+        if self.constrained:
+            table = table.with_structured_outputs(self.constrained, np.random.default_rng(1))
         return simulate(
             table,
             scheduler=self.config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from cluster_runs import LATENCIES, Row, Run, differences, runs
 from hypothesis import given, settings
@@ -58,6 +59,17 @@ def test_a_request_still_on_its_way_at_the_horizon_was_not_dispatched() -> None:
     record = run.record()
     assert record.instance.tolist() == [0, -1]
     assert differences(record, run.record(single_step=True)) == []
+
+
+def test_the_steps_table_tells_when_requests_were_preempted() -> None:
+    config = SchedulerConfig(num_kv_blocks=8, max_model_len=100, block_size=4, enable_prefix_caching=False)
+    rows = [Row(arrival_us=0, prompt=4, output=15, limit=15) for _ in range(4)]
+    run = Run(rows, config)
+    (instance,) = run.record(record_steps=True).instances
+    assert instance.runs is not None
+    assert instance.preemptions > 0
+    assert instance.runs["preemptions"].sum() == instance.preemptions
+    assert instance.runs["preemptions"][0] == 0, "in the beginning there is room for all"
 
 
 def test_instances_whose_requests_break_off_in_any_order_leave_the_same_record() -> None:
@@ -122,7 +134,9 @@ def test_recorded_steps_of_a_jump_and_single_ones_agree_where_both_have_a_row() 
     first_of = jumps["steps"].cumsum() - jumps["steps"]
     last_of = jumps["steps"].cumsum() - 1
     for name in jumps.names:
-        if name == "steps":
+        if name in ("steps", "preemptions"):  # sums over the steps of a row
+            single = np.add.reduceat(steps[name], first_of)
+            assert (jumps[name] == single).all()
             continue
         rows = last_of if name in ("end_ns", "kv_blocks") else first_of
         assert (jumps[name] == steps[name][rows]).all(), name

@@ -66,6 +66,29 @@ def test_a_jump_equals_its_steps(run: Run, eos_share: float) -> None:
     check(record)
 
 
+@settings(max_examples=40)
+@given(runs(), st.booleans(), st.sampled_from(["masks", "masks beside the forward"]))
+def test_a_jump_equals_its_steps_where_outputs_are_constrained(run: Run, both: bool, latency: str) -> None:
+    run = replace(run, latency=latency, constrained=0.5)
+    run = overlapping(run, 0.5) if both else run
+    record = run.record()
+    assert differences(record, run.record(single_step=True)) == []
+    check(record)
+
+
+def test_masks_add_to_synchronous_steps_and_hide_beside_overlapped_ones() -> None:
+    rows = [Row(0, 16, 4, 4)]
+    ends = {}
+    for latency in ("constant", "masks"):
+        for loop in (False, True):
+            run = Run(rows, replace(ROOMY, async_scheduling=loop), latency, constrained=1.0)
+            ends[latency, loop] = run.record().finish_ns.tolist()[0]
+    assert ends["masks", False] == ends["constant", False] + 4 * 9_100
+    assert ends["masks", True] == ends["constant", True] + 9_100, (
+        "but those of the first, with none before it"
+    )
+
+
 @pytest.mark.parametrize("cache", ["hash", "radix"])
 @pytest.mark.parametrize("scheduler", ["fcfs", "priority-fcfs", "sjf", "lpm", "hrrn"])
 def test_a_jump_equals_its_steps_where_blocks_are_short(scheduler: str, cache: str) -> None:

@@ -11,8 +11,11 @@ from cluster_runs import Row, linear, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
 from blis_py.metrics.decisions import Decisions
 
 US = 1000
@@ -93,17 +96,31 @@ def test_what_a_cache_holds_is_known_after_the_delay_and_not_before(
         assert seen.cached_blocks[:, 0].tolist() == expected
 
 
-@pytest.mark.parametrize("single_step", [False, True])
-def test_tokens_that_are_decoded_push_out_what_nobody_uses_step_by_step(single_step: bool) -> None:
-    """Blocks of 4 tokens: a decode takes one every fourth step, the last of the cached prefix first."""
-    config = SchedulerConfig(num_kv_blocks=20, max_model_len=80, block_size=4)
-    rows = [Row(0, 41, 1, 1, runs=(("a", 40),)), Row(20, 33, 40, 40)]
-    rows += [Row(35 + 40 * i, 41, 1, 1, runs=(("a", 40),), patience_us=0) for i in range(6)]
-    options = {"snapshot_refresh_ns": 0, "cache_delay_ns": 0, "single_step": single_step}
-    seen = decisions(rows, config, **options)
-    held, in_use = seen.cached_blocks[2:, 0].tolist(), (seen.kv_utilization[2:, 0] * 20).round().tolist()
-    assert held[0] == 10
-    assert held == sorted(held, reverse=True)
-    assert held[-1] < 8
-    assert in_use == sorted(in_use)
-    assert len(set(in_use)) > 4
+class TwoHere:
+    """The first two requests go to instance 0, which nobody disturbs after that; the others to instance 1."""
+
+    looks_at_load = False
+
+    def __init__(self, setup: RouterSetup) -> None: ...
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        return int(request.row >= 2)
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_tokens_that_are_decoded_push_out_what_nobody_uses_step_by_step(
+    cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode takes a block of 4 tokens every fourth step: the last of the cached prefix that is left."""
+    monkeypatch.setitem(ROUTING_POLICIES, "two-here", TwoHere)
+    config = SchedulerConfig(num_kv_blocks=20, max_model_len=80, block_size=4, prefix_cache=cache)
+    shared = (("a", 40),)
+    rows = [Row(0, 41, 1, 1, runs=shared), Row(20, 33, 40, 40)]
+    rows += [Row(35 + 40 * i, 41, 1, 1, runs=shared, patience_us=0) for i in range(9)]
+    options: dict[str, Any] = {"num_instances": 2, "snapshot_refresh_ns": 0, "cache_delay_ns": 0}
+    for single_step in (False, True):
+        seen = decisions(rows, config, routing_policy="two-here", single_step=single_step, **options)
+        held = by_instance(seen, "cached_blocks")[2:, 0].tolist()
+        in_use = (by_instance(seen, "kv_utilization")[2:, 0] * 20).round().tolist()
+        assert in_use == [9, *range(10, 18)]
+        assert held == [10, 10, 9, 8, 7, 6, 5, 4, 3]

@@ -45,7 +45,10 @@ _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE |
 _OMITTED = "..."
 _ANCHOR = 16
 """So many characters tell the beginning of a piece in the middle of an output."""
-_TABLES = ("run", "replay", "calibrate", "parity", "profile")
+_TABLES = (
+    *("run", "replay", "plan", "sweep", "explain", "compare"),
+    *("calibrate", "parity", "profile"),
+)
 """Commands that print a table on a terminal."""
 
 
@@ -94,6 +97,7 @@ class Runner:
                 if not copy.exists():
                     return None
                 (self.folder / name).symlink_to(copy)
+        os.environ["BLIS_CACHE"] = str(self.folder / ".cache")  # nobody has run them before
         with chdir(self.folder):
             if example.block.language == "python":
                 return self._python(example.code)

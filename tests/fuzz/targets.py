@@ -11,8 +11,8 @@ import numpy as np
 import scenario
 
 from blis_py.calibrate.fit.imports import import_steps
+from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.samples import read_samples
-from blis_py.calibrate.token_times import read_token_times
 from blis_py.config.loader import dump, load_config
 from blis_py.config.policy import read_bundle
 from blis_py.files.json_files import load_object

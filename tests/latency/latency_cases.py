@@ -18,7 +18,25 @@ from blis_py.latency.linear import LinearCoefficients, LinearCosts
 from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import Coefficients, Trained, Training
 
-PLANTED = Coefficients(1.3, 1.1, 0.5, 2.4, 1.2, 1.9, 0.7, 1.8, 3.5e4, 2e4, 1.5e5, 900.0)
+PLANTED = Coefficients(
+    matmul_arithmetic=1.3,
+    traffic=1.1,
+    unhidden_arithmetic=0.5,
+    narrow_arithmetic=1.7,
+    narrow_traffic=1.2,
+    narrow_unhidden=0.8,
+    attention_pairs=2.4,
+    kv_traffic=1.2,
+    narrow_kv_traffic=1.5,
+    mixed_decode_tiles=1.9,
+    all_reduce_latency=0.7,
+    all_reduce_traffic=1.8,
+    layer_ns=3.5e4,
+    sparse_layer_ns=2e4,
+    narrow_layer_ns=1.5e4,
+    host_step_ns=1.5e5,
+    host_seq_ns=900.0,
+)
 """Prices of `trained` in which every term counts."""
 
 LINEAR = LinearCoefficients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.latency.weights import Weights
 
 MODEL = "llama-3.1-8b"
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDTH, LAYERS = 4096, 32, 8, 128, 14336, 32
@@ -147,6 +149,43 @@ def test_a_damaged_folder_is_refused(tmp_path: Path, spoil: object, message: str
     spoil(folder)  # type: ignore[operator]
     with pytest.raises(InputError, match=message):
         tables(folder)
+
+
+def fp8(model: str) -> ModelShape:
+    return replace(load_model(model), weights=Weights.of(1.0, "fp8"), kv_dtype_bytes=1)
+
+
+def test_fp8_models_have_products_and_kv_cache_of_their_own(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    with gzip.open(folder / "gemm_perf.csv.gz", "rt") as file:
+        rows = file.read().splitlines()
+    halved = [
+        f"fp8,{r.split(',', 1)[1].rsplit(',', 1)[0]},{float(r.rsplit(',', 1)[1]) / 2}" for r in rows[1:-1]
+    ]
+    with gzip.open(folder / "gemm_perf.csv.gz", "wt") as file:
+        file.write("\n".join([*rows[:-1], *halved]))
+    for name in ("context_attention_perf.csv", "generation_attention_perf.csv"):
+        text = (folder / name).read_text()
+        quantised = [row.replace("bfloat16", "fp8") for row in text.splitlines()[1:]]
+        cheaper = [f"{row.rsplit(',', 1)[0]},{float(row.rsplit(',', 1)[1]) * 0.75}" for row in quantised]
+        (folder / name).write_text("\n".join([text, *cheaper]))
+    model = build("kernel-tables", shape=fp8(MODEL), gpu=load_gpu("h100"), kernel_profile=folder)
+    seqs, context = 32, 700
+    qkv = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+    layer = sum(
+        gemm_ms(seqs, n, k)
+        for n, k in ((qkv, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * WIDTH, HIDDEN), (HIDDEN, WIDTH))
+    )
+    head = gemm_ms(seqs, 128_256, HIDDEN)  # in 16 bits
+    known = LAYERS * (layer / 2 + decode_ms(seqs, context) * 0.75) + head
+    low, high = small_kernels_ms(seqs)
+    assert known + 2 * low < model.step_ns(decode(seqs, context)) / 1e6 < known + 2 * high
+
+
+def test_models_partly_in_8_bits_are_refused(tmp_path: Path) -> None:
+    shape = replace(load_model(MODEL), weights=Weights(attention=2.0, dense=1.0, arithmetic="fp8"))
+    with pytest.raises(InputError, match="dense models all of whose layers are FP8"):
+        build("kernel-tables", shape=shape, gpu=load_gpu("h100"), kernel_profile=write(tmp_path))
 
 
 def test_what_the_tables_do_not_cover_is_refused_with_a_way_out(tmp_path: Path) -> None:

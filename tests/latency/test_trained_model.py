@@ -17,7 +17,7 @@ from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import (
     COEFFICIENT_NAMES,
     Basis,
@@ -63,6 +63,23 @@ def test_each_coefficient_multiplies_its_own_datasheet_term() -> None:
         found = only(**{name: 1e4}).step_ns(step)  # large, so that the whole ns does not matter
         assert found == pytest.approx(1e4 * ns, rel=1e-6, abs=1), name  # a GPU takes 1 ns at least
     assert only(traffic=1.0).step_ns(step) > 2 * (weights + 128_256 * 4096) / 3350
+
+
+def test_8_bit_products_kv_and_launches_have_coefficients_of_their_own() -> None:
+    shape = fp8(load_model("llama-3.1-8b"))
+    step = decode(8, 8 * 500)
+    weights = 32 * (2 * 4096 * 40 * 128 + 3 * 4096 * 14336)
+    expected = {
+        "narrow_arithmetic": 2 * 8 * weights / 1979e3,
+        "narrow_unhidden": 2 * 8 * weights / 1979e3,
+        "narrow_kv_traffic": 32 * 2 * 8 * 128 * 8 * 502 / 3350,
+        "narrow_layer_ns": 32,
+        "kv_traffic": 0,
+        "matmul_arithmetic": 2 * 8 * 128_256 * 4096 / 989.5e3,  # the LM head stays in 16 bits
+    }
+    for name, ns in expected.items():
+        model = Trained(shape, H100, 1, Training(replace(NONE, **{name: 1e4}), ("Planted",)))
+        assert model.step_ns(step) == pytest.approx(1e4 * ns, rel=1e-6, abs=1), name
 
 
 def test_an_all_reduce_costs_its_latency_and_its_ring_volume_twice_a_layer() -> None:
@@ -138,9 +155,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path, change: tuple[str, str], mess
 # --- training ----------------------------------------------------------------------------------------
 
 
-def planted(model: str, gpu: str, tp: int, seed: int) -> Group:
+def fp8(shape: ModelShape) -> ModelShape:
+    return replace(shape, weights=Weights.of(1.0, "fp8"), kv_dtype_bytes=1)
+
+
+def planted(model: str, gpu: str, tp: int, seed: int, quantised: bool = False) -> Group:
     """Prices of the planted coefficients, in whole ns as the model gives them."""
     draw, shape, spec = random.Random(seed), load_model(model), load_gpu(gpu)
+    shape = fp8(shape) if quantised else shape
     steps = []
     for _ in range(60):
         seqs = draw.choice((0, 1, 8, 60, 250))
@@ -151,14 +173,17 @@ def planted(model: str, gpu: str, tp: int, seed: int) -> Group:
         steps.append(step)
     latency = Trained(shape, spec, tp, Training(PLANTED, ("Planted",)))
     ns = np.array([latency.step_ns(step) for step in steps], dtype=float)
-    return Group("planted", model, gpu, tp, Basis(shape, spec, tp), steps, ns, with_host=True)
+    basis = Basis(shape, spec, tp)
+    return Group("planted", model, gpu, tp, basis, steps, ns, with_host=True, quantised=quantised)
 
 
 @pytest.fixture(scope="module")
 def planted_groups() -> list[Group]:
     cases = [("llama-3.1-8b", "h100", 1), ("qwen3-0.6b", "rtx-4090", 1), ("qwen3-30b-a3b", "h100", 2)]
     cases += [("qwen3-32b", "h200", 4), ("mixtral-8x7b", "rtx-pro-6000", 8)]
-    return [planted(*case, seed=i) for i, case in enumerate(cases)]
+    groups = [planted(*case, seed=i) for i, case in enumerate(cases)]
+    quantised = [("llama-3.1-8b", "h100", 1), ("llama-3.1-70b", "h200", 4), ("qwen3-32b", "b200", 1)]
+    return groups + [planted(*case, seed=10 + i, quantised=True) for i, case in enumerate(quantised)]
 
 
 def test_training_and_model_price_alike(planted_groups: list[Group]) -> None:
@@ -170,6 +195,14 @@ def test_planted_coefficients_are_found_again(planted_groups: list[Group]) -> No
     found = train(planted_groups)
     for name in COEFFICIENT_NAMES:
         assert getattr(found, name) == pytest.approx(getattr(PLANTED, name), rel=2e-3), name
+
+
+def test_quantised_steps_change_nothing_for_16_bit_models(planted_groups: list[Group]) -> None:
+    slower = [replace(g, ns=g.ns * 1.5) if g.quantised else g for g in planted_groups]
+    ours, theirs = asdict(train(planted_groups)), asdict(train(slower))
+    changed = {name for name in ours if ours[name] != theirs[name]}
+    assert changed
+    assert all(name.startswith("narrow_") for name in changed)
 
 
 def test_what_no_group_shows_is_left_at_nothing(planted_groups: list[Group]) -> None:

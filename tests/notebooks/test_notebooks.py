@@ -123,3 +123,100 @@ def test_on_a_small_run_the_calibration_notebook_names_the_planted_mistakes_and_
     assert names["narrow"].first.fix == "--max-num-seqs 16"
     assert names["parity"].share == 1.0
     assert all(0 <= chance <= 1 for chance in names["intervals"].slo.values())
+
+
+def executed(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a notebook's variables hold after a small run of it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    monkeypatch.setenv("BLIS_NOTEBOOK_SMALL", "1")
+    monkeypatch.setattr("IPython.display.display", lambda *shown: None)
+    with matplotlib.rc_context():
+        return runpy.run_path(str(FOLDER / f"{name}.py"))
+
+
+ANSWERED = ("does_cache_aware_scheduling_pay", "fdfo_for_diffusion_llms", "overlap_and_what_it_buys")
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_every_answer_at_the_top_is_what_the_committed_run_printed(name: str) -> None:
+    source = FOLDER / f"{name}.py"
+    printed = " ".join("".join(o.text for o in outputs(source) if o.output_type == "stream").split())
+    top = " ".join(sources(source)[0][1].split())
+    answer = top.partition("**Answer:** ")[2].partition(" *")[0]
+    assert len(answer) > 40
+    assert answer in printed
+
+
+def test_a_first_run_keeps_up_draws_itself_and_comes_back_from_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = executed("first_run", monkeypatch)
+    assert names["result"].summary["cluster"]["requests"]["completed"] == 300
+    assert names["again"].summary == names["result"].summary
+    assert names["folder"].joinpath("requests.csv").exists()
+    assert len(names["runs"]) == 6
+
+
+def test_cache_aware_scheduling_pays_where_there_is_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = executed("does_cache_aware_scheduling_pay", monkeypatch)
+    hits, (first, last) = names["hits"], names["RATES"]
+    assert hits["lpm", last] > hits["fcfs", last] + 0.1
+    assert abs(hits["lpm", first] - hits["fcfs", first]) < abs(hits["lpm", last] - hits["fcfs", last])
+    assert hits["lpm", last] <= names["ceiling"]
+    assert names["in_order"] < names["ceiling"]
+    found = [run.summary["cluster"]["prefix_hit_rate"] for run in names["roomy"].values()]
+    assert found[0] == pytest.approx(found[1], abs=0.02), "with room for all, the order does not matter"
+
+
+def test_first_done_first_out_gains_with_the_spread_and_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = executed("fdfo_for_diffusion_llms", monkeypatch)
+    assert names["ends"]["synchronous"].tolist() == [8, 8, 8]
+    assert names["ends"]["first done, first out"].tolist() == [3, 8, 2]
+    assert names["waited"] == {"synchronous": 11, "first done, first out": 0}
+    gains = names["gains"]
+    assert (gains.loc[0.0] - 1).abs().max() < 0.12, "without spread there is nothing to gain"
+    assert 1 < gains.loc[0.25, 2] < gains.loc[0.25, 4] < gains.loc[0.25, 16]
+
+
+def test_overlap_hides_the_smaller_of_host_and_device_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = executed("overlap_and_what_it_buys", monkeypatch)
+    for host_ms, gain in names["gains"].items():
+        assert gain == pytest.approx((10 + host_ms) / max(10, host_ms), rel=0.03)
+    (ttft_in_turns, ttft), (tpot_in_turns, tpot) = names["ttft"], names["tpot"]
+    assert ttft > ttft_in_turns, "an arrival waits for the step that is launched already"
+    assert tpot == pytest.approx(tpot_in_turns, rel=0.01), "and nothing is left to hide"
+    assert names["rate_gain"] > 1
+
+
+REPRODUCED = {
+    "continuous batching": {0, 1, 2, 6},
+    "priority": {0, 1, 2, 3, 4, 5},
+    "cache-aware": set(),
+    "fdfo": {0, 1, 2},
+    "reuse in place and re-loop": set(),
+    "zero overhead": {3, 4, 5},
+}
+"""Rows whose number here is that of the text to the letter; the others are told about in the notebook."""
+
+
+def test_the_worked_examples_come_out_as_in_their_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = executed("worked_examples", monkeypatch)
+    assert names["found"].keys() == REPRODUCED.keys()
+    for example, rows in REPRODUCED.items():
+        table = names["found"][example]
+        same = {row for row in table.index if str(table["text"][row]) == str(table["here"][row])}
+        assert same == rows, table
+    assert names["one_class"]
+    assert names["spread"](names["calm"], "ttft_ms") < 0.05
+    assert names["waits"]["sjf"][0] < names["waits"]["fcfs"][0], "shortest first serves the short ones sooner"
+    assert names["waits"]["sjf"][1] > names["waits"]["fcfs"][1], "and starves the long ones"
+    assert names["hits"]("lpm") > 0.95
+    assert names["hits"]("fcfs") < 0.5 < names["hits"]("fcfs", "hash")
+    hits_by_bound = [hits for hits, _ in names["bounds"].values()]
+    assert hits_by_bound == sorted(hits_by_bound)
+    assert names["gains"][4] == pytest.approx(1.30, rel=0.05)
+    assert names["gains"][16] == pytest.approx(1.45, rel=0.05)
+    assert names["gain"](10) == pytest.approx(2, rel=0.02)
+    assert names["late"] == 32

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blis_py.api import run
-from blis_py.calibrate.token_times import read_token_times
+from blis_py.calibrate.read_times import read_token_times
 from blis_py.errors import InputError
 from blis_py.outputs.complete import MARKER, check_complete
 from blis_py.outputs.staging import Outputs

@@ -11,9 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from record_builders import instance, random_record, record, table
 
+from blis_py.figures import RunView, batch, instances, latency_cdf, one_latency, overview, save_plots
+from blis_py.figures.over_time import state_over_time
+from blis_py.figures.saving import FIGURES
+from blis_py.figures.timeline import timeline
 from blis_py.metrics.record import RunRecord
-from blis_py.report.plots import latency_cdf, overview, save_plots, state_over_time
-from blis_py.report.timeline import timeline
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -22,34 +24,154 @@ def png_size(path: Path) -> tuple[int, int]:
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
+def view(run: RunRecord, **settings: Any) -> RunView:
+    run.config = CONFIG | settings
+    return RunView.of(run)
+
+
+CONFIG: dict[str, Any] = {
+    "model": "qwen3-14b",
+    "gpu": "h100",
+    "num_instances": 2,
+    "engine": "vllm",
+    "scheduler": {"policy": "sjf"},
+    "latency": {"model": "roofline"},
+    "workload": {"preset": "chatbot", "rate": 5.0},
+}
+
+
 def test_pictures_are_1200_pixels_wide_and_the_same_every_time(tmp_path: Path) -> None:
-    run = random_record(5, requests=50, instances=3)
-    first, second = save_plots(run, tmp_path / "a"), save_plots(run, tmp_path / "b")
-    assert [path.name for path in first] == ["overview.png", "latency_cdf.png", "timeline.png"]
-    assert all(png_size(path)[0] == 1200 for path in first)
+    run = view(random_record(5, requests=50, instances=3))
+    first, second = (save_plots(run, tmp_path / name, FIGURES, ("png", "svg")) for name in "ab")
+    assert [path.name for path in first] == [f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")]
+    assert all(png_size(path)[0] == 1200 for path in first[::2])
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert all(b"<dc:date>" not in path.read_bytes() for path in first)
+
+
+def test_a_saved_result_has_the_usual_three_pictures(tmp_path: Path) -> None:
+    written = save_plots(view(random_record(5)), tmp_path)
+    assert [path.name for path in written] == ["overview.png", "latency_cdf.png", "timeline.png"]
+
+
+def test_settings_of_matplotlib_that_others_have_changed_change_no_picture(tmp_path: Path) -> None:
+    import matplotlib
+
+    run = view(random_record(5))
+    plain = overview(run).save(tmp_path / "plain.png")
+    with matplotlib.rc_context({"font.size": 17, "axes.grid": False, "axes.facecolor": "black"}):
+        changed = overview(run).save(tmp_path / "changed.png")
+    assert plain.read_bytes() == changed.read_bytes()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_says_what_was_run(name: str) -> None:
+    figure = FIGURES[name](view(random_record(5, instances=2)))
+    assert figure is not None
+    (foot,) = [text.get_text() for text in figure.texts if "step times" in text.get_text()]
+    assert foot == (
+        "chatbot at 5 requests/s · 2 instances of qwen3-14b on H100 · scheduler sjf · engine vllm · "
+        "step times roofline"
+    )
 
 
 def test_a_run_without_recorded_steps_has_no_timeline(tmp_path: Path) -> None:
-    run = record(table([0]), [instance([5_000_000, 6_000_000])], [(0, [0, 1])])
-    assert state_over_time(run) is None
+    run = view(record(table([0]), [instance([5_000_000, 6_000_000])], [(0, [0, 1])]))
+    assert state_over_time(run) is instances(run) is batch(run) is None
     assert [path.name for path in save_plots(run, tmp_path)] == ["overview.png", "latency_cdf.png"]
+    assert "the run did not record its steps" in words(overview(run))
 
 
-def test_a_run_without_a_single_token_can_be_drawn() -> None:
-    run = record(table([0]), [instance([])], [None])
-    assert len(latency_cdf(run).axes) == 4
-    assert len(overview(run).axes) == 2
+def words(figure: Any) -> str:
+    """All text in the axes of a figure."""
+    return " ".join(" ".join(text.get_text().split()) for ax in figure.axes for text in ax.texts)
+
+
+EMPTY: dict[str, tuple[RunRecord, str]] = {
+    "no request at all": (record(table([]), [instance([])], []), "there were no requests"),
+    "all rejected": (record(table([0, 0]), [instance([])], [None, None]), "0 of 2 requests completed"),
+    "one token, so no TPOT": (
+        record(table([0]), [instance([5_000_000])], [(0, [0])]),
+        "1 of 1 requests completed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_figures_of_runs_in_which_nothing_happened_say_so(case: str, tmp_path: Path) -> None:
+    run, said = view(EMPTY[case][0]), EMPTY[case][1]
+    assert said in words(latency_cdf(run))
+    assert said in words(one_latency(run, "tpot"))
+    save_plots(run, tmp_path, FIGURES, ("png", "svg"))
+
+
+def test_a_run_of_one_request_can_be_drawn(tmp_path: Path) -> None:
+    runs = {name: np.array([1]) for name in ("steps", "running", "waiting", "kv_blocks")}
+    runs |= {"start_ns": np.array([0]), "end_ns": np.array([10_000_000])}
+    run = view(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])]))
+    assert len(save_plots(run, tmp_path, FIGURES)) == len(FIGURES)
+    (line,) = one_latency(run, "ttft").axes[0].get_lines()
+    assert line.get_ydata().tolist() == [0, 100], "a step, and not a point that nobody sees"
+
+
+def test_limits_are_drawn_where_they_are_and_named() -> None:
+    run = view(random_record(5, requests=100), slo=["ttft.p90=20ms", "critical.ttft.p99=30s"])
+    (ax,) = one_latency(run, "ttft").axes
+    marks = [line for line in ax.get_lines() if line.get_marker() == "o"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [(20, 90)]
+    assert "TTFT p90 ≤ 20 ms" in words(ax.figure)
+    assert "critical TTFT p99 ≤ 30,000 ms, far to the right" in words(ax.figure)
+    assert not words(one_latency(run, "e2e"))
+
+
+def test_names_that_look_like_formulas_or_are_hidden_are_shown_as_they_are(tmp_path: Path) -> None:
+    run = view(run_over_decades(1, (r"$\frac{", "_hidden", "standard")))
+    figure = latency_cdf(run)
+    figure.save(tmp_path / "p.png")
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert [label.replace("\u200b", "") for label in labels] == [
+        "all requests",
+        "standard",
+        r"\$\frac{",
+        "_hidden",
+    ]
+
+
+def test_a_batch_is_told_apart_into_prompts_and_answers() -> None:
+    """A step with a prompt of 30 and 2 answers from 0 to 10 ms, then 5 steps with 3 answers each to 20 ms."""
+    runs = {name: np.array([1, 1]) for name in ("running", "waiting", "kv_blocks")}
+    runs |= {"start_ns": np.array([0, 10_000_000]), "end_ns": np.array([10_000_000, 20_000_000])}
+    runs |= {"steps": np.array([1, 5]), "prefill_tokens": np.array([30, 0]), "decode_seqs": np.array([2, 3])}
+    runs["preemptions"] = np.array([0, 4])
+    run = view(record(table([0]), [instance([10_000_000, 20_000_000], runs=runs)], [(0, [0, 1])]))
+    state = timeline(run, slices=2)
+    assert state is not None
+    assert state.prefill_tokens.tolist() == [[30, 0]]
+    assert state.decode_tokens.tolist() == [[2, 15]]
+    assert state.steps.tolist() == [[1, 5]]
+    assert state.preemptions is not None
+    assert state.preemptions.tolist() == [[0, 4]]
+    assert state.busy.tolist() == [[1, 1]]
+
+
+def test_blocks_of_block_diffusion_are_answers_and_no_prompts() -> None:
+    runs = {name: np.array([1]) for name in ("steps", "running", "waiting", "kv_blocks")}
+    runs |= {"start_ns": np.array([0]), "end_ns": np.array([10_000_000])}
+    runs |= {"prefill_tokens": np.array([128]), "decode_seqs": np.array([0])}
+    runs |= {"denoise_blocks": np.array([3]), "prefill_blocks": np.array([1])}
+    state = timeline(view(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])])), slices=1)
+    assert state is not None
+    assert (state.prefill_tokens.tolist(), state.decode_tokens.tolist()) == ([[32]], [[96]])
 
 
 def test_every_class_has_its_curve() -> None:
-    run = random_record(5, requests=100)
+    run = view(random_record(5, requests=100))
     labels = latency_cdf(run).axes[0].get_legend_handles_labels()[1]
     assert labels == ["all requests", "critical", "standard", "batch", "vip"]
 
 
 def test_nothing_drawn_over_time_leaves_its_axes() -> None:
-    run = random_record(6, requests=60, instances=2, steps=300)
+    run = view(random_record(6, requests=60, instances=2, steps=300))
     state = timeline(run)
     assert state is not None
     requests = overview(run).axes[2]
@@ -62,7 +184,7 @@ def test_the_state_over_time_is_averaged_over_each_slice_and_zero_when_idle() ->
     """2 running from 0 to 10, none to 20, 4 running to 40: slices of 10 have 2, 0, 4 and 4."""
     runs = {name: np.array([2, 4]) for name in ("running", "waiting", "kv_blocks")}
     runs |= {"start_ns": np.array([0, 20]), "end_ns": np.array([10, 40])}
-    run = record(table([]), [instance([10, 30, 40], runs=runs), instance([40])], [])
+    run = view(record(table([]), [instance([10, 30, 40], runs=runs), instance([40])], []))
     state = timeline(run, slices=4)
     assert state is not None
     assert state.running.tolist() == [[2, 0, 4, 4]]
@@ -88,8 +210,9 @@ def run_over_decades(decades: float, classes: tuple[str, ...] = CLASSES) -> RunR
 
 
 def drawn(run: RunRecord) -> Iterator[tuple[Figure, Any]]:
-    for draw in (overview, latency_cdf, state_over_time):
-        figure = draw(run)
+    limits = ["ttft.p99=2s", "critical.ttft.p90=1s", "e2e.mean=1s"]
+    for draw in (overview, latency_cdf, state_over_time, instances, batch):
+        figure = draw(view(run, slo=limits))
         assert figure is not None
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
@@ -129,6 +252,6 @@ def test_legends_lie_over_nothing(classes: tuple[str, ...]) -> None:
 def test_a_queue_that_hardly_ever_was_is_not_blown_up() -> None:
     runs = {"running": np.array([1]), "waiting": np.array([0]), "kv_blocks": np.array([1])}
     runs |= {"start_ns": np.array([0]), "end_ns": np.array([10_000_000])}
-    figure = state_over_time(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])]))
+    figure = state_over_time(view(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])])))
     assert figure is not None
     assert figure.axes[1].get_ylim() == (0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_every_column_of_a_table_has_a_place_or_is_counted_as_lost() -> None:
     always = {"arrival_ns", "prompt_tokens", "output_tokens", "contents", "prefix_tokens", "due_ns"}
     columns = {name.removesuffix("_ns") for name in RequestTable.__slots__ if name not in always}
     assert columns - set(FEATURES) == {"ends_by_eos"}  # called eos there
+
+
+def test_constrained_answers_are_kept_or_counted_and_merge_with_those_that_are_not() -> None:
+    table = table_of([(0, 600, 1, 0), (5, 600, 2, 1)])
+    constrained = replace(table, constrained=np.array([True, False]))
+    assert losses(constrained, WRITERS["tracev2"]) == []
+    for name in ("parquet", "azure", "mooncake"):
+        assert "structured outputs (of 1 of 2 requests)" in losses(constrained, WRITERS[name])
+    both = merged([constrained, table], ["one", "other"])
+    assert both.constrained is not None
+    assert sorted(both.constrained.tolist()) == [False, False, False, True]
 
 
 def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from blis_py.calibrate.token_times import read_token_times
+from blis_py.calibrate.read_times import read_token_times
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import read_trace
 from blis_py.traces.observed import Observer

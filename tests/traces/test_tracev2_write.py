@@ -85,6 +85,7 @@ def tables(draw: st.DrawFn) -> RequestTable:
         known += [tuple(runs) for runs in own]
         content = draw(st.lists(st.integers(-1, len(known) - 1), min_size=count, max_size=count))
     output = column(st.integers(1, 2**31 - 1))
+    constrained = column(st.integers(0, 1)).astype(np.bool_)
     ids = draw(st.none() | st.lists(st.integers(0, 2**40), unique=True, min_size=count, max_size=count))
     return RequestTable.build(
         np.sort(column(time)),
@@ -103,6 +104,7 @@ def tables(draw: st.DrawFn) -> RequestTable:
         streaming=column(st.integers(0, 1)).astype(np.bool_),
         slo_target_ns=column(st.just(0) | time),
         request_id=None if ids is None else [f"request_{number}" for number in ids],
+        constrained=constrained if constrained.any() else None,
     )
 
 

@@ -19,6 +19,7 @@ from blis_py.calibrate.fit.basis import (
     rows_of,
 )
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
+from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
 from blis_py.calibrate.samples import StepSamples
@@ -65,7 +66,7 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
         raise InputError("no eager steps, so prefills cannot be priced", fix="measure prefills as well")
     names, counts = np.unique(samples["source"], return_counts=True)
     sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    return FittedProfile(dict(samples.meta), regimes, in_use, sources)
+    return FittedProfile(dict(samples.meta), regimes, in_use, mask_prices(samples), sources)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import ALGORITHMS
 from engine.diffusion.top_k_per_step import TopKPerStep
+from engine.output_stream import OutputDelta
 from engine.sampling_params import SamplingParams
 
 
@@ -75,6 +76,25 @@ def test_preempted_blocks_go_on_with_their_ids_and_state() -> None:
         again = alone.add_request(prompt, SamplingParams(temperature=0, max_tokens=most, ignore_eos=True))
         run_all(alone)
         assert sequence.output_ids == again.output_ids
+
+
+@pytest.mark.parametrize("fdfo", [False, True])
+def test_clients_are_told_block_by_block_and_of_the_end(fdfo: bool) -> None:
+    engine = stub_engine(fdfo=fdfo)
+    asked = problems(seed=3, count=6)
+    told: list[list[OutputDelta]] = [[] for _ in asked]
+    sequences = [
+        engine.add_request(prompt, params(most), on_delta=own.append)
+        for (prompt, most), own in zip(asked, told, strict=True)
+    ]
+    run_all(engine)
+    engine.shutdown()
+    for sequence, own in zip(sequences, told, strict=True):
+        assert [token for delta in own for token in delta.token_ids] == sequence.output_ids
+        text = sequence.output_ids[:-1] if sequence.finish_reason == "stop" else sequence.output_ids
+        assert "".join(delta.text for delta in own) == sequence.text() == " ".join(map(str, text))
+        assert [delta.finish_reason for delta in own if delta.finish_reason] == [sequence.finish_reason]
+    assert {sequence.finish_reason for sequence in sequences} == {"stop", "length"}
 
 
 def test_logits_are_computed_for_masked_rows_only() -> None:

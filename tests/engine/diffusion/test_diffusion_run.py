@@ -17,10 +17,10 @@ from stub_blocks import VOCAB, stub_engine
 from blis_py.calibrate.autopsy import Autopsy, autopsy
 from blis_py.calibrate.autopsy_runs import autopsy_of_runs
 from blis_py.calibrate.parity import replay_steps
+from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.recorded import scheduler_config
 from blis_py.calibrate.recorded_blocks import recorded_blocks
 from blis_py.calibrate.rerun import measured_times, replay_record, rerun
-from blis_py.calibrate.token_times import read_token_times
 from blis_py.cli import main
 from blis_py.cluster.diffusion import DiffusionCosts
 from blis_py.core.diffusion_request import DiffusionFeatures

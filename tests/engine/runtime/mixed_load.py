@@ -10,6 +10,7 @@ from stub_engine import VOCAB, Letters, StubModel, StubSizes, assert_no_leak, st
 
 from blis_py.core.request import Request
 from engine.engine import LLMEngine
+from engine.output_stream import OutputDelta
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
 
@@ -38,6 +39,8 @@ class Load:
     prompts: list[list[int]] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
+    told: list[list[OutputDelta]] = field(default_factory=list)
+    """What a client of each was told while it ran."""
 
     def aborted(self) -> set[str]:
         return {s.request.id for s in self.sequences if s.finish_reason == "abort"}
@@ -89,7 +92,11 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
             prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]
             load.prompts.append(prompt)
             load.params.append(random_params(rng))
-            load.sequences.append(engine.add_request(prompt, load.params[-1], priority=rng.choice([0, 1, 5])))
+            load.told.append([])
+            priority, on_delta = rng.choice([0, 1, 5]), load.told[-1].append
+            load.sequences.append(
+                engine.add_request(prompt, load.params[-1], priority=priority, on_delta=on_delta)
+            )
         if aborts and load.sequences and rng.random() < 0.03:
             engine.abort_request(rng.choice(load.sequences).request.id)
         engine.step()
@@ -99,8 +106,23 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
     return load
 
 
+def assert_told_all(load: Load) -> None:
+    """Every client was told its output, piece by piece and in order, and of the end, once and last."""
+    for sequence, told in zip(load.sequences, load.told, strict=True):
+        text = sequence.text()
+        assert "".join(delta.text for delta in told) == text
+        assert [token for delta in told for token in delta.token_ids] == sequence.output_ids
+        assert [delta.finish_reason for delta in told[:-1]] == [None] * (len(told) - 1)
+        assert (told[-1].finish_reason, told[-1].stop_reason) == (
+            sequence.finish_reason,
+            sequence.stop_reason,
+        )
+        assert {delta.request_id for delta in told} == {sequence.request.id}
+
+
 def assert_as_alone(load: Load) -> None:
     """Everybody got what it gets with nobody else, step by step; who was aborted or failed, the beginning."""
+    assert_told_all(load)
     engine = stub_engine(
         tokenizer=Letters(), max_model_len=256, num_kv_blocks=16, enable_prefix_caching=False
     )

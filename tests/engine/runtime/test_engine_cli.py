@@ -39,6 +39,22 @@ def test_generate_prints_one_line_of_json_per_prompt(
     assert all(len(row["token_ids"]) == 4 for row in rows)
 
 
+def test_a_stream_tells_step_by_step_what_generate_tells_at_the_end(
+    model: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--prompt", "one", "--prompt", "two", "--temperature", "0", "--max-tokens", "4", "--ignore-eos"]
+    assert main(["engine", "generate", *model, *asked]) == 0
+    whole = {row["request_id"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert main(["engine", "generate", *model, *asked, "--stream"]) == 0
+    deltas = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for name, row in whole.items():
+        own = [delta for delta in deltas if delta["request_id"] == name]
+        assert [token for delta in own for token in delta["token_ids"]] == row["token_ids"]
+        assert "".join(delta["text"] for delta in own) == row["text"]
+        assert own[-1]["finish_reason"] == row["finish_reason"] == "length"
+    assert len(deltas) == len(whole) * 5
+
+
 def test_throughput_has_the_shape_of_vllms(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--num-prompts", "6", "--input-len", "20", "--output-len", "5", "--prefix-len", "32"]
     result = json_of(capsys, "bench", "throughput", *model, *sizes)
@@ -92,6 +108,10 @@ def test_info_tells_what_would_run(model: list[str], capsys: pytest.CaptureFixtu
         (["fly"], "no such command"),
         (["bench", "fly"], "throughput, latency, replay"),
         (["generate"], "no prompts"),
+        (
+            ["generate", "--prompt", "a", "--prompt", "b", "--stream", "--format", "text"],
+            "run into each other",
+        ),
         (["generate", "--prompt", "x"], "no model given"),
         (["info", "--model", "/nowhere/at/all"], "neither a folder nor a bundled model"),
         (["info", "--model", "qwen3-0.6b", "--block-size", "20"], "not a page size"),

@@ -15,7 +15,7 @@ from test_engine_real_model import _CONFIG
 
 from blis_py.api import replay
 from blis_py.calibrate.parity import replay_steps
-from blis_py.calibrate.token_times import read_token_times
+from blis_py.calibrate.read_times import read_token_times
 from blis_py.cli import main
 from blis_py.outputs.complete import check_complete
 from blis_py.requests.table import RequestTable

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from blis_py.cli import main
+from blis_py.traces import read_trace
 from blis_py.traces.steplog import read_step_log
 from engine.tiny import checkpoint
 
@@ -48,6 +49,10 @@ def test_run_constrains_a_share_of_the_requests_and_tells(tmp_path: Path) -> Non
     log = read_step_log(tmp_path / "run" / "steps.csv.gz")
     assert sum(log.steps["constrained_rows"]) == 8 * told["requests"], "each of them has 8 tokens"
     assert sum(log.steps["emitted_rows"]) == 8 * 12
+    assert sum(log.requests["constrained"]) == told["requests"]
+    trace = read_trace(tmp_path / "run" / "trace.csv")
+    assert trace.constrained is not None
+    assert trace.constrained.tolist() == [bool(one) for one in log.requests["constrained"]]
 
 
 def test_a_run_without_a_form_says_nothing_of_forms(tmp_path: Path) -> None:
@@ -62,6 +67,7 @@ def test_a_run_without_a_form_says_nothing_of_forms(tmp_path: Path) -> None:
         (["--regex", "a", "--grammar", "b"], "--regex and --grammar"),
         (["--constrained-share", "0.5"], "add --json-schema, --regex or --grammar"),
         (["--regex", "a", "--constrained-share", "1.5"], "--constrained-share"),
+        (["--regex", "a", "--structured-output-ratio", "-1"], "--structured-output-ratio"),
         (["--json-schema", "@missing.json"], "missing.json"),
     ],
     ids=str,

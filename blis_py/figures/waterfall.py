@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blis_py.calibrate.autopsy import Autopsy
+from blis_py.figures.style import BLUE, QUIET, VERMILLION, Picture, in_house_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-TOO_HIGH, TOO_LOW, WHOLE = "#d95f02", "#1f77b4", "#555555"
+TOO_HIGH, TOO_LOW, WHOLE = VERMILLION, BLUE, QUIET
 
 
-def autopsy_figure(
+@in_house_style
+def autopsy(
     result: Autopsy, metrics: tuple[tuple[str, str], ...] = (("TTFT", "mean"), ("E2E", "mean"))
-) -> Figure:
+) -> Picture:
     """One waterfall per metric, side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 * len(metrics), 3.9), layout="constrained")
+    figure = Picture(figsize=(5 * len(metrics), 3.9), layout="constrained")
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for axes, (latency, statistic) in zip(panels, metrics, strict=True):
         waterfall(axes, result, latency, statistic)
@@ -29,7 +28,7 @@ def autopsy_figure(
 def waterfall(axes: Axes, result: Autopsy, latency: str, statistic: str) -> None:
     """A bar per cause that contributes, from the value before it is put right to the value after.
 
-    Orange: the cause makes the prediction too high; blue: too low. Grey: predicted and measured.
+    Vermillion: the cause makes the prediction too high; blue: too low. Grey: predicted and measured.
     """
     index = result.metrics.index((latency, statistic))
     shown = [cause for cause in result.causes if result.contributes(cause)]

@@ -1,0 +1,375 @@
+"""What one server adds to step times that were learned on others, from a client's times of one run alone.
+
+At most four numbers: a delay in front of the engine and, as far as they are needed, a factor on the GPU time
+of every step, a gap between steps, and the same per sequence. The recorded requests are simulated with the
+present numbers and with each of them changed a little; what TTFT and TPOT miss is explained by these slopes
+(least squares on relative errors, none negative, drawn weakly to no change), and again from there. It counts
+by slices of time and in each by the length of the prompt (TTFT) and the requests in flight (TPOT), which tell
+a factor, a gap and a gap per sequence apart.
+
+Errors are those of whole simulations before and after. Held out is one of four parts of the run in turn,
+predicted with numbers that the other three gave. Intervals are of fits to slices drawn anew (90 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.calibrate.client_autopsy import requests_in_flight
+from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
+from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.simulation import simulate
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays
+from blis_py.latency.trained import ServerTerms, Trained
+from blis_py.requests.table import Content, RequestTable
+from blis_py.setup.setup import Setup
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+FEWEST, MOST = 100, 20_000
+"""Requests: fewer tell too little, more take longer than they are worth."""
+NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
+_NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
+"""Large enough that other batches, which a change brings along, average out."""
+_DRAWN_TO = np.array([1.0, 0.0, 0.0, 0.0])
+_RANGE = np.array([0.5, 2000.0, 100.0, 50.0])
+"""How far from no change a number may be before that counts as much as an error of `_WEIGHT`."""
+_WEIGHT = 0.001
+_LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
+_NOTHING = 1e-3
+_GAIN, _LEAST_GAIN = 0.1, 0.001
+"""What a further number must take from the errors of TTFT and TPOT together: a share, and at least this."""
+_FACTOR = 1.4
+"""Beyond, a factor makes up for what it does not describe."""
+_SETTLED = 0.005
+"""Of `_RANGE`: numbers that change by less have been found."""
+_ROUNDS, _SLICES, _GROUPS, _PARTS, _DRAWS = 4, 16, 4, 4, 200
+_METRICS = ("TTFT", "TPOT", "E2E")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A number with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def described(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+    @classmethod
+    def of(cls, *values: float) -> Fitted:
+        """What is all but nothing is nothing."""
+        return cls(*(0.0 if value < _NOTHING else value for value in values))
+
+
+@dataclass(frozen=True)
+class ServerFit:
+    """What was found, and what it is worth."""
+
+    source: str
+    requests: int
+    numbers: Mapping[str, Fitted]
+    """By `NAMES`."""
+    before: Mapping[str, float]
+    """Predicted over measured, minus one, of each mean and 99th percentile."""
+    after: Mapping[str, float]
+    held_out: Mapping[str, float]
+    """Mean absolute error of the means of slices of time, with numbers from other parts of the run."""
+    held_out_before: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) -> ServerFit:
+    """See above.
+
+    Args:
+        setup: the server as it would be simulated; its own requests do not matter.
+        measured: the run as its client saw it, with prompt lengths.
+        skip_first_s: requests sent in the first so many seconds are simulated, but do not count.
+
+    Raises:
+        InputError: too few requests, or no lengths of prompts.
+    """
+    if not isinstance(setup.latency, Trained):
+        fix = "drop --latency-model"
+        raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
+    notes = []
+    if len(measured.request_id) > MOST:
+        notes.append(f"only the first {MOST:,} of {len(measured.request_id):,} requests were used")
+        measured = measured.take(np.argsort(measured.sent_s, kind="stable")[:MOST])
+    run = _Run.of(setup, measured, skip_first_s)
+    if measured.same_prompt is None and setup.scheduler.prefix_cache != "none":
+        notes.append("nobody says which prompts share a prefix: each was taken to be computed in full")
+    begin = run.numbers_of(setup)
+    first = run.times(begin)
+    base, slopes = first, run.slopes(first)
+    free = _free(begin, run.misses(first), slopes, run.weights)
+    numbers = _solve(begin, run.misses(first), slopes, run.weights, free)
+    for _ in range(_ROUNDS):
+        if (np.abs(numbers - base.numbers) < _SETTLED * _RANGE).all():
+            break
+        base = run.times(numbers)
+        slopes = run.slopes(base)
+        free |= _free(base.numbers, run.misses(base), slopes, run.weights, free)
+        numbers = _solve(base.numbers, run.misses(base), slopes, run.weights, free)
+    after = run.times(numbers)
+    # what the last slopes tell of the numbers needs no further simulations
+    misses = run.misses(base)
+    drawn = _drawn(base.numbers, misses, slopes, run.weights, free)
+    low, high = np.percentile(drawn, (5, 95), axis=0)
+    if not 1 / _FACTOR < numbers[0] < _FACTOR:
+        notes.append(
+            f"a factor of {numbers[0]:.2g} on step times makes up for what no factor describes: "
+            "the numbers hold at the load of this run alone"
+        )
+    values = [Fitted.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
+    return ServerFit(
+        source=measured.source,
+        requests=int(run.counted.sum()),
+        numbers=dict(zip(NAMES, values, strict=True)),
+        before=run.errors(first),
+        after=run.errors(after),
+        held_out=_sizes(_held_out(base.numbers, misses, slopes, run.weights, free), run.weights),
+        held_out_before=_sizes(run.misses(first), run.weights),
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Times:
+    """A simulated run."""
+
+    numbers: Floats
+    ttft_s: Seconds
+    tpot_s: Seconds
+    e2e_s: Seconds
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The recorded requests, to be served again."""
+
+    setup: Setup
+    measured: TokenTimes
+    table: RequestTable
+    counted: NDArray[np.bool_]
+    cells: NDArray[np.intp]
+    """(TTFT and TPOT, request): slice of time and group; -1 where it does not count."""
+    weights: Floats
+    """(TTFT and TPOT, slice, group): share of the requests."""
+
+    @classmethod
+    def of(cls, setup: Setup, measured: TokenTimes, skip_first_s: float) -> _Run:
+        measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
+        since = measured.sent_s - measured.sent_s.min()
+        counted = since >= skip_first_s
+        if counted.sum() < FEWEST:
+            problem = f"{int(counted.sum())} requests are too few to fit a server to"
+            raise InputError(problem, file=measured.source, fix=f"give a run of {FEWEST} or more")
+        counted &= ~np.isnan(measured.tpot_s)
+        table = _table(measured)
+        slices = _groups(np.arange(len(counted)), counted, _SLICES)
+        by = (table.prompt_tokens, requests_in_flight(measured))
+        cells = np.stack([slices * _GROUPS + _groups(column, counted, _GROUPS) for column in by])
+        cells[:, ~counted] = -1
+        counts = [np.bincount(row[counted], minlength=_SLICES * _GROUPS) for row in cells]
+        weights = np.stack(counts).reshape(2, _SLICES, _GROUPS) / counted.sum()
+        return cls(setup, measured, table, counted, cells, weights)
+
+    def numbers_of(self, setup: Setup) -> Floats:
+        """Those the server would be simulated with."""
+        gap = (*setup.config.latency.step_gap_us, 0.0, 0.0)[:2]
+        frontend = setup.latency.frontend.before_enqueue_ns / 1e6
+        return np.array([setup.config.latency.step_scale, *gap, frontend])
+
+    def times(self, numbers: Floats) -> _Times:
+        scale, gap_us, seq_us, front_ms = numbers.tolist()
+        setup = self.setup
+        model = setup.latency
+        assert isinstance(model, Trained)
+        priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3))
+        behind = setup.latency.frontend.behind_ns
+        priced.frontend = FrontendDelays(before_enqueue_ns=round(front_ms * 1e6), behind_ns=behind)
+        demand: RequestTable | ClosedLoop = self.table
+        limit = self.measured.concurrency
+        if limit is not None:
+            demand = ClosedLoop(self.table.at_once(), limit)
+        record = simulate(demand, scheduler=setup.scheduler, latency=priced)
+        served = token_times(record, "simulated")
+        if len(served.request_id) < len(self.table):
+            problem = f"of {len(self.table):,} requests {len(served.request_id):,} can be served as described"
+            raise InputError(problem, file=self.measured.source, fix="describe the server that served them")
+        return _Times(numbers, served.ttft_s, served.tpot_s, served.e2e_s)
+
+    def misses(self, times: _Times) -> Floats:
+        """Measured over predicted, minus one: (TTFT and TPOT, slice, group)."""
+        return self._means(self.measured) / self._means(times) - 1
+
+    def slopes(self, there: _Times) -> Floats:
+        """Relative change of these means with each number, which is the last axis."""
+        columns = []
+        for i, nudge in enumerate(_NUDGE):
+            step = np.zeros(len(NAMES))
+            step[i] = nudge
+            moved = self.times(there.numbers + step)
+            columns.append((self._means(moved) / self._means(there) - 1) / nudge)
+        return np.stack(columns, axis=-1)
+
+    def _means(self, times: TokenTimes | _Times) -> Floats:
+        """1 where there is no request."""
+        found = []
+        for cells, values in zip(self.cells, (times.ttft_s, times.tpot_s), strict=True):
+            sums = np.bincount(cells[self.counted], values[self.counted], _SLICES * _GROUPS)
+            counts = np.bincount(cells[self.counted], minlength=_SLICES * _GROUPS)
+            found.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
+        return np.stack(found).reshape(2, _SLICES, _GROUPS)
+
+    def errors(self, times: _Times) -> dict[str, float]:
+        found = {}
+        for name in _METRICS:
+            column = f"{name.lower()}_s"
+            sim, real = getattr(times, column), getattr(self.measured, column)
+            known = self.counted & ~np.isnan(sim) & ~np.isnan(real)
+            sim, real = sim[known], real[known]
+            found[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
+            found[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
+        return found
+
+
+def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:
+    """Which of so many groups of the same size each belongs to, by rank among those that count."""
+    rank = np.argsort(np.argsort(np.where(counted, values, values.max() + 1), kind="stable"), kind="stable")
+    found: NDArray[np.intp] = np.minimum(rank * groups // int(counted.sum()), groups - 1)
+    return found
+
+
+def _table(measured: TokenTimes) -> RequestTable:
+    if measured.prompt_tokens is None:
+        fix = "give a result with the lengths of prompts"
+        raise InputError("nobody says how long the prompts were", file=measured.source, fix=fix)
+    sent_ns = np.rint((measured.sent_s - measured.sent_s.min()) * 1e9).astype(np.int64)
+    content: NDArray[Any] | None = None
+    contents: tuple[Content, ...] = ()
+    if measured.same_prompt is not None:
+        pairs = np.stack([measured.same_prompt, measured.prompt_tokens], axis=1)
+        kinds, content = np.unique(pairs, axis=0, return_inverse=True)
+        contents = tuple(((f"prompt {slot}", int(tokens)),) for slot, tokens in kinds.tolist())
+    return RequestTable.build(
+        sent_ns,
+        np.maximum(measured.prompt_tokens, 1),
+        np.maximum(measured.output_tokens, 1),
+        content=content,
+        contents=contents,
+    )
+
+
+# --- least squares -----------------------------------------------------------------------------------
+
+
+def _free(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask | None = None) -> Mask:
+    """Which numbers are worth having: the front end, and one after the other those with which parts of the
+    run are predicted better from the others. At a load that hardly varies, one number explains as much as
+    three, and is less wrong at other loads."""
+    free = np.array([False, False, False, True]) if free is None else free.copy()
+
+    def error(of: Mask) -> float:
+        return sum(_sizes(_held_out(numbers, misses, slopes, weights, of), weights).values())
+
+    now = error(free)
+    while not free.all():
+        more = [free | (np.arange(len(free)) == i) for i in np.flatnonzero(~free)]
+        errors = [error(of) for of in more]
+        if min(errors) > (1 - _GAIN) * now - _LEAST_GAIN:
+            break
+        now, free = min(errors), more[int(np.argmin(errors))]
+    return free
+
+
+def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
+    """Numbers that explain what is missed, from these on; only those that are free change."""
+    from scipy.optimize import lsq_linear
+
+    root, size = np.sqrt(weights.ravel()), _RANGE[free]
+    ridge = np.diag(_WEIGHT / size)
+    left = np.concatenate([slopes.reshape(-1, len(NAMES))[:, free] * root[:, None], ridge])
+    right = np.concatenate([misses.ravel() * root, ((_DRAWN_TO - numbers)[free]) * np.diag(ridge)])
+    bounds = ((_LOW - numbers)[free] / size, (_HIGH - numbers)[free] / size)
+    solved = numbers.copy()
+    solved[free] += lsq_linear(left * size, right, bounds).x * size
+    return np.clip(solved, _LOW, _HIGH)
+
+
+def _drawn(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
+    """Numbers by slices drawn anew."""
+    random = np.random.default_rng(0)
+    draws = random.integers(0, _SLICES, (_DRAWS, _SLICES))
+    return np.array([_solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free) for at in draws])
+
+
+def _held_out(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
+    """What is missed of each part of the run with numbers that the others gave."""
+    part = np.arange(_SLICES) * _PARTS // _SLICES
+    left = np.zeros_like(misses)
+    for number in range(_PARTS):
+        own, others = part == number, part != number
+        found = _solve(numbers, misses[:, others], slopes[:, others], weights[:, others], free)
+        left[:, own] = (1 + misses[:, own]) / (1 + slopes[:, own] @ (found - numbers)) - 1
+    return left
+
+
+def _sizes(misses: Floats, weights: Floats) -> dict[str, float]:
+    """Mean absolute error of the means of slices and groups, predicted over measured."""
+    sizes = (np.abs(1 / (1 + misses) - 1) * weights).sum(axis=(1, 2))
+    return {name: float(size) for name, size in zip(("TTFT", "TPOT"), sizes, strict=True)}
+
+
+# --- the file ----------------------------------------------------------------------------------------
+
+
+def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[str, str], title: str) -> str:
+    """An engine preset with the fitted numbers.
+
+    Args:
+        settings, sources: of the preset that was simulated, on its GPU.
+    """
+    import yaml
+
+    def said(*names: str) -> str:
+        told = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
+        return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {told}"
+
+    number = {name: float(f"{fit.numbers[name].value:.4g}") for name in NAMES}
+    behind = (*settings.get("frontend_ms", ()), 0.0, 0.0)[1]
+    fitted = {
+        "frontend_ms": ([number["frontend_ms"], behind], said("frontend_ms")),
+        "latency.step_scale": (number["step_scale"], said("step_scale")),
+        "latency.step_gap_us": ([number["gap_us"], number["gap_seq_us"]], said("gap_us", "gap_seq_us")),
+    }
+    kept = {key: (value, sources[key]) for key, value in settings.items() if key not in fitted}
+    entries = {key: {"value": value, "source": source} for key, (value, source) in {**kept, **fitted}.items()}
+    head = [
+        f"# {title}, with front end, gaps and a factor on step times fitted to one run of one server.",
+        f"# {fit.source}: {fit.requests:,} requests. Predicted over measured:",
+        *(
+            f"#   {name:10} {fit.before[name]:+7.1%} before, {fit.after[name]:+7.1%} after"
+            for name in fit.before
+        ),
+        *(
+            f"#   {name} of slices of time that were held out: {fit.held_out_before[name]:.1%} off before, "
+            f"{error:.1%} after"
+            for name, error in fit.held_out.items()
+        ),
+    ]
+    body = yaml.safe_dump(
+        {"title": f"{title}, fitted to a server", "settings": entries}, sort_keys=False, width=110
+    )
+    return "\n".join(head) + "\n" + body

@@ -1,0 +1,108 @@
+"""Token times from whatever holds them: the folder of a run, a TraceV2, or what a client measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from blis_py.calibrate import client_runs
+from blis_py.calibrate.token_times import TokenTimes
+from blis_py.errors import InputError
+from blis_py.files import paths
+from blis_py.files.csv_files import header_of
+from blis_py.outputs.complete import check_complete
+from blis_py.traces.columns import read_columns
+from blis_py.traces.itl import NAME as ITL_NAME
+from blis_py.traces.itl import read_gaps
+from blis_py.traces.kinds import integers, labels, repeated
+
+_TIMES = ("request_id", "send_time_us", "arrival_time_us", "first_chunk_time_us", "last_chunk_time_us")
+_PROMPT = ("input_tokens", "prefix_length")
+_LAST_US = 2**53
+TRACE_NAMES = ("trace.csv", "trace.csv.gz")
+"""The trace in the folder of a run."""
+
+
+def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTimes:
+    """From a TraceV2 CSV with measured times, the folder of a run, which holds one, or what a client measured
+    of any server (`client_runs`).
+
+    Args:
+        itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, where there is one.
+
+    Raises:
+        InputError: no such file, not a TraceV2, or a trace in which no request has token times.
+    """
+    check_complete(path)
+    file = _trace_at(path)
+    if file.suffix == ".json":
+        return client_runs.read_json(file)
+    if client_runs.is_client_table(file):
+        return client_runs.read_table(file)
+    times = _read_trace(file, str(path))
+    if itl is None:
+        itl = file.with_name(ITL_NAME)
+        if file.name not in TRACE_NAMES or not paths.exists(itl):
+            return times
+    check_complete(itl)
+    return replace(times, gaps=read_gaps(Path(itl), times.request_id))
+
+
+def is_client_run(path: str | Path) -> bool:
+    """Whether a file holds the latencies of requests, and no steps."""
+    file = Path(path)
+    if not paths.is_file(file):
+        return False
+    if file.suffix == ".json" or client_runs.is_client_table(file):
+        return True
+    return file.suffix in (".csv", ".gz") and "first_chunk_time_us" in header_of(file)
+
+
+def _trace_at(path: str | Path) -> Path:
+    file = Path(path)
+    if paths.is_folder(file):
+        file = next((p for name in TRACE_NAMES if paths.exists(p := file / name)), file)
+    if not paths.is_file(file):
+        fix = "name a TraceV2 CSV, the --out folder of a run, or what a client measured"
+        raise InputError("no such trace", file=path, fix=fix)
+    return file
+
+
+def _read_trace(file: Path, source: str) -> TokenTimes:
+    whole = integers(-_LAST_US, _LAST_US)
+    columns = read_columns(
+        file,
+        {
+            **dict.fromkeys((*_TIMES, "output_tokens", "num_chunks", *_PROMPT), whole),
+            "slo_class": labels(),
+            "status": labels(),
+        },
+        optional=("send_time_us", "num_chunks", "slo_class", "status", *_PROMPT),
+    )
+    columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
+    rows, number, classes = len(columns), columns.ints, columns.labels("slo_class")
+    status = columns.labels("status").to_list() if "status" in columns else ["ok"] * rows
+    first, last, sent = number("first_chunk_time_us"), number("last_chunk_time_us"), number("send_time_us")
+    sent = np.where(sent > 0, sent, number("arrival_time_us"))
+    timed = np.array([word == "ok" for word in status]) & (first > 0) & (last >= first)
+    if not timed.any():
+        fix = "calibration needs a trace recorded from an engine, or the trace.csv of a run's --out"
+        raise InputError("no request has token times", file=file, fix=fix)
+    done = np.flatnonzero(timed)
+    done = done[np.argsort(number("request_id")[done], kind="stable")]
+    ids = number("request_id")[done]
+    return TokenTimes(
+        source=source,
+        request_id=ids,
+        slo_class=classes.take(done),
+        output_tokens=number("output_tokens")[done],
+        sent_s=sent[done] / 1e6,
+        ttft_s=(first - sent)[done] / 1e6,
+        e2e_s=(last - sent)[done] / 1e6,
+        incomplete=rows - len(done),
+        prompt_tokens=(number("input_tokens") + number("prefix_length"))[done]
+        if "input_tokens" in columns
+        else None,
+    )

@@ -1,0 +1,138 @@
+"""`blis explain`: where the time of a request went, and what would have changed it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from blis_py.cli import blis_flags, vllm_flags
+from blis_py.cli.configure import configure
+from blis_py.cli.execute import say
+from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
+from blis_py.cli.pages import check_out, write_out
+from blis_py.cli.progress import Progress
+from blis_py.config.layers import did_you_mean
+from blis_py.errors import InputError
+
+if TYPE_CHECKING:
+    from blis_py.ledger.explain import Explanation
+
+RUN_FOLDER = "run"
+_QUESTION = (
+    Flag(RUN_FOLDER, str, "", "Folder of a saved run; without one, flags say what to run.", metavar="FOLDER"),
+    Flag("--request", str, "", "The request to explain, by its id.", metavar="ID"),
+    Flag(
+        "--metric",
+        str,
+        "",
+        "The request at a percentile: ttft.p99 (default), critical.e2e.max.",
+        metavar="METRIC",
+    ),
+    Flag("--class", str, "", "Of requests of this SLO class.", ("--slo-class",), "CLASS"),
+    Flag("--what-if", list[str], "", "A change to try: scheduler=sjf (repeatable).", metavar="KEY=VALUE"),
+    Flag("--no-what-ifs", bool, "", "The ledger alone, which takes two runs."),
+)
+_OUTPUT = (
+    Flag("--out", str, "", "Folder for explain.json and the picture, as PNG and SVG.", metavar="DIR"),
+    Flag("--force", bool, "", "Replace what is in the folder of --out."),
+    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+)
+_NOT_HERE = ("--intervals", "--cross-check")
+_OF_A_RUN = tuple(
+    (name, tuple(flag for flag in flags if flag.name not in _NOT_HERE)) for name, flags in COMMON
+)
+GROUPS = (
+    ("Question", _QUESTION),
+    ("Output", _OUTPUT),
+    *_OF_A_RUN,
+    ("Workload", WORKLOAD),
+    vllm_flags.FLAGS,
+    blis_flags.FLAGS,
+)
+_OWN = {spelling for flag in (*_QUESTION, *_OUTPUT) for spelling in (flag.name, *flag.aliases)}
+
+
+def explain(flags: Flags) -> None:
+    """Say where the time of a request went, who was in its way, and what would have changed it.
+
+    Of a saved run or of one that the flags describe, which is simulated again with a witness beside it.
+    What-ifs are further runs of the same requests.
+    """
+    from blis_py.result import to_json
+
+    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
+    if style not in ("table", "json"):
+        fix = did_you_mean(style, ("table", "json"))
+        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    if "--what-if" in flags and "--no-what-ifs" in flags:
+        raise InputError("is given beside --what-if", key="--no-what-ifs", fix="drop one of the two")
+    check_out(flags)
+    explanation = _explained(flags)
+    try:
+        if style == "json":
+            sys.stdout.write(to_json(explanation.as_dict()))
+        else:
+            print(explanation)
+        sys.stdout.flush()
+    finally:
+        if "--out" in flags:
+            write_out(flags, "explain", to_json(explanation.as_dict()), explanation.plot())
+
+
+def _explained(flags: Flags) -> Explanation:
+    from blis_py.ledger.explain import explain
+
+    what_if: Any = flags.get("--what-if") or "--no-what-ifs" not in flags
+    asked = {
+        "request": flags.get("--request"),
+        "metric": flags.get("--metric"),
+        "slo_class": flags.get("--class", flags.get("--slo-class")),
+        "what_if": what_if,
+    }
+    with _Stages() as stage:
+        return explain(_run_of(flags), **asked, stage=stage)
+
+
+def _run_of(flags: Flags) -> Any:
+    """The saved run, or what the flags describe."""
+    blis_flags.refuse(flags)
+    vllm_flags.refuse(flags)
+    of_a_run = [name for name in flags if name not in _OWN]
+    if RUN_FOLDER not in flags:
+        if not of_a_run:
+            fix = "name the folder of a run, or say what to run: --model …"
+            raise InputError("nothing to explain", key="FOLDER", fix=fix)
+        from blis_py.api import Simulation
+
+        simulation = Simulation.of(configure(flags))
+        for line in (simulation.capacity, simulation.models, *(f"note: {n}" for n in simulation.notes)):
+            say(line)
+        return simulation
+    if of_a_run:
+        fix = "drop it, or try it with --what-if"
+        raise InputError("changes the run, which is saved", key=of_a_run[0], fix=fix)
+    from blis_py.saved import load
+
+    return load(flags[RUN_FOLDER])
+
+
+class _Stages:
+    """Progress of one simulation after another."""
+
+    def __init__(self) -> None:
+        self._shown: Progress | None = None
+
+    def __enter__(self) -> _Stages:
+        return self
+
+    def __call__(self, what: str) -> Progress:
+        self._end()
+        self._shown = Progress(sys.stderr).__enter__()
+        return self._shown
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._shown is not None:
+            self._shown.__exit__(None, None, None)

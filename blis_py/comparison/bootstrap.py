@@ -1,0 +1,105 @@
+"""How sure a difference between two runs is, from pairs of the same requests.
+
+A simulation with one seed has no noise: whatever differs, differs. What is asked is whether it would with
+other requests of the same kind. So requests are drawn again, in pairs, with replacement; and since
+neighbours share queues and batches, they are drawn in blocks of consecutive arrivals and not one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
+"""By name, the percentile."""
+BLOCKS = 40
+FEWEST = 40
+"""Pairs, below which nothing is said of chance."""
+_DRAWS, _DRAWS_OF_MANY, _MANY = 1000, 200, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One statistic in both runs, over the requests that have the metric in both."""
+
+    first: float
+    second: float
+    relative: float | None
+    """(second - first) / first; None where the first is 0 and the second is not."""
+    interval: tuple[float, float] | None
+    """Of `relative`, 95 %; None where there are too few pairs, or no relative change."""
+
+    @property
+    def sure(self) -> bool | None:
+        """Whether the interval is on one side of zero; None where there is none."""
+        return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
+
+
+def changes(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[str, Change]:
+    """
+    Args:
+        first, second: the metric of the same requests in both runs, by arrival; no NaN, at least one.
+        statistics: names from `STATISTICS`.
+    """
+    with np.errstate(all="ignore"):  # absurd numbers come to no change that could be told
+        observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}
+        drawn = _drawn(first, second, statistics) if len(first) >= FEWEST else {}
+        return {name: _change(*values, drawn.get(name)) for name, values in observed.items()}
+
+
+def _change(first: float, second: float, drawn: tuple[Floats, Floats] | None) -> Change:
+    relative = second / first - 1 if first else 0.0 if not second else None
+    if relative is not None and not np.isfinite(relative):
+        relative = None
+    if drawn is None or relative is None or not (drawn[0] > 0).all():
+        return Change(first, second, relative, None)
+    outside = 100 * (1 - LEVEL) / 2
+    low, high = np.percentile(drawn[1] / drawn[0] - 1, [outside, 100 - outside])
+    return Change(first, second, relative, (float(low), float(high)))
+
+
+def _statistic(values: Floats, name: str) -> float:
+    rank = STATISTICS[name]
+    return float(values.mean() if rank is None else np.percentile(values, rank))
+
+
+def _drawn(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[str, tuple[Floats, Floats]]:
+    """The statistics of both runs in every draw of blocks."""
+    count = len(first)
+    rng = np.random.default_rng(0)
+    block_of = np.arange(count) * BLOCKS // count
+    draws = _DRAWS if count <= _MANY else _DRAWS_OF_MANY
+    picked = rng.integers(0, BLOCKS, (draws, BLOCKS))
+    times = np.stack([np.bincount(row, minlength=BLOCKS) for row in picked])
+    both = [_of_draws(values, block_of, times, statistics) for values in (first, second)]
+    return {name: (both[0][name], both[1][name]) for name in statistics}
+
+
+def _of_draws(
+    values: Floats, block_of: NDArray[np.int64], times: NDArray[np.int64], statistics: tuple[str, ...]
+) -> dict[str, Floats]:
+    """
+    Args:
+        times: how often each block is in each draw.
+    """
+    order = np.argsort(values, kind="stable")
+    ranked, blocks = values[order], block_of[order]
+    sums = np.bincount(block_of, weights=values, minlength=BLOCKS)
+    sizes = np.bincount(block_of, minlength=BLOCKS)
+    found: dict[str, Floats] = {name: np.empty(len(times)) for name in statistics}
+    for index, own in enumerate(times):
+        upto = None
+        for name in statistics:
+            rank = STATISTICS[name]
+            if rank is None:
+                found[name][index] = float(own @ sums) / float(own @ sizes)
+                continue
+            upto = np.cumsum(own[blocks]) if upto is None else upto
+            place = int(np.searchsorted(upto, rank / 100 * (upto[-1] - 1), side="right"))
+            found[name][index] = ranked[place]
+    return found

@@ -1,0 +1,146 @@
+"""Who got better and who paid: by SLO class, by tenant, by length of the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.comparison.bootstrap import Change, changes
+from blis_py.comparison.pairs import Pairs
+from blis_py.metrics.groups import SLO_CLASSES
+
+NOTICED = 0.01
+"""A request is better or worse off where its E2E changes by more than this share."""
+_DECILES = 10
+METRICS = ("ttft_ms", "e2e_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests of one kind in both runs."""
+
+    by: str
+    """class, tenant, or prompt."""
+    name: str
+    requests: int
+    completed: tuple[int, int]
+    """In the first run, and in the second."""
+    means: dict[str, Change]
+    """Of `METRICS`, where any request has it in both."""
+    better: float | None
+    """Share of the requests completed in both whose E2E is less."""
+    worse: float | None
+
+    @property
+    def verdict(self) -> str:
+        """By the mean E2E, else by the mean TTFT, and only where its interval is on one side of zero."""
+        for metric, of in (("e2e_ms", ""), ("ttft_ms", " in TTFT")):
+            change = self.means.get(metric)
+            if change is not None and change.sure and change.relative:
+                return f"{'better' if change.relative < 0 else 'paid'}{of}"
+        known = any(change.sure is not None for change in self.means.values())
+        return "no sure difference" if known else "too few to tell"
+
+
+def groups(found: Pairs) -> list[Group]:
+    """Every class, tenant and tenth of the prompt lengths.
+
+    Left out is what tells nothing: a kind with one group alone, and tenants that are the classes.
+    """
+    by = {"class": _labels(found, "slo_class"), "tenant": _labels(found, "tenant"), "prompt": _tenths(found)}
+    if {rows.tobytes() for _, rows in by["class"]} == {rows.tobytes() for _, rows in by["tenant"]}:
+        del by["tenant"]
+    told = []
+    for kind, parts in by.items():
+        if len(parts) > 1:
+            told += [_group(found, kind, name, rows) for name, rows in parts]
+    return told
+
+
+def everybody(found: Pairs) -> Group:
+    return _group(found, "all", "all requests", np.ones(len(found), dtype=np.bool_))
+
+
+Part = tuple[str, NDArray[np.bool_]]
+
+
+def _labels(found: Pairs, column: str) -> list[Part]:
+    labels = found.first[column].astype(str).to_numpy(dtype=object)
+    names = sorted(set(labels.tolist()), key=_report_order)
+    return [(name, labels == name) for name in names]
+
+
+def _report_order(name: str) -> tuple[int, str]:
+    return (SLO_CLASSES.index(name) if name in SLO_CLASSES else len(SLO_CLASSES), name)
+
+
+def _tenths(found: Pairs) -> list[Part]:
+    """Prompts by length; equal ones stay together, so there may be fewer than ten."""
+    tokens = found.first["prompt_tokens"].to_numpy()
+    if not len(tokens):
+        return []
+    inner = np.percentile(tokens, np.linspace(0, 100, _DECILES + 1)[1:-1])
+    place = np.searchsorted(np.unique(inner), tokens, side="left")
+    return list(_named(tokens, place))
+
+
+def _named(tokens: NDArray[np.int64], place: NDArray[np.intp]) -> Iterator[Part]:
+    for index in np.unique(place):
+        rows = place == index
+        low, high = int(tokens[rows].min()), int(tokens[rows].max())
+        yield (f"{low:,} tokens" if low == high else f"{low:,} to {high:,} tokens"), rows
+
+
+def _group(found: Pairs, by: str, name: str, rows: NDArray[np.bool_]) -> Group:
+    done = found.completed()
+    means = {}
+    for metric in METRICS:
+        one, other = (values[rows] for values in found.values(metric))
+        there = ~(np.isnan(one) | np.isnan(other))
+        if there.any():
+            means[metric] = changes(one[there], other[there], ("mean",))["mean"]
+    one, other = (values[rows] for values in found.values("e2e_ms"))
+    there = ~(np.isnan(one) | np.isnan(other)) & (one > 0)
+    with np.errstate(over="ignore"):
+        change = other[there] / one[there] - 1
+    return Group(
+        by,
+        name,
+        int(rows.sum()),
+        (int(done[0][rows].sum()), int(done[1][rows].sum())),
+        means,
+        float((change < -NOTICED).mean()) if len(change) else None,
+        float((change > NOTICED).mean()) if len(change) else None,
+    )
+
+
+def as_dict(group: Group) -> dict[str, Any]:
+    """As plain data."""
+    return {
+        "by": group.by,
+        "name": group.name,
+        "requests": group.requests,
+        "completed": list(group.completed),
+        "verdict": group.verdict,
+        "better": group.better,
+        "worse": group.worse,
+        **{metric: change_as_dict(change) for metric, change in group.means.items()},
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def change_as_dict(change: Change) -> dict[str, Any]:
+    return {
+        "first": _known(change.first),
+        "second": _known(change.second),
+        "relative": change.relative,
+        "interval": None if change.interval is None else list(change.interval),
+        "sure": change.sure,
+    }

@@ -1,0 +1,155 @@
+"""The settings in words: what `help(blis.run)` lists, from the models of the configuration."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from blis_py.config import models
+from blis_py.config.models import NAMES, RunConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_WIDTH = 100
+_KINDS = {
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true or false",
+    "tuple[str, ...]": "list of texts",
+    "tuple[float, ...]": "list of numbers",
+    "dict[str, str]": "texts by name",
+    "dict[str, int]": "whole numbers by name",
+    "dict[str, float]": "numbers by name",
+    "dict[str, dict[str, float]]": "numbers by name, by part",
+}
+_BEYOND_SENSE = 10**6
+"""Bounds from here on only keep accidents away, and are not told."""
+
+
+def described(function: F) -> F:
+    """The function with every setting in its signature and in its documentation."""
+    function.__doc__ = f"{inspect.getdoc(function)}\n\n{settings_text()}"
+    function.__signature__ = _signature(function)  # type: ignore[attr-defined]
+    return function
+
+
+def settings_text() -> str:
+    """Every setting with its meaning, kind, bounds and default, section by section."""
+    parts = [
+        "Settings (a section can be given as a mapping instead: latency={'model': 'roofline'});",
+        "what an engine preset says of one stands where nobody else gives it.",
+    ]
+    for title, section, prefix in _sections():
+        parts += ["", title, "-" * len(title)]
+        for name, field, kind in _settings(section, prefix):
+            parts += _entry(name, field, kind, _meanings(section).get(field.name, ""))
+    return "\n".join(parts)
+
+
+def _sections() -> Iterator[tuple[str, type, str]]:
+    """Every group of settings: its title, its model, and the beginning of its keys."""
+    yield "Run", RunConfig, ""
+    for name, model in get_type_hints(RunConfig).items():
+        if isinstance(model, type) and is_dataclass(model):
+            yield f"{name.capitalize()}: {_first_line(model)}", model, f"{name}."
+
+
+def _settings(section: Any, prefix: str) -> Iterator[tuple[str, Field[Any], str]]:
+    """The name of the keyword argument of each setting, and what it may be."""
+    names: dict[str, str] = {}
+    for name, key in NAMES.items():
+        names.setdefault(key, name)
+    for field in fields(section):
+        if prefix or not _is_section(field):
+            key = f"{prefix}{field.name}"
+            yield names.get(key, f"{prefix.rstrip('.')}={{{field.name!r}: …}}"), field, str(field.type)
+
+
+def _is_section(field: Field[Any]) -> bool:
+    return isinstance(field.default_factory, type) and is_dataclass(field.default_factory)
+
+
+def _entry(name: str, field: Field[Any], kind: str, meaning: str) -> list[str]:
+    optional = kind.endswith(" | None")
+    words = " or ".join(_KINDS.get(part, part) for part in kind.removesuffix(" | None").split(" | "))
+    told = ", ".join((words, *_bounds(field), f"default {_default(field)}"))
+    if optional and field.default is not None:
+        told += ", or None"
+    lines = textwrap.wrap(meaning, _WIDTH - 4) if meaning else []
+    return [f"{name}: {told}", *(f"    {line}" for line in lines)]
+
+
+def _bounds(field: Field[Any]) -> list[str]:
+    limits = field.metadata
+    if limits.get("choices"):
+        return [" | ".join(sorted(map(str, limits["choices"])))]
+    found = []
+    if limits.get("least") is not None:
+        found.append(f"at least {limits['least']:g}")
+    if limits.get("above") is not None:
+        found.append(f"above {limits['above']:g}")
+    if limits.get("most") is not None and limits["most"] < _BEYOND_SENSE:
+        found.append(f"at most {limits['most']:,}")
+    return found
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default is not MISSING:
+        return repr(field.default)
+    return repr(field.default_factory()) if field.default_factory is not MISSING else "none"
+
+
+def _meanings(model: Any) -> dict[str, str]:
+    """The text below each field in the source; none where there is no source."""
+    return _all_meanings().get(model.__name__, {})
+
+
+_read: dict[str, dict[str, str]] = {}
+
+
+def _all_meanings() -> dict[str, dict[str, str]]:
+    if not _read:
+        try:
+            tree = ast.parse(inspect.getsource(models))
+        except (OSError, TypeError):
+            return {}
+        _read.update({node.name: _below(node) for node in tree.body if isinstance(node, ast.ClassDef)})
+    return _read
+
+
+def _below(node: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for statement, after in zip(node.body, node.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            value = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[statement.target.id] = " ".join(value.value.split()).replace("null", "None")
+    return found
+
+
+def _first_line(model: Any) -> str:
+    return (inspect.getdoc(model) or "").partition("\n")[0].rstrip(".")
+
+
+def _shown(default: Any) -> Any:
+    """A default, or None where it is made anew each time."""
+    return None if default is MISSING else default
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """With every setting as a keyword argument, so that editors and notebooks complete them."""
+    own = inspect.signature(function)
+    kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    taken = {p.name for p in kept}
+    defaults = {f"{prefix}{f.name}": f.default for _, model, prefix in _sections() for f in fields(model)}
+    settings = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_shown(defaults.get(key)))
+        for name, key in NAMES.items()
+        if name not in taken
+    ]
+    return own.replace(parameters=[*kept, *settings])

@@ -1,0 +1,73 @@
+"""Every figure, in one house style: `blis plot`, `result.plot`, and from Python
+
+    from blis_py import figures
+
+    figures.pareto(results).save("pareto.svg")
+
+A figure of one run is drawn from a `RunView`, one of several runs from results or from the table of a sweep.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blis_py.figures.agreement import predicted_measured
+    from blis_py.figures.at_a_glance import overview
+    from blis_py.figures.composition import batch
+    from blis_py.figures.distributions import latency_cdf, one_latency
+    from blis_py.figures.heat_map import instances
+    from blis_py.figures.hits import hit_rate
+    from blis_py.figures.load_curve import throughput_latency
+    from blis_py.figures.over_time import state_over_time
+    from blis_py.figures.run import RunView
+    from blis_py.figures.saving import save_plots
+    from blis_py.figures.style import Picture
+    from blis_py.figures.trade import pareto
+    from blis_py.figures.waterfall import autopsy
+
+__all__ = [
+    "Picture",
+    "RunView",
+    "autopsy",
+    "batch",
+    "hit_rate",
+    "instances",
+    "latency_cdf",
+    "one_latency",
+    "overview",
+    "pareto",
+    "predicted_measured",
+    "save_plots",
+    "state_over_time",
+    "throughput_latency",
+]
+
+_HOMES = {
+    "Picture": "style",
+    "RunView": "run",
+    "autopsy": "waterfall",
+    "batch": "composition",
+    "hit_rate": "hits",
+    "instances": "heat_map",
+    "latency_cdf": "distributions",
+    "one_latency": "distributions",
+    "overview": "at_a_glance",
+    "pareto": "trade",
+    "predicted_measured": "agreement",
+    "save_plots": "saving",
+    "state_over_time": "over_time",
+    "throughput_latency": "load_curve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is asked for: matplotlib takes its time."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

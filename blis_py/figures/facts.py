@@ -1,0 +1,88 @@
+"""What was run, in a line: the foot of every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Config = Mapping[str, Any]
+"""A configuration as plain data, as in `config.yaml`."""
+
+
+def foot(config: Config) -> str:
+    """Workload, cluster, scheduler, engine preset and step-time model; empty where nothing is known."""
+    if not config:
+        return ""
+    parts = (workload(config), cluster(config), scheduler(config), engine(config), step_times(config))
+    return " · ".join(part for part in parts if part)
+
+
+def workload(config: Config) -> str:
+    """Where the requests came from, and how fast."""
+    load = config.get("workload") or {}
+    named = load.get("trace") or load.get("spec") or load.get("preset")
+    lengths = [load.get(name) for name in ("prompt_tokens", "output_tokens")]
+    text = _name(named) if named else f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""
+    if load.get("concurrency"):
+        text += f", {load['concurrency']:,} at once"
+    own_rate = named or load.get("concurrency") or "rate" not in load
+    rate = load.get("rate") or (None if own_rate else 1)
+    text += f" at {rate:g} requests/s" if rate else ""
+    scale = load.get("time_scale", 1)
+    return f"{text}, time × {scale:g}" if scale != 1 else text
+
+
+def cluster(config: Config) -> str:
+    """How many instances of what, on which GPUs."""
+    count, tp = config.get("num_instances"), config.get("tp", 1)
+    parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
+    model = config.get("model") or config.get("model_config")
+    if model:
+        parts.append(f"{'of ' if parts else ''}{_name(model)}")
+    if config.get("gpu"):
+        gpu = _name(str(config["gpu"]))
+        parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{gpu.upper() if gpu.isalnum() else gpu}")
+    return " ".join(parts)
+
+
+def scheduler(config: Config) -> str:
+    """Whose turn it is, and which prefix cache serves it."""
+    settings, routing = config.get("scheduler") or {}, config.get("routing") or {}
+    parts = [f"scheduler {settings['policy']}"] if settings.get("policy") else []
+    if settings.get("batch_former", "running-first") != "running-first":
+        parts.append(settings["batch_former"])
+    if settings.get("prefix_cache", "hash") != "hash":
+        parts.append(f"prefix cache {settings['prefix_cache']}")
+    if routing.get("policy", "round-robin") != "round-robin":
+        parts.append(f"routing {routing['policy']}")
+    return ", ".join(parts)
+
+
+def engine(config: Config) -> str:
+    """The preset of the engine."""
+    return f"engine {_name(config['engine'])}" if config.get("engine") else ""
+
+
+def step_times(config: Config) -> str:
+    """The latency model, and the profile it reads."""
+    settings = config.get("latency") or {}
+    if not settings.get("model"):
+        return ""
+    source = settings.get("profile") or settings.get("kernel_profile")
+    return f"step times {settings['model']}{f' ({_name(source)})' if source else ''}"
+
+
+def foot_of_several(common: Config, varied: Sequence[str]) -> str:
+    """What the runs have in `common`, and which settings differ."""
+    told = f"varied: {', '.join(varied)}" if varied else ""
+    return " · ".join(part for part in (foot(common), told) if part)
+
+
+def _name(path: str) -> str:
+    """Of a file its name without the ending, and of a trace in a result the folder's."""
+    name = Path(str(path))
+    if name.suffix not in (".yaml", ".yml", ".csv", ".json", ".jsonl", ".gz"):
+        return name.name
+    stem = name.name.partition(".")[0]
+    return f"{name.parent.name}/{stem}" if stem == "trace" and name.parent.name else stem

@@ -1,0 +1,141 @@
+"""An explanation as a picture: the ledger as bars, and what the what-ifs came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blis_py.figures.facts import foot
+from blis_py.figures.style import (
+    BLUE,
+    EARTH,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SKY,
+    VERMILLION,
+    Picture,
+    grid,
+    headline,
+    in_house_style,
+    say,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Told = Mapping[str, Any]
+
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "on the way": (GREY, ("admission", "front_end_before", "front_end_after")),
+    "waiting": (
+        VERMILLION,
+        (
+            *("running_step", "composed_step", "no_slot", "no_kv", "no_budget"),
+            *("behind_slot", "behind_kv", "behind_budget", "held_back"),
+        ),
+    ),
+    "own prefill": (BLUE, ("own_prefill",)),
+    "others' work in its steps": (ORANGE, ("others_prefill", "others_decode", "riding", "stalled")),
+    "decode": (GREEN, ("decode",)),
+    "preemption": (PURPLE, ("preempted", "recompute")),
+    "host": (SKY, ("host",)),
+    "cut by the end of the run": (EARTH, ("unfinished",)),
+}
+"""Colour and lines of each kind of time."""
+_MOST_WHAT_IFS = 12
+
+
+@in_house_style
+def ledger(told: Told, settings: Told) -> Picture:
+    """
+    Args:
+        told: `Explanation.as_dict()`.
+        settings: the configuration of the run.
+    """
+    changes = [one for one in told["what_ifs"] if one.get("asked") is not None][:_MOST_WHAT_IFS]
+    lines = [line for line in told["ledger"] if line["whole_ns"]]
+    rows = max(len(lines), len(changes), 4)
+    figure, axes = grid(
+        *(1, 2),
+        height=1.9 + 0.27 * rows,
+        foot=foot(settings),
+        above=0.45,
+        left=3.15,
+        beside=2.75,
+    )
+    headline(figure, _title(told))
+    if lines:
+        _draw_ledger(axes[0], lines)
+    else:
+        axes[0].set_title("Where its time went")
+        nobody = told["nobody"] or "it ended the moment it came"
+        say(axes[0], f"Nothing to explain: {nobody}.")
+    _draw_what_ifs(axes[1], changes, told)
+    return figure
+
+
+def _title(told: Told) -> str:
+    request = told["request"]
+    if request is None:
+        return str(told["question"])
+    value = "" if told["value_ns"] is None else f": {_ms(told['value_ns'])}"
+    return f"{told['question']}{value}" + ("" if told["value_ns"] is None else f", as {request['id']} shows")
+
+
+def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
+    """A bar for each line: until the first token in full colour, then lighter."""
+    looks = {line: colour for colour, names in KINDS.values() for line in names}
+    for row, line in enumerate(lines):
+        first, whole = (line["first_token_ns"] or 0) / 1e6, line["whole_ns"] / 1e6
+        colour = looks.get(line["line"], QUIET)
+        ax.barh(row, first, color=colour, height=0.7)
+        ax.barh(row, whole - first, left=first, color=colour, alpha=0.45, height=0.7)
+        if whole:
+            ax.annotate(_number(whole), (whole, row), (3, 0), textcoords="offset points", va="center", size=8)
+    ax.set_yticks(range(len(lines)), [line["what"] for line in lines], size=8)
+    ax.set_ylim(len(lines) - 0.4, -0.6)
+    ax.set_xlim(0, 1.25 * max(line["whole_ns"] for line in lines) / 1e6)
+    ax.locator_params(axis="x", nbins=4)
+    ax.grid(visible=False, axis="y")
+    ax.set_xlabel("ms; lighter: after the first token", size=8)
+    ax.set_title("Where its time went")
+
+
+def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
+    """How much less, or more, of what was asked for."""
+    asked = "its E2E" if told["metric"] is None else told["question"]
+    ax.set_title("What if: each a run")
+    if not changes:
+        say(ax, "No run with other settings has been asked for, or none has an answer.")
+        return
+    for row, one in enumerate(changes):
+        percent = 100 * one["asked"]
+        ax.barh(row, percent, color=BLUE if percent < 0 else VERMILLION, height=0.7)
+        ax.annotate(
+            f"{percent:+,.1f} %".replace("-", "−"),
+            (max(percent, 0), row),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            size=8,
+        )
+    ax.axvline(0, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(changes)), [one["change"] for one in changes], size=8)
+    ax.set_ylim(len(changes) - 0.4, -0.6)
+    low, high = min(100 * one["asked"] for one in changes), max(100 * one["asked"] for one in changes)
+    span = max(max(high, 0) - min(low, 0), 1)
+    ax.set_xlim(min(low, 0) - 0.03 * span, max(high, 0) + 0.35 * span)
+    ax.grid(visible=False, axis="y")
+    ax.set_xlabel(f"{asked}, change, %", size=8)
+
+
+def _number(ms: float) -> str:
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:,.3g}"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:,.4g} ms" if ns < 1e9 else f"{ns / 1e9:,.3g} s"

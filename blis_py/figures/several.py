@@ -1,0 +1,277 @@
+"""Several runs, as lines to draw: which settings differ, and which runs stand on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from blis_py.config.loader import as_dict
+from blis_py.config.models import NAMES
+from blis_py.errors import InputError
+from blis_py.figures.facts import foot_of_several
+from blis_py.files.paths import exists
+from blis_py.files.tables import read_table
+from blis_py.files.yaml_files import load_mapping
+from blis_py.metrics.load import SATURATED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_instances")
+"""What runs of one line differ in, the first of them that differs at all."""
+_FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "throughput", "output_tokens_per_s", "cluster.")
+"""How columns begin that are figures of a run."""
+_RAN = "ok"
+"""The status of a run in a sweep that was neither refused nor failed."""
+_NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
+"""What runs may differ in and still stand on one line."""
+
+
+class Summarised(Protocol):
+    """What is needed of a result."""
+
+    @property
+    def summary(self) -> dict[str, Any]: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+
+class Table(Protocol):
+    """What is needed of a sweep."""
+
+    @property
+    def table(self) -> pd.DataFrame: ...
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run: its settings by dotted key, and what came of it by the names of `summary.json`."""
+
+    settings: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+    def value(self, name: str) -> float:
+        """A figure of the whole cluster (`ttft_ms.p99`); NaN where the run has none."""
+        for spelling in (name, f"cluster.{name}", name.replace(".", "_")):
+            found = self.values.get(spelling)
+            if isinstance(found, int | float) and not isinstance(found, bool):
+                return float(found)
+        return float("nan")
+
+    @property
+    def saturated(self) -> bool:
+        """Whether it could not keep up, so that its latencies tell how long the run was."""
+        return SATURATED in (self.values.get("load.verdict"), self.values.get("verdict"))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same settings, but for the seed."""
+
+    load: Any
+    runs: Sequence[Point]
+
+    def values(self, name: str) -> list[float]:
+        """A figure of every run that has it."""
+        found = [run.value(name) for run in self.runs]
+        return [value for value in found if not np.isnan(value)]
+
+    def middle(self, name: str) -> float:
+        found = self.values(name)
+        return float(np.median(found)) if found else float("nan")
+
+    @property
+    def saturated(self) -> bool:
+        """Most of them could not keep up."""
+        return 2 * sum(run.saturated for run in self.runs) > len(self.runs)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs on one line, in the order of the load."""
+
+    name: str
+    groups: Sequence[Group]
+
+
+@dataclass(frozen=True)
+class Several:
+    """All runs of a figure."""
+
+    points: Sequence[Point]
+    along: str | None
+    """The setting that differs along a line; `None` = every line is a point."""
+    by: Sequence[str]
+    """The settings that differ from line to line."""
+    series: Sequence[Series]
+    foot: str
+    seeds: int = 1
+    """Most runs that differ in nothing but their seed."""
+    slos: Sequence[str] = field(default_factory=tuple)
+    """Limits that all runs were held to."""
+
+    @property
+    def about(self) -> str:
+        """What a line and a band are, in words."""
+        parts = []
+        if self.along:
+            loads = [group.load for series in self.series for group in series.groups]
+            parts.append(f"along a line: {self.along} from {_word(min(loads))} to {_word(max(loads))}")
+        if self.seeds > 1:
+            parts.append(f"medians of up to {self.seeds} seeds, bands from the least to the most")
+        return "; ".join(parts)
+
+
+Runs: TypeAlias = "Iterable[Summarised] | Table | pd.DataFrame | str | Path"
+"""Results, or a table with a row for each run: of a sweep, a data frame, or its file (CSV, Parquet)."""
+
+
+def several(runs: Runs, by: Sequence[str] = ()) -> Several:
+    """Sorts runs into lines.
+
+    Args:
+        runs: results, or a table with a row for each run: columns are settings by dotted key or by the name
+            of their flag, and figures by their names in `summary.json`.
+        by: settings that make a line of their own; by default all that differ but the load and the seed.
+
+    Raises:
+        InputError: there is no run; nothing differs in a setting of `by`.
+    """
+    points = points_of(runs)
+    if not points:
+        raise InputError("there is no run to draw", fix="give result folders or a table with a row per run")
+    varied = _varied(points)
+    unknown = [key for key in by if all(key not in point.settings for point in points)]
+    if unknown:
+        fix = f"these differ: {', '.join(varied) or 'none'}"
+        raise InputError("no run has this setting", key="by", value=unknown[0], fix=fix)
+    along = next((key for key in LOADS if key in varied and key not in by), None)
+    lines = tuple(by) or tuple(key for key in varied if key != along)
+    made = _series(points, lines, along)
+    return Several(
+        points=points,
+        along=along,
+        by=lines,
+        series=made,
+        foot=foot_of_several(_common(points), varied),
+        seeds=max(len(group.runs) for each in made for group in each.groups),
+        slos=_shared_slos(points),
+    )
+
+
+def points_of(runs: Any) -> list[Point]:
+    """Every run as settings and figures; of a sweep those that ran. `runs` are `Runs`."""
+    if isinstance(runs, str | Path):
+        table = read_table(runs)
+        if not any(name.startswith(_FIGURES) for name in map(str, table.columns)):
+            fix = "give the table of a sweep, with columns such as ttft_ms.p99"
+            raise InputError("no column is a figure of a run", file=runs, fix=fix)
+        return _of_table(table, _beside(Path(runs)))
+    if hasattr(runs, "table"):
+        first = getattr(runs, "first", None)
+        return _of_table(runs.table, {} if first is None else as_dict(first))
+    return _of_table(runs, {}) if hasattr(runs, "to_dict") else [_of_result(run) for run in runs]
+
+
+def _beside(table: Path) -> dict[str, Any]:
+    """What all runs of a sweep have in common, where it lies beside its table."""
+    told = table.with_name("sweep.yaml")
+    return (load_mapping(told).get("first") or {}) if exists(told) else {}
+
+
+def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:
+    points = [_of_row(row, _flat(common)) for row in table.to_dict("records")]
+    return [point for point in points if point.values.get("status", _RAN) == _RAN]
+
+
+def _of_result(run: Summarised) -> Point:
+    summary = run.summary
+    values = {**_flat(summary["cluster"]), "load.verdict": summary["load"]["verdict"]}
+    return Point(_flat(run.settings), values)
+
+
+def _of_row(row: Mapping[Any, Any], common: Mapping[str, Any]) -> Point:
+    """Columns named like settings are settings, and `slo.TEXT` says that there was such a target."""
+    known = {key.partition(".")[0] for key in NAMES.values()}
+    settings, values = dict(common), {}
+    slos = [str(name).removeprefix("slo.") for name in row if str(name).startswith("slo.")]
+    for name, value in row.items():
+        key = "workload.preset" if name == "workload" else NAMES.get(name, str(name))
+        if not key.startswith("slo.") and key.partition(".")[0] in known:
+            settings[key] = None if value != value else value
+        else:
+            values[key] = value
+    return Point(settings | ({"slo": slos} if slos else {}), values)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def _common(points: Sequence[Point]) -> dict[str, Any]:
+    """The settings that all runs share, nested as in a configuration."""
+    tree: dict[str, Any] = {}
+    first = points[0].settings
+    for key, value in first.items():
+        if any(repr(point.settings.get(key)) != repr(value) for point in points):
+            continue
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return tree
+
+
+def _varied(points: Sequence[Point]) -> list[str]:
+    """Settings in which runs differ, and not in their seed or targets alone."""
+    keys = dict.fromkeys(key for point in points for key in point.settings)
+    return [
+        key
+        for key in keys
+        if key.partition(".")[0] not in _NO_LINE
+        and len({repr(point.settings.get(key)) for point in points}) > 1
+    ]
+
+
+def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> list[Series]:
+    lines: dict[str, dict[str, list[Point]]] = {}
+    for point in points:
+        name = ", ".join(_said(key, point.settings.get(key)) for key in by) or "all runs"
+        load = point.settings.get(along) if along else None
+        lines.setdefault(name, {}).setdefault(repr(load), []).append(point)
+    made = []
+    for name, groups in lines.items():
+        found = [Group(runs[0].settings.get(along) if along else None, runs) for runs in groups.values()]
+        made.append(Series(name, sorted(found, key=lambda group: _order(group.load))))
+    return made
+
+
+def _order(load: Any) -> tuple[bool, float]:
+    """Runs without the setting come first."""
+    return (load is not None, float(load) if isinstance(load, int | float) else 0.0)
+
+
+def _shared_slos(points: Sequence[Point]) -> list[str]:
+    texts = [point.settings.get("slo") or () for point in points]
+    texts = [[text] if isinstance(text, str) else list(text) for text in texts]
+    return [text for text in texts[0] if all(text in others for others in texts)]
+
+
+def _said(key: str, value: Any) -> str:
+    """A setting in a legend: names speak for themselves, numbers do not."""
+    return _word(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {_word(value)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str):
+        return Path(value).name or value
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,114 @@
+"""The state of every instance over time, from the compact steps table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.figures.run import Columns, RunView
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Averages over equal slices of the run; matrices have one row per instance."""
+
+    time_s: Floats
+    """Middle of each slice."""
+    running: Floats
+    waiting: Floats
+    kv_pct: Floats
+    busy: Floats
+    """Share of the slice in which a step was under way."""
+    preemptions: Floats | None
+    """In each slice; `None` where the table of steps does not tell."""
+    prefill_tokens: Floats
+    """Computed in each slice."""
+    decode_tokens: Floats
+    steps: Floats
+    """That each slice had, in parts where a step reaches beyond it."""
+
+    @property
+    def slice_s(self) -> float:
+        return float(2 * self.time_s[0])
+
+
+def timeline(run: RunView, slices: int = 400) -> Timeline | None:
+    """The state of every instance over time, or `None` if the run did not record its steps."""
+    recorded = [(each, each.steps) for each in run.instances if each.steps is not None]
+    if not recorded or not run.end_s:
+        return None
+    edges = np.linspace(0, run.end_s * 1e9, slices + 1)
+
+    def averages(column: str) -> Floats:
+        return np.stack([_sums(steps, edges, _lasting(column)) for _, steps in recorded]) / np.diff(edges)
+
+    def sums(amount: Callable[[Columns], Floats]) -> Floats:
+        return np.stack([_sums(steps, edges, amount) for _, steps in recorded])
+
+    told = all("preemptions" in steps for _, steps in recorded)
+    blocks = np.array([[each.num_kv_blocks] for each, _ in recorded])
+    return Timeline(
+        time_s=(edges[1:] + edges[:-1]) / 2e9,
+        running=averages("running"),
+        waiting=averages("waiting"),
+        kv_pct=100 * averages("kv_blocks") / blocks,
+        busy=sums(_duration) / np.diff(edges),
+        preemptions=sums(_of("preemptions")) if told else None,
+        prefill_tokens=sums(_prefill_tokens),
+        decode_tokens=sums(_decode_tokens),
+        steps=sums(_of("steps")),
+    )
+
+
+def _prefill_tokens(steps: Columns) -> Floats:
+    """Of prompts; a block of block diffusion is priced like a piece of prompt, and is none."""
+    return _of("prefill_tokens")(steps) * (1 - _denoising(steps))
+
+
+def _decode_tokens(steps: Columns) -> Floats:
+    """Of answers: all steps of a run of alike ones have as many."""
+    decoding = _of("decode_seqs")(steps) * _of("steps")(steps)
+    return decoding + _of("prefill_tokens")(steps) * _denoising(steps)
+
+
+def _denoising(steps: Columns) -> Floats:
+    """Share of the blocks in a round that are no prompt; 0 where nothing comes in blocks."""
+    answers, prompts = _of("denoise_blocks")(steps), _of("prefill_blocks")(steps)
+    return np.divide(answers, answers + prompts, out=np.zeros_like(answers), where=answers > 0)
+
+
+def _of(column: str) -> Callable[[Columns], Floats]:
+    """A column, or zeros where the table has none such."""
+
+    def amount(steps: Columns) -> Floats:
+        found = steps[column] if column in steps else np.zeros(len(steps["start_ns"]))
+        return found.astype(np.float64)
+
+    return amount
+
+
+def _lasting(column: str) -> Callable[[Columns], Floats]:
+    """A state, times how long it lasted."""
+    return lambda steps: _duration(steps) * steps[column]
+
+
+def _duration(steps: Columns) -> Floats:
+    return (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
+
+
+def _sums(steps: Columns, edges: Floats, amount: Callable[[Columns], Floats]) -> Floats:
+    """What falls between the edges, when each row's amount is spread evenly over its time; 0 while idle."""
+    if not len(steps["start_ns"]):
+        return np.zeros(len(edges) - 1)
+    start, end = steps["start_ns"].astype(np.float64), steps["end_ns"].astype(np.float64)
+    at_end = np.cumsum(amount(steps))
+    at_start = np.concatenate(([0.0], at_end[:-1]))
+    moments = np.stack((start, end), axis=1).ravel()
+    total = np.stack((at_start, at_end), axis=1).ravel()
+    sums: Floats = np.diff(np.interp(edges, moments, total))
+    return sums

@@ -1,0 +1,96 @@
+"""Another model's step times, multiplied: a faster GPU, a faster host, or an error of the model itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
+from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime, overlapped
+from blis_py.latency.line_model import LineModel
+from blis_py.latency.step_run import Ints, PricedRun, StepRun, run_of
+
+
+def scaled(model: LatencyModel, gpu: float = 1.0, host: float = 1.0) -> LatencyModel:
+    """The model with the two parts of every step multiplied; its front end stays."""
+    return ScaledLine(model, gpu, host) if isinstance(model, LineModel) else Scaled(model, gpu, host)
+
+
+class ScaledLine(LineModel):
+    """Of a model whose decode steps lie on a line: so do the scaled ones."""
+
+    def __init__(self, model: LineModel, gpu: float, host: float) -> None:
+        super().__init__()
+        self._model, self._gpu, self._host = model, gpu, host
+        self.name, self.provenance, self.frontend = _told(model, gpu, host)
+        self._pair_ns, self._kv_ns = gpu * model._pair_ns, gpu * model._kv_ns
+
+    def _tokens_ns(self, tokens: int) -> float:
+        return self._gpu * self._model._tokens_ns(tokens)
+
+    def _rows_ns(self, rows: int) -> float:
+        return self._gpu * self._model._rows_ns(rows)
+
+    def _host_ns(self, seqs: int) -> int:
+        return int(self._host * self._model._host_ns(seqs) + 0.5)
+
+    def _mixed_ns(self, f: StepFeatures) -> float:
+        return self._gpu * self._model._mixed_ns(f)
+
+
+class Scaled:
+    """Of any other; see `LatencyModel`.
+
+    Args:
+        model: whose step times they are.
+        gpu, host: what the two parts of every step are multiplied with.
+        hides_host: price steps that hide their host time, of a model that tells what can be hidden.
+    """
+
+    def __init__(self, model: LatencyModel, gpu: float, host: float, hides_host: bool = False) -> None:
+        self._model, self._gpu, self._host, self._hides_host = model, gpu, host, hides_host
+        self.name, self.provenance, self.frontend = _told(model, gpu, host)
+        self.uses_max_context = model.uses_max_context
+
+    def overlapped(self) -> Scaled:
+        """The model where the host works while the GPU does, as far as the other one can tell."""
+        hidden = overlapped(self._model)
+        return Scaled(hidden, self._gpu, self._host, hides_host=hidden is not self._model)
+
+    def step(self, features: StepFeatures) -> StepTime:
+        time = self._model.step(features)
+        return StepTime(int(time.gpu_ns * self._gpu + 0.5) or 1, int(time.host_ns * self._host + 0.5))
+
+    def step_ns(self, features: StepFeatures) -> int:
+        time = self.step(features)
+        if not self._hides_host:
+            return time.synchronous_ns
+        whole_ns, parts = self._model.step_ns(features), self._model.step(features)
+        if whole_ns == parts.overlapped_ns:
+            return time.overlapped_ns
+        return int(whole_ns * (time.synchronous_ns / parts.synchronous_ns) + 0.5) or 1
+
+    def decode_run(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> StepRun:
+        first, last = (self._model.step(features.after(done)).host_ns for done in (0, steps - 1))
+        if first == last and not self._hides_host:
+            return run_of(self._with_host(features, steps, first), start_ns, until_ns)
+        ends, end_ns = [], start_ns
+        for done in range(steps):
+            end_ns += self.step_ns(features.after(done))
+            ends.append(end_ns)
+            if end_ns >= until_ns:
+                break
+        return PricedRun(ends)
+
+    def _with_host(self, features: StepFeatures, steps: int, host_ns: int) -> Ints:
+        """Durations of decode steps whose host time is the same in all."""
+        whole_ns = np.diff(self._model.decode_run(features, steps).ends_ns(), prepend=0)
+        gpu_ns = np.maximum(((whole_ns - host_ns) * self._gpu + 0.5).astype(np.int64), 1)
+        durations: Ints = gpu_ns + int(host_ns * self._host + 0.5)
+        return durations
+
+
+def _told(model: LatencyModel | LineModel, gpu: float, host: float) -> tuple[str, str, FrontendDelays]:
+    return model.name, f"{model.provenance}; GPU time × {gpu:g}, host time × {host:g}", model.frontend

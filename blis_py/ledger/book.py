@@ -1,0 +1,267 @@
+"""From what a witness noted to ledgers: every nanosecond of a request's life on one line."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from blis_py.ledger.division import Chunk, Divider
+from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, Line, Times, add, split
+from blis_py.ledger.witness import Noted
+from blis_py.metrics.record import Outcome, RunRecord
+
+
+@dataclass(slots=True)
+class InTheWay:
+    """What another request had to do with it."""
+
+    request: str
+    waited_ns: int = 0
+    """So long it held a slot and KV blocks, or computed its prompt, while the request waited for such."""
+    in_steps_ns: int = 0
+    """Its prompt's share of the steps in which the request computed."""
+    went_ahead: bool = False
+    """It arrived later, and was let in earlier."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Where the time of one request went."""
+
+    request: str
+    outcome: Outcome
+    total_ns: int
+    """From arrival to the end: E2E of a completed request; of another, until its client gave up, it was
+    refused, or the run ended."""
+    ttft_ns: int | None
+    """None = it got nothing."""
+    client_ns: int
+    """In a closed loop, how long it waited at its client before it was sent: no part of the total."""
+    whole: Times = field(default_factory=dict)
+    """Adds up to `total_ns`."""
+    first: Times = field(default_factory=dict)
+    """Adds up to `ttft_ns`."""
+    decode_steps: int = 0
+    decode_seqs: int = 0
+    """Sequences, or blocks, that decoded in these steps, itself included, summed up."""
+    prefill_steps: int = 0
+    preemptions: int = 0
+    in_the_way: dict[str, InTheWay] = field(default_factory=dict)
+    """By request."""
+
+    @property
+    def batch_size(self) -> float | None:
+        """Mean over the steps in which it decoded."""
+        return self.decode_seqs / self.decode_steps if self.decode_steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """The moments of a request, in ns."""
+
+    arrival: int
+    enqueue: int
+    first_step: int
+    """End of the step that brought its first token; -1 = none did."""
+    cut: int
+    """End of what happens on the instance, as far as it matters."""
+    end: int
+
+
+class Bookkeeper:
+    """Makes ledgers of the requests of a run.
+
+    Args:
+        record: the run.
+        notes: of each instance, see `Witness`.
+        arrivals: when each request was sent, by name, where it matters who came first.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        notes: Mapping[int, Sequence[Noted]],
+        divider: Divider,
+        arrivals: Mapping[str, int],
+    ) -> None:
+        self._record, self._notes, self._divider = record, notes, divider
+        self._arrivals = arrivals
+        self._starts = {index: [run.start_ns for run in runs] for index, runs in notes.items()}
+
+    def ledger(self, row: int) -> Ledger:
+        """Of one request; it has been watched."""
+        record = self._record
+        life, due_ns = life_of(record, row), record.table.due_ns
+        got = bool(record.first_token_ns[row] >= 0)
+        ledger = Ledger(
+            request=record.table.id_of(row),
+            outcome=Outcome(int(record.outcome[row])),
+            total_ns=life.end - life.arrival,
+            ttft_ns=int(record.first_token_ns[row]) - life.arrival if got else None,
+            client_ns=0 if due_ns is None else life.arrival - int(due_ns[row]),
+            preemptions=int(record.preemptions[row]),
+        )
+        self._on_the_way(ledger, life)
+        if life.enqueue >= 0:
+            page = _Page(ledger, life, self._divider, self._arrivals)
+            page.read(self._noted_from(int(record.instance[row]), life.enqueue))
+        if ledger.ttft_ns is not None and life.first_step >= 0:
+            add(ledger.first, {Line.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
+        add(ledger.whole, {Line.FRONT_END_AFTER: life.end - life.cut})
+        ledger.first, ledger.whole = _in_order(ledger.first), _in_order(ledger.whole)
+        return ledger
+
+    def _noted_from(self, instance: int, from_ns: int) -> Iterable[Noted]:
+        """What was noted on an instance, from the step that was running then."""
+        begin = max(bisect_right(self._starts.get(instance, ()), from_ns) - 1, 0)
+        return islice(self._notes.get(instance, ()), begin, None)
+
+    def _on_the_way(self, ledger: Ledger, life: _Life) -> None:
+        """Before it reaches the queue of its instance."""
+        until = life.enqueue if life.enqueue >= 0 else life.cut
+        way_ns = until - life.arrival
+        front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue >= 0 else 0
+        add(ledger.whole, {Line.ADMISSION: way_ns - front_ns, Line.FRONT_END_BEFORE: front_ns})
+        if ledger.ttft_ns is not None:
+            add(ledger.first, ledger.whole)
+
+
+def _in_order(times: Times) -> Times:
+    """Without the lines that nothing is on."""
+    return {line: times[line] for line in Line if times.get(line)}
+
+
+def life_of(record: RunRecord, row: int) -> _Life:
+    """When what happened to a request."""
+    arrival, enqueue = int(record.table.arrival_ns[row]), int(record.enqueue_ns[row])
+    finish, outcome = int(record.finish_ns[row]), record.outcome[row]
+    end = finish if finish >= 0 else max(record.end_ns, arrival)
+    cut, first_step = end, -1
+    if record.first_token_ns[row] >= 0:
+        ends = record.instances[int(record.instance[row])].step_ends
+        first_step = ends.one(int(record.first_step[row]))
+        if outcome <= Outcome.LENGTH_CAPPED:
+            cut = ends.one(int(record.last_step[row]))
+    if enqueue > end:
+        enqueue = -1
+    return _Life(arrival, enqueue, first_step, cut, end)
+
+
+class _Page:
+    """Writes what happened on the instance into a ledger."""
+
+    def __init__(self, ledger: Ledger, life: _Life, divider: Divider, arrivals: Mapping[str, int]) -> None:
+        self._ledger, self._life, self._divider = ledger, life, divider
+        self._arrivals = arrivals
+        self._now_ns = life.enqueue
+        self._computed, self._decoded = 0, False
+        """Tokens it has computed, and whether it has its prompt behind it."""
+        self._admitted = False
+
+    def read(self, noted: Iterable[Noted]) -> None:
+        """Everything that was noted on its instance, in order."""
+        name, life = self._ledger.request, self._life
+        for run in noted:
+            line = run.doing.get(name)
+            if line is None or run.ends_ns[-1] <= life.enqueue:
+                continue
+            until_ns = min(run.start_ns, life.cut)
+            if self._now_ns < until_ns:  # between two steps
+                self._book(self._now_ns, until_ns, {Line.HOST: until_ns - self._now_ns})
+            if run.start_ns >= life.cut:
+                break
+            for index, start_ns, end_ns in _steps(run, line):
+                if start_ns < life.cut and end_ns > self._now_ns:
+                    self._step(run, index, start_ns, end_ns, line)
+            self._note_others(run)
+        if self._now_ns < life.cut:
+            self._book(self._now_ns, life.cut, {Line.UNFINISHED: life.cut - self._now_ns})
+
+    def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: Line) -> None:
+        if line is Line.RUNNING_STEP and start_ns >= self._life.enqueue:
+            line = Line.COMPOSED_STEP  # of a run of alike steps, the last one
+        begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._life.cut)
+        times = self._times(run, index, end_ns - start_ns, line)
+        if until_ns - begin_ns < end_ns - start_ns:
+            parts = split(until_ns - begin_ns, list(times.values()))
+            times = dict(zip(times, parts, strict=True))
+        self._book(begin_ns, until_ns, times)
+        if times.get(Line.OTHERS_PREFILL):
+            self._share_out(run, times[Line.OTHERS_PREFILL])
+        if line in FOR_A_PLACE:
+            self._blame(run.running, until_ns - begin_ns)
+        elif line in FOR_TOKENS:
+            self._blame([chunk.request for chunk in run.chunks], until_ns - begin_ns)
+
+    def _book(self, begin_ns: int, until_ns: int, times: Times) -> None:
+        assert sum(times.values()) == until_ns - begin_ns, f"{times} in {until_ns - begin_ns} ns"
+        add(self._ledger.whole, times)
+        if self._ledger.ttft_ns is not None and until_ns <= self._life.first_step:
+            add(self._ledger.first, times)
+        self._now_ns = until_ns
+
+    def _times(self, run: Noted, index: int, duration_ns: int, line: Line) -> Times:
+        """Of a whole step."""
+        if line is Line.DECODE:
+            step = run.features.after(index) if index else run.features
+            self._ledger.decode_steps += 1
+            self._ledger.decode_seqs += step.decode_seqs or getattr(step, "denoise_blocks", 0)
+            self._decoded = True
+            return self._divider.of_decode(duration_ns, step, run.chunks)
+        if line is Line.OWN_PREFILL:
+            own = next(chunk for chunk in run.chunks if chunk.request == self._ledger.request)
+            self._ledger.prefill_steps += 1
+            times = self._divider.of_prefill(duration_ns, run.features, run.chunks, own)
+            return self._recomputed(times, own)
+        return {line: duration_ns}
+
+    def _recomputed(self, times: Times, own: Chunk) -> Times:
+        """Its own share of a step, split into what it computes again and what it computes for the first time.
+
+        Once it has had an answer, a preemption takes the prompt and all of the answer.
+        """
+        known = own.length if self._decoded else self._computed
+        again = min(max(known - own.past, 0), own.tokens)
+        self._computed = max(self._computed, own.past + own.tokens)
+        if not self._decoded and self._computed == own.length:
+            self._decoded = True
+        if not again:
+            return times
+        parts = split(times[Line.OWN_PREFILL], [again, own.tokens - again])
+        return times | {Line.RECOMPUTE: parts[0], Line.OWN_PREFILL: parts[1]}
+
+    def _share_out(self, run: Noted, ns: int) -> None:
+        others = [chunk for chunk in run.chunks if chunk.request != self._ledger.request]
+        shares = split(ns, [chunk.tokens for chunk in others])
+        for chunk, share in zip(others, shares, strict=True):
+            self._other(chunk.request).in_steps_ns += share
+
+    def _blame(self, names: Sequence[str], ns: int) -> None:
+        for name in names:
+            if name != self._ledger.request:
+                self._other(name).waited_ns += ns
+
+    def _note_others(self, run: Noted) -> None:
+        """Who is let in before it, and came after it."""
+        if self._admitted or self._ledger.request in run.admitted:
+            self._admitted = True
+            return
+        for name in run.admitted:
+            if self._arrivals.get(name, -1) > self._life.arrival:
+                self._other(name).went_ahead = True
+
+    def _other(self, name: str) -> InTheWay:
+        return self._ledger.in_the_way.setdefault(name, InTheWay(name))
+
+
+def _steps(run: Noted, line: Line) -> Iterator[tuple[int, int, int]]:
+    """Number, beginning and end of each, or of all together where nothing is divided."""
+    start_ns = run.start_ns
+    if line not in (Line.DECODE, Line.OWN_PREFILL, Line.RUNNING_STEP):
+        yield 0, start_ns, int(run.ends_ns[-1])
+        return
+    for index, end_ns in enumerate(run.ends_ns.tolist()):
+        yield index, start_ns, end_ns
+        start_ns = end_ns

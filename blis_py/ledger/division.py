@@ -1,0 +1,117 @@
+"""The time of a step, divided among those who compute in it. Exact: the parts add up to the step.
+
+A step has no owner: its sequences share the weights that are read once and the launches. So the division is a
+convention, made of the prices of the steps that could have been instead:
+
+- The host's part is what the step took beyond its GPU time. What an overlapped engine hides is no part.
+- Of a request that decodes: the price of the step without any prefill is *decode*, at the batch size it had.
+  The rest is *others' prefill*.
+- Of a request that computes its prompt: the price of the step if it were alone is *own prefill* (after a
+  preemption *computing again*); what the decodes of the step add to that is *others' decode*; the rest, which
+  the prefills of the others add, is *others' prefill*.
+
+No part is negative, or larger than what is left, whatever a latency model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.features import StepFeatures
+from blis_py.latency.base import LatencyModel
+from blis_py.ledger.lines import Line, Times
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a prompt that is computed in a step."""
+
+    request: str
+    tokens: int
+    past: int
+    """Tokens before it in the cache."""
+    length: int
+    """What the prefill has to compute in the end."""
+
+
+class Divider:
+    """Divides steps of one run.
+
+    Args:
+        latency: what prices them; its GPU part is what is divided.
+        block_tokens: of block diffusion; 0 = autoregressive.
+    """
+
+    def __init__(self, latency: LatencyModel, block_tokens: int = 0) -> None:
+        self._latency, self._block = latency, block_tokens
+
+    def of_decode(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk]) -> Times:
+        """For a request that decodes in the step, or denoises a block."""
+        gpu_ns = self._gpu_ns(step, duration_ns)
+        times = {Line.HOST: duration_ns - gpu_ns}
+        own_ns = self._gpu_ns(self._without(step, chunks), gpu_ns) if chunks else gpu_ns
+        return times | {Line.DECODE: own_ns, Line.OTHERS_PREFILL: gpu_ns - own_ns}
+
+    def of_prefill(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk], own: Chunk) -> Times:
+        """For the request of the chunk `own`."""
+        gpu_ns = self._gpu_ns(step, duration_ns)
+        times = {Line.HOST: duration_ns - gpu_ns}
+        decodes = self._without(step, chunks)
+        others = len(chunks) > 1
+        alone_ns = with_decodes_ns = gpu_ns
+        if others or decodes.seqs:
+            alone_ns = self._gpu_ns(self._with(type(step)(), own), gpu_ns)
+        if others:
+            with_decodes_ns = alone_ns
+            if decodes.seqs:
+                with_decodes_ns = max(self._gpu_ns(self._with(decodes, own), gpu_ns), alone_ns)
+        return times | {
+            Line.OWN_PREFILL: alone_ns,
+            Line.OTHERS_DECODE: with_decodes_ns - alone_ns,
+            Line.OTHERS_PREFILL: gpu_ns - with_decodes_ns,
+        }
+
+    def _gpu_ns(self, step: StepFeatures, most_ns: int) -> int:
+        return min(max(self._latency.step(step).gpu_ns, 0), most_ns)
+
+    def _without(self, step: StepFeatures, chunks: Sequence[Chunk]) -> StepFeatures:
+        """The step without its prefills."""
+        if not self._block:
+            return StepFeatures(
+                decode_seqs=step.decode_seqs,
+                decode_kv_tokens=step.decode_kv_tokens,
+                max_context=step.max_context,
+                emitted_rows=step.decode_seqs,
+            )
+        rest = _copy(step)
+        for chunk in chunks:
+            self._count(rest, chunk, -1)
+        return rest
+
+    def _with(self, step: StepFeatures, chunk: Chunk) -> StepFeatures:
+        together = _copy(step)
+        self._count(together, chunk, 1)
+        together.max_context = max(step.max_context, chunk.past)
+        if not self._block and chunk.past + chunk.tokens == chunk.length:
+            together.emitted_rows += 1
+        return together
+
+    def _count(self, step: StepFeatures, chunk: Chunk, sign: int) -> None:
+        tokens, past, block = chunk.tokens, chunk.past, self._block
+        step.prefill_seqs += sign
+        step.prefill_tokens += sign * tokens
+        step.prefill_kv_tokens += sign * past
+        if isinstance(step, DiffusionFeatures):
+            blocks = tokens // block
+            step.prefill_pairs += sign * (tokens * past + block * block * blocks * (blocks + 1) // 2)
+            step.prefill_prompt_pairs += sign * tokens * (past + tokens)
+            step.prefill_blocks += sign * blocks
+        else:
+            step.prefill_pairs += sign * (tokens * past + tokens * (tokens + 1) // 2)
+            step.prefill_prompt_pairs += sign * tokens * (chunk.length + tokens / 2)
+
+
+def _copy(step: StepFeatures) -> StepFeatures:
+    return type(step)(**{field.name: getattr(step, field.name) for field in fields(step)})

@@ -1,0 +1,329 @@
+"""Why a request took as long as it did, and what would have changed it.
+
+    explanation = blis.explain("out/chat", metric="critical.ttft.p99")
+    explanation = blis.explain(model="llama-3.1-8b", rate=20, request="request_17")
+    print(explanation)
+
+The run is simulated twice: once to find the request in question, and once more with a witness beside the
+instances. A run that nobody asks about keeps none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py.api import Simulation, build
+from blis_py.config.loader import as_dict
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.files.paths import is_folder
+from blis_py.latency.notes import forget
+from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
+from blis_py.ledger.division import Divider
+from blis_py.ledger.lines import Line, Times, add
+from blis_py.ledger.question import METRICS, Found, Question, ask, find
+from blis_py.ledger.reproduced import differences
+from blis_py.ledger.what_if import (
+    FIGURES,
+    Change,
+    Measured,
+    WhatIf,
+    candidates,
+    measure,
+    parse_changes,
+    relative,
+    run_all,
+)
+from blis_py.ledger.witness import Watched, Witness
+from blis_py.metrics.groups import slo_classes
+from blis_py.metrics.latencies import latencies
+from blis_py.metrics.record import RunRecord
+from blis_py.result import Result
+from blis_py.saved import SavedResult, load
+from blis_py.setup.setup import Progress
+
+if TYPE_CHECKING:
+    from blis_py.figures.style import Picture
+
+_MOST_OTHERS = 10
+"""Requests in the way to name; the others are counted."""
+
+Run = str | Path | RunConfig | Simulation | Result | SavedResult
+Stage = Callable[[str], Progress | None]
+"""Told what comes next, and hands out how to tell its progress."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer. `print` shows it as the command does; `as_dict` is what the command writes as JSON."""
+
+    question: Question
+    found: Found
+    simulation: Simulation
+    record: RunRecord
+    ledger: Ledger | None
+    """Of the request in question; None = there is nobody, and `found.nobody` says why."""
+    slowest: tuple[Ledger, ...] = ()
+    """Of a statistic, those who are as slow or slower, the request among them."""
+    typical: Ledger | None = None
+    """Of a statistic, that of the request in the middle."""
+    before: Measured | None = None
+    """Figures of the run itself, beside which what-ifs are read."""
+    what_ifs: tuple[WhatIf, ...] = ()
+    source: str | None = None
+    """The folder of a saved run."""
+    not_reproduced: str | None = None
+    """What the run simulated again has otherwise than the saved one."""
+
+    def __str__(self) -> str:
+        from blis_py.report.explain import text_of
+
+        return text_of(self.as_dict())
+
+    def __repr__(self) -> str:
+        who = "nobody" if self.ledger is None else self.ledger.request
+        return f"Explanation({self.question.in_words()}: {who})"
+
+    def plot(self) -> Picture:
+        """The ledger and the what-ifs as a picture."""
+        from blis_py.figures.ledger import ledger
+
+        return ledger(self.as_dict(), as_dict(self.simulation.config))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain data; times in whole ns. A new one with every call."""
+        return {**self._told}
+
+    @cached_property
+    def _told(self) -> dict[str, Any]:
+        found, ledger = self.found, self.ledger
+        return {
+            "question": self.question.in_words(),
+            "metric": None if self.question.request else self.question.metric,
+            "models": self.simulation.models,
+            "source": self.source,
+            "not_reproduced": self.not_reproduced,
+            "value_ns": found.value_ns,
+            "requests": found.count,
+            "nobody": found.nobody or None,
+            "request": None if ledger is None else self._request(found.row, ledger),
+            "ledger": [] if ledger is None else self._lines(ledger),
+            "in_the_way": [] if ledger is None else self._in_the_way(ledger),
+            "others_in_the_way": 0 if ledger is None else max(len(ledger.in_the_way) - _MOST_OTHERS, 0),
+            "slowest": {"requests": found.slower, "looked_at": len(self.slowest)} if self.slowest else None,
+            "typical": None if self.typical is None else self.typical.request,
+            "before": None if self.before is None else self._measured(self.before),
+            "what_ifs": [self._what_if(one) for one in self.what_ifs],
+        }
+
+    def _request(self, row: int | None, ledger: Ledger) -> dict[str, Any]:
+        assert row is not None
+        record, columns = self.record, latencies(self.record)
+        table = record.table
+        times = {f"{name}_ns": _known(columns.column(name)[row]) for name in METRICS}
+        return {
+            "id": ledger.request,
+            "slo_class": slo_classes(record)[row],
+            "instance": int(record.instance[row]) if record.instance[row] >= 0 else None,
+            "outcome": ledger.outcome.name.lower(),
+            "arrival_ns": int(table.arrival_ns[row]),
+            "prompt_tokens": int(table.prompt_tokens[row]),
+            "cached_tokens": int(record.cached_tokens[row]),
+            "output_tokens": int(record.emitted_tokens[row]),
+            "preemptions": ledger.preemptions,
+            "prefill_steps": ledger.prefill_steps,
+            "decode_steps": ledger.decode_steps,
+            "decode_batch": ledger.batch_size,
+            **times,
+            "total_ns": ledger.total_ns,
+            "client_wait_ns": ledger.client_ns,
+        }
+
+    def _lines(self, ledger: Ledger) -> list[dict[str, Any]]:
+        slowest: Times = {}
+        for one in self.slowest:
+            add(slowest, one.whole)
+        typical = {} if self.typical is None else self.typical.whole
+        there = [line for line in Line if any(line in times for times in (ledger.whole, slowest, typical))]
+        return [
+            {
+                "line": line.name.lower(),
+                "what": line.value,
+                "first_token_ns": ledger.first.get(line, 0) if ledger.ttft_ns is not None else None,
+                "whole_ns": ledger.whole.get(line, 0),
+                "slowest_ns": slowest.get(line, 0) / len(self.slowest) if self.slowest else None,
+                "typical_ns": typical.get(line, 0) if self.typical is not None else None,
+            }
+            for line in there
+        ]
+
+    def _in_the_way(self, ledger: Ledger) -> list[dict[str, Any]]:
+        def most(one: InTheWay) -> tuple[int, int, str]:
+            return (-one.waited_ns - one.in_steps_ns, -one.in_steps_ns, one.request)
+
+        record = self.record
+        rows = {record.table.id_of(row): row for row in range(len(record.table))}
+        classes = slo_classes(record)
+        return [
+            {
+                "id": one.request,
+                "slo_class": classes[rows[one.request]],
+                "prompt_tokens": int(record.table.prompt_tokens[rows[one.request]]),
+                "output_tokens": int(record.emitted_tokens[rows[one.request]]),
+                "waited_ns": one.waited_ns,
+                "in_steps_ns": one.in_steps_ns,
+                "went_ahead": one.went_ahead,
+            }
+            for one in sorted(ledger.in_the_way.values(), key=most)[:_MOST_OTHERS]
+        ]
+
+    def _measured(self, measured: Measured) -> dict[str, Any]:
+        return {"asked_ns": measured.asked_ns, **measured.figures}
+
+    def _what_if(self, one: WhatIf) -> dict[str, Any]:
+        told: dict[str, Any] = {"change": one.change.title, "settings": dict(one.change.settings)}
+        if one.measured is None or self.before is None:
+            return told | {"refused": one.refused}
+        before, after = self.before.figures, one.measured.figures
+        changes = {name: relative(before.get(name), after.get(name)) for name in FIGURES}
+        told |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
+        return told | {"changes": changes}
+
+
+def explain(
+    run: Run | None = None,
+    /,
+    *,
+    request: str | None = None,
+    metric: str | None = None,
+    slo_class: str | None = None,
+    what_if: bool | Sequence[str] = True,
+    stage: Stage | None = None,
+    **settings: Any,
+) -> Explanation:
+    """Where the time of a request went, who was in its way, and what would have changed it.
+
+    Args:
+        run: the folder of a saved run, a result, a simulation, or what `build` takes.
+        request: the request to explain, by name.
+        metric: the request that a statistic points at: `ttft.p99`, `critical.e2e.max`. Without it and
+            without a request: `ttft.p99`.
+        slo_class: of the metric, where it does not name one.
+        what_if: simulate the same requests with other settings: those worth a try, those that you name
+            (`"scheduler=sjf"`), or none.
+        stage: told what is simulated next.
+        settings: as of `build`.
+
+    Raises:
+        InputError: no such request, metric or class; a folder that is no saved run; a setting that is wrong.
+    """
+    question = ask(request, metric, slo_class)
+    told: Stage = stage or (lambda what: None)
+    simulation, result, saved = _resolved(run, settings)
+    changes = _changes(simulation, what_if)
+    if result is None:
+        result = simulation.run(record_steps=False, progress=told("the run"))
+    record = result.record
+    _check_names(record)
+    found = find(record, question)
+    explanation = Explanation(question, found, simulation, record, None)
+    if saved is not None:
+        other = differences(saved.summary, result.summary)
+        explanation = replace(explanation, source=str(saved.folder), not_reproduced=other)
+    if found.row is None:
+        return explanation
+    before = measure(record, question)
+    ledgers = _ledgers(simulation, record, found, told("the run with a witness"))
+    what_ifs = run_all(simulation, changes, question, before, told("what-ifs") if changes else None)
+    forget(simulation.latency)
+    return replace(
+        explanation,
+        ledger=ledgers[found.row],
+        slowest=tuple(ledgers[row] for row in found.slowest),
+        typical=None if found.typical is None else ledgers[found.typical],
+        before=before,
+        what_ifs=tuple(what_ifs),
+    )
+
+
+def _resolved(
+    run: Run | None, settings: dict[str, Any]
+) -> tuple[Simulation, Result | None, SavedResult | None]:
+    """What to simulate, what it came to where that is known, and the result that was saved of it."""
+    if isinstance(run, str | Path) and is_folder(run):
+        run = load(run)
+    if settings and isinstance(run, Result | SavedResult | Simulation):
+        fix = "change the configuration with what_if, or give no run"
+        raise InputError("a run is given already", key=next(iter(settings)), fix=fix)
+    if isinstance(run, SavedResult):
+        return Simulation.of(run.config), None, run
+    if isinstance(run, Result):
+        known = run.simulation
+        return known if isinstance(known, Simulation) else Simulation.of(run.config), run, None
+    return run if isinstance(run, Simulation) else build(run, **settings), None, None
+
+
+def _check_names(record: RunRecord) -> None:
+    """Requests are followed by their names."""
+    seen: set[str] = set()
+    for name in record.table.ids():
+        if name in seen:
+            fix = "give every request of the trace an id of its own"
+            raise InputError("several requests have this id, so none can be followed", value=name, fix=fix)
+        seen.add(name)
+
+
+def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[Change]:
+    if isinstance(what_if, bool):
+        return candidates(simulation) if what_if else []
+    return parse_changes([what_if] if isinstance(what_if, str) else what_if, simulation.config)
+
+
+def _ledgers(
+    simulation: Simulation, record: RunRecord, found: Found, progress: Progress | None
+) -> dict[int, Ledger]:
+    """Of all requests that matter, by row."""
+    assert found.row is not None
+    rows = sorted({found.row, *found.slowest, *([] if found.typical is None else [found.typical])})
+    return ledgers(simulation, record, rows, progress)
+
+
+def ledgers(
+    simulation: Simulation, record: RunRecord, rows: Sequence[int], progress: Progress | None = None
+) -> dict[int, Ledger]:
+    """Ledgers of some requests of a run, by row.
+
+    Args:
+        record: what the simulation came to.
+    """
+    witness = Witness(watched(record, rows), simulation.diffusion)
+    again = simulation.simulate(False, progress, witness)[0]
+    block = 0 if simulation.diffusion is None else simulation.diffusion.config.block_tokens
+    arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
+    notes = {index: notes.runs for index, notes in witness.notes.items()}
+    books = Bookkeeper(again, notes, Divider(simulation.latency, block), arrivals)
+    return {row: books.ledger(row) for row in rows}
+
+
+def watched(record: RunRecord, rows: Sequence[int]) -> list[Watched]:
+    """Where and when a witness has to look for these requests."""
+    lives = {row: life_of(record, row) for row in rows}
+    return [
+        Watched(
+            record.table.id_of(row),
+            int(record.instance[row]),
+            life.enqueue,
+            life.cut,
+            int(record.table.prompt_tokens[row]),
+        )
+        for row, life in lives.items()
+        if life.enqueue >= 0
+    ]
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)

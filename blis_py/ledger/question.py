@@ -1,0 +1,171 @@
+"""What is to be explained: one request, or the one that a statistic such as the p99 of a class points at."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+from blis_py.metrics.distribution import Distribution
+from blis_py.metrics.groups import rows_by_name, slo_classes
+from blis_py.metrics.latencies import latencies
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.slo import require_known_classes
+
+DEFAULT = "ttft.p99"
+METRICS = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "mean ITL",
+    "e2e": "E2E",
+    "scheduling_delay": "scheduling delay",
+}
+_QUESTION = re.compile(
+    r"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>ttft|tpot|itl|e2el?|scheduling_delay)"
+    r"\.(?P<stat>median|min|max|p\d+(?:\.\d+)?)"
+)
+_RANKS = {"median": 50.0, "min": 0.0, "max": 100.0}
+_MOST_SLOWEST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request by name, or a statistic of a metric."""
+
+    request: str | None = None
+    metric: str = "ttft"
+    rank: float = 99.0
+    """Percentile, 0 to 100."""
+    slo_class: str | None = None
+    """None = of all."""
+
+    def in_words(self) -> str:
+        if self.request is not None:
+            return f"request {self.request}"
+        named = {value: name for name, value in _RANKS.items()}
+        stat = named.get(self.rank, f"p{self.rank:g}")
+        of = "" if self.slo_class is None else f" of class {self.slo_class}"
+        return f"{METRICS[self.metric]} {stat}{of}"
+
+    def values(self, record: RunRecord) -> NDArray[np.float64]:
+        """The metric of every request, in ns; NaN where it has none or is not asked about."""
+        column = latencies(record).column(self.metric).copy()
+        if self.slo_class is not None:
+            classes = rows_by_name(slo_classes(record))
+            require_known_classes([self.slo_class], classes)
+            others = np.ones(len(column), dtype=np.bool_)
+            others[classes.get(self.slo_class, [])] = False
+            column[others] = np.nan
+        return column
+
+
+def ask(request: str | None = None, metric: str | None = None, slo_class: str | None = None) -> Question:
+    """A question as users put it.
+
+    Args:
+        metric: `[CLASS.]METRIC.STAT`, such as `ttft.p99` or `critical.e2e.max`; without it and without a
+            request, `DEFAULT`.
+        slo_class: the class, where the metric does not name it.
+
+    Raises:
+        InputError: not such a metric; a request and a statistic; two classes.
+    """
+    if request is not None:
+        if metric is not None or slo_class is not None:
+            fix = "ask for a request, or for a metric and a class"
+            raise InputError(
+                "is asked for beside a metric or a class", key="--request", value=request, fix=fix
+            )
+        return Question(request)
+    text = DEFAULT if metric is None else metric
+    found = _QUESTION.fullmatch(text.replace(" ", ""))
+    if found is None:
+        fix = (
+            "write [CLASS.]METRIC.STAT, such as ttft.p99 or critical.e2e.max; a request is at a percentile, "
+        )
+        fix += "median, min or max, but not at a mean"
+        raise InputError("no request can be asked for so", key="--metric", value=text, fix=fix)
+    stat = found["stat"]
+    rank = _RANKS[stat] if stat in _RANKS else float(stat[1:])
+    if rank > 100:
+        raise InputError("no such percentile", key="--metric", value=text, fix="use p0 to p100")
+    if slo_class is not None and found["slo_class"] not in (None, slo_class):
+        raise InputError("is another class than that of --metric", key="--class", value=slo_class)
+    metric_name = "e2e" if found["metric"] == "e2el" else found["metric"]
+    return Question(None, metric_name, rank, slo_class or found["slo_class"])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Who answers a question."""
+
+    row: int | None
+    """None = nobody."""
+    value_ns: float | None = None
+    """The statistic, interpolated as everywhere; None of a request."""
+    count: int = 0
+    """Requests that the statistic is of."""
+    slowest: tuple[int, ...] = ()
+    """Rows at the statistic or beyond, at most 100 of them, evenly by rank."""
+    slower: int = 0
+    """How many these are in all."""
+    typical: int | None = None
+    """The row in the middle of all."""
+    nobody: str = ""
+    """Why there is nobody."""
+
+
+def find(record: RunRecord, question: Question) -> Found:
+    """The request in question.
+
+    Raises:
+        InputError: no request has that name; a class that nobody knows.
+    """
+    if question.request is not None:
+        return Found(_row_of(record, question.request))
+    values = question.values(record)
+    order = np.argsort(values, kind="stable")
+    order = order[: np.count_nonzero(~np.isnan(values))]
+    count = len(order)
+    if not count:
+        return Found(None, nobody=_nobody(record, question))
+    place = int(np.ceil((count - 1) * question.rank / 100))
+    slower = order[place:]
+    some = np.unique(np.linspace(0, len(slower) - 1, min(len(slower), _MOST_SLOWEST)).round().astype(int))
+    return Found(
+        row=int(order[place]),
+        value_ns=Distribution.of(values[order]).percentile(question.rank),
+        count=count,
+        slowest=tuple(int(row) for row in slower[some]),
+        slower=len(slower),
+        typical=int(order[(count - 1) // 2]),
+    )
+
+
+def _row_of(record: RunRecord, name: str) -> int:
+    names = list(record.table.ids())
+    if name in names:
+        return names.index(name)
+    some = f"they are called {names[0]} to {names[-1]}" if names else "the run has no requests"
+    raise InputError("no such request", key="--request", value=name, fix=some)
+
+
+def _nobody(record: RunRecord, question: Question) -> str:
+    """Why nobody has such a latency."""
+    classes = rows_by_name(slo_classes(record))
+    rows = np.arange(len(record.table))
+    of = ""
+    if question.slo_class is not None:
+        rows, of = classes.get(question.slo_class, rows[:0]), f" of class {question.slo_class}"
+    if not len(rows):
+        return f"there are no requests{of}"
+    counts = np.bincount(record.outcome[rows], minlength=len(Outcome))
+    ends = ", ".join(
+        f"{counts[end]:,} {end.name.lower().replace('_', ' ')}" for end in Outcome if counts[end]
+    )
+    if counts[: Outcome.LENGTH_CAPPED + 1].sum():
+        return f"none of the {len(rows):,} requests{of} has one: {ends}"
+    return f"none of the {len(rows):,} requests{of} got an answer: {ends}"

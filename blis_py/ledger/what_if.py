@@ -1,0 +1,257 @@
+"""What would have changed it: the same requests again, each time with one setting changed.
+
+Nothing is estimated from the ledger. A ledger says where time went, not where it would have gone: whoever is
+let in sooner is in somebody else's way. So every what-if is a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blis_py.api import Simulation
+from blis_py.config.layers import did_you_mean
+from blis_py.config.loader import as_dict, load_config
+from blis_py.config.models import NAMES, RunConfig
+from blis_py.errors import InputError
+from blis_py.ledger.question import Question, find
+from blis_py.metrics.latencies import completed_mask, latencies
+from blis_py.metrics.record import RunRecord
+from blis_py.setup.setup import Progress
+
+FIGURES = {
+    "ttft_p99_ms": "TTFT p99",
+    "tpot_p99_ms": "TPOT p99",
+    "e2e_p99_ms": "E2E p99",
+    "completed": "completed",
+    "output_tokens_per_s": "tokens/s",
+}
+"""Beside the figure in question, what a change may cost."""
+_LEAST_BUDGET = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting, and another value for it."""
+
+    title: str
+    settings: tuple[tuple[str, Any], ...]
+    """Keys with dots, and values."""
+
+    def of(self, config: RunConfig) -> RunConfig:
+        return load_config(overrides=[(key, key, value) for key, value in self.settings], base=config)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run comes to."""
+
+    asked_ns: float | None
+    """The figure in question; None where nobody has one."""
+    figures: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A change, and what came of it."""
+
+    change: Change
+    measured: Measured | None
+    refused: str | None = None
+    """Why there is no such run."""
+
+    def gain(self, before: Measured) -> float | None:
+        """Change of the figure in question, relative; negative = less."""
+        if self.measured is None:
+            return None
+        return relative(before.asked_ns, self.measured.asked_ns)
+
+
+def relative(before: float | None, after: float | None) -> float | None:
+    """(after - before) / before, where that means anything."""
+    if before is None or after is None:
+        return None
+    if before == 0:
+        return 0.0 if after == 0 else None
+    return after / before - 1
+
+
+def run_all(
+    simulation: Simulation,
+    changes: Sequence[Change],
+    question: Question,
+    before: Measured,
+    progress: Progress | None = None,
+) -> list[WhatIf]:
+    """Every change by itself; the best first, then those that answer nothing, then those that cannot be."""
+    tried = [
+        _run(simulation.config, change, question, _part(progress, index, len(changes)))
+        for index, change in enumerate(changes)
+    ]
+
+    def order(one: WhatIf) -> tuple[int, float]:
+        gain = one.gain(before)
+        return (2 if one.refused else 1 if gain is None else 0, gain or 0.0)
+
+    return sorted(tried, key=order)
+
+
+def _run(config: RunConfig, change: Change, question: Question, progress: Progress | None) -> WhatIf:
+    try:
+        other = Simulation.of(change.of(config))
+    except InputError as error:
+        return WhatIf(change, None, str(error))
+    return WhatIf(change, measure(other.simulate(False, progress)[0], question))
+
+
+def _part(progress: Progress | None, index: int, count: int) -> Progress | None:
+    """Progress of one run as a part of the whole."""
+    if progress is None:
+        return None
+    tell = progress
+    return lambda ended, total: tell(index * total + ended, count * total)
+
+
+def measure(record: RunRecord, question: Question) -> Measured:
+    """The figures of a run."""
+    columns = latencies(record)
+    done = completed_mask(record)
+    figures: dict[str, float | None] = {}
+    for metric in ("ttft", "tpot", "e2e"):
+        values = columns.column(metric)
+        values = values[~np.isnan(values)]
+        figures[f"{metric}_p99_ms"] = float(np.percentile(values, 99)) / 1e6 if len(values) else None
+    figures["completed"] = float(done.sum())
+    last_ns = int(record.finish_ns[done].max()) if done.any() else 0
+    first_ns = int(record.table.arrival_ns[0]) if len(record.table) else 0
+    span_s = (last_ns - first_ns) / 1e9
+    figures["output_tokens_per_s"] = float(record.emitted_tokens[done].sum()) / span_s if span_s > 0 else None
+    return Measured(_asked_ns(record, question), figures)
+
+
+def _asked_ns(record: RunRecord, question: Question) -> float | None:
+    if question.request is None:
+        return find(record, question).value_ns
+    names = list(record.table.ids())
+    if question.request not in names:
+        return None
+    value = float(latencies(record).e2e_ns[names.index(question.request)])
+    return None if np.isnan(value) else value
+
+
+# -- what to try -------------------------------------------------------------------------------------
+
+
+def candidates(simulation: Simulation) -> list[Change]:
+    """Changes worth a run, whatever the ledger says: its largest line need not be what helps."""
+    common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
+    return [*common, *(_of_diffusion(simulation) if simulation.diffusion else _of_steps(simulation))]
+
+
+def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
+    """Args: title: with a place for the value there is, which follows `instead of`."""
+    return Change(f"{title} instead of {_in_words(value_at(config, key))}", ((key, value),))
+
+
+def _sizes(simulation: Simulation) -> Iterator[Change]:
+    config, scheduler = simulation.config, simulation.scheduler
+    tokens, slots = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    block = simulation.diffusion.config.block_tokens if simulation.diffusion else 0
+    for budget in (tokens // 4, tokens * 4):
+        if budget >= max(_LEAST_BUDGET, slots * block):  # each block of a round needs its tokens
+            yield _change(config, f"token budget {budget:,}", "scheduler.max_num_batched_tokens", budget)
+    for many in (slots // 2, slots * 2):
+        if many and many * block <= tokens:
+            yield _change(config, f"{many:,} slots", "scheduler.max_num_seqs", many)
+    if config.scheduler.num_kv_blocks is not None:
+        more = config.scheduler.num_kv_blocks * 2
+        yield _change(config, f"{more:,} KV blocks", "scheduler.num_kv_blocks", more)
+
+
+def _instances(simulation: Simulation) -> Iterator[Change]:
+    config = simulation.config
+    more = config.num_instances + 1
+    yield _change(config, f"{more} instances", "num_instances", more)
+    yield _change(config, f"TP {2 * config.tp}", "tp", 2 * config.tp)
+    if config.num_instances > 1 and config.routing.policy != "least-loaded":
+        yield _change(config, "router least-loaded", "routing.policy", "least-loaded")
+
+
+def _orders(simulation: Simulation) -> Iterator[Change]:
+    config, table = simulation.config, simulation.table
+    policies = ["fcfs", "sjf"]
+    if len(set(table.slo_class.codes.tolist())) > 1:
+        policies.append("priority-fcfs")
+    if (table.content >= 0).any() and config.scheduler.prefix_cache != "none":
+        policies.append("lpm")
+    for policy in policies:
+        if policy != config.scheduler.policy:
+            yield _change(config, f"scheduler {policy}", "scheduler.policy", policy)
+
+
+def _of_steps(simulation: Simulation) -> Iterator[Change]:
+    scheduler = simulation.scheduler
+    if scheduler.long_prefill_token_threshold:
+        yield Change("prompts in chunks of any size", (("scheduler.long_prefill_token_threshold", 0),))
+    elif chunk := scheduler.max_num_batched_tokens // 4:
+        key = "scheduler.long_prefill_token_threshold"
+        yield Change(f"prompts in chunks of {chunk:,} at most", ((key, chunk),))
+    off = scheduler.async_scheduling
+    title = "synchronous scheduling" if off else "asynchronous scheduling"
+    yield Change(title, (("scheduler.async_scheduling", not off),))
+
+
+def _of_diffusion(simulation: Simulation) -> Iterator[Change]:
+    assert simulation.diffusion is not None
+    first = simulation.diffusion.config.fdfo
+    title = "whole batches instead of first done, first out" if first else "first done, first out"
+    yield Change(title, (("dllm.fdfo", not first),))
+
+
+def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:
+    """What users want to try: `KEY=VALUE`, several at a time with commas.
+
+    Raises:
+        InputError: not KEY=VALUE, an unknown key, or a value that the key cannot have.
+    """
+    from blis_py.files.yaml_files import parse_yaml
+
+    changes = []
+    for text in texts:
+        settings = []
+        for part in text.split(","):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            key = NAMES.get(name, NAMES.get(name.replace("-", "_"), name))
+            if not equals:
+                fix = "write KEY=VALUE, such as scheduler=sjf or max_num_batched_tokens=512"
+                raise InputError("not a change", key="--what-if", value=text, fix=fix)
+            if "." not in key and key not in as_dict(config):
+                raise InputError(
+                    "unknown setting", key="--what-if", value=name, fix=did_you_mean(name, NAMES)
+                )
+            settings.append((key, parse_yaml(value)))
+        words = (f"{key.rpartition('.')[2]} {_in_words(v)}" for key, v in settings)
+        before = (_in_words(value_at(config, key)) for key, _ in settings)
+        change = Change(f"{', '.join(words)} instead of {', '.join(before)}", tuple(settings))
+        change.of(config)
+        changes.append(change)
+    return changes
+
+
+def value_at(config: RunConfig, key: str) -> Any:
+    """What a configuration says under a key with dots; None where it says nothing."""
+    value: Any = as_dict(config)
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _in_words(value: Any) -> str:
+    if value is None:
+        return "the default"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else str(value)

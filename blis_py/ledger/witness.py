@@ -1,0 +1,343 @@
+"""What happens to some requests while a run is simulated, step by step; everything else passes unseen.
+
+The witness is told what the recorder is told, and looks at the scheduler at the same moment: when a step, or
+a run of alike steps, has been planned and is over or launched, and the scheduler has not been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from blis_py.cluster.diffusion import BlockDiffusion
+from blis_py.core.cache_aware import CacheAwareQueue
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest
+from blis_py.core.diffusion_request import Outcome as BatchOutcome
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import Request, Status
+from blis_py.core.step import Step
+from blis_py.latency.step_run import Ints, StepRun
+from blis_py.ledger.division import Chunk
+from blis_py.ledger.lines import Line
+from blis_py.ledger.waiting import Door
+from blis_py.metrics.record import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A request in question, as an earlier run of the same told it."""
+
+    request: str
+    instance: int
+    from_ns: int
+    """It reaches the queue of its instance."""
+    until_ns: int
+    """Nothing that begins later concerns it."""
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A run of alike steps in which somebody in question was on the instance."""
+
+    start_ns: int
+    ends_ns: Ints
+    features: StepFeatures
+    """Of the first of them."""
+    chunks: tuple[Chunk, ...]
+    doing: Mapping[str, Line]
+    """What each request in question does, by name: `OWN_PREFILL`, `DECODE`, or why it does nothing."""
+    running: tuple[str, ...]
+    """Who has a slot, where somebody in question waits."""
+    admitted: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Notes:
+    """Of one instance, in order of time."""
+
+    runs: list[Noted] = field(default_factory=list)
+    last: tuple[int, StepRun] | None = None
+    """The latest alike steps, noted or not, and when the first of them began."""
+
+    def last_step(self) -> tuple[int, int]:
+        """When the latest step began, and when it ended; -1 where there was none."""
+        if self.last is None:
+            return -1, -1
+        start_ns, run = self.last
+        return start_ns if run.steps == 1 else int(run.ends_ns()[-2]), run.end_ns
+
+
+class Witness:
+    """Notes what concerns some requests; a `Watch`.
+
+    Args:
+        watched: the requests in question.
+        diffusion: of block diffusion.
+    """
+
+    def __init__(self, watched: Iterable[Watched], diffusion: BlockDiffusion | None = None) -> None:
+        self.notes: dict[int, Notes] = {}
+        """By instance, where there is any."""
+        self._watched: dict[int, list[Watched]] = {}
+        for one in watched:
+            self._watched.setdefault(one.instance, []).append(one)
+        self._diffusion = diffusion
+
+    def beside(self, index: int, scheduler: Any, events: Any) -> Any:
+        """See `Watch`."""
+        if index not in self._watched:
+            return events
+        notes = self.notes[index] = Notes()
+        if self._diffusion is None:
+            return _Steps(scheduler, events, notes, self._watched[index])
+        return _Rounds(scheduler, events, notes, self._watched[index], self._diffusion)
+
+
+class _Events:
+    """Tells somebody else everything, and notes some of it."""
+
+    def __init__(self, scheduler: Any, events: Any, notes: Notes, watched: Sequence[Watched]) -> None:
+        self._scheduler, self._events, self._notes = scheduler, events, notes
+        self._config: SchedulerConfig = scheduler.config
+        self._coming = sorted(watched, key=lambda one: -one.from_ns)
+        """Who has not come yet; the next one is the last of them."""
+        self._here: list[Watched] = []
+        self._until_ns = max(one.until_ns for one in watched)
+        self._known: dict[str, Request] = {}
+        """Those in question that have been admitted."""
+        self._names = {one.request for one in watched}
+
+    # -- told on ---------------------------------------------------------------------------------
+
+    def idle(self, duration_ns: int) -> None:
+        self._events.idle(duration_ns)
+
+    def unservable(self, request: Request, now_ns: int) -> None:
+        self._events.unservable(request, now_ns)
+
+    def timed_out(self, requests: list[Request]) -> None:
+        self._events.timed_out(requests)
+
+    def finished(self, requests: list[Request], end_ns: int) -> None:
+        self._events.finished(requests, end_ns)
+
+    def ended(self, requests: list[Request], outcome: Outcome) -> None:
+        self._events.ended(requests, outcome)
+
+    # -- noted -----------------------------------------------------------------------------------
+
+    def _note(
+        self,
+        start_ns: int,
+        run: StepRun,
+        planned_ns: int,
+        features: StepFeatures,
+        prefills: Sequence[tuple[Request, int]],
+        admitted: Sequence[Request],
+        preempted: bool,
+    ) -> None:
+        """Alike steps are planned; the scheduler has not been told of them.
+
+        What lies between the step before and these belongs to them.
+
+        Args:
+            planned_ns: when the first of them was composed: who came later is not in it.
+            preempted: somebody was, and the door was closed for it.
+        """
+        since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
+        self._notes.last = start_ns, run
+        for request in admitted:
+            if request.id in self._names:
+                self._known[request.id] = request
+        self._come_and_go(since_ns, run.end_ns)
+        if not self._here:
+            return
+        doing = self._doing(start_ns, planned_ns, prefills, admitted, preempted)
+        if not doing:
+            return
+        idle = any(line not in (Line.OWN_PREFILL, Line.DECODE, Line.RIDING) for line in doing.values())
+        self._notes.runs.append(
+            Noted(
+                start_ns=start_ns,
+                ends_ns=run.ends_ns(),
+                features=features,
+                chunks=tuple(
+                    Chunk(request.id, tokens, request.computed, request.num_tokens)
+                    for request, tokens in prefills
+                ),
+                doing=doing,
+                running=tuple(request.id for request in self._scheduler.running) if idle else (),
+                admitted=tuple(request.id for request in admitted),
+            )
+        )
+
+    def _come_and_go(self, since_ns: int, until_ns: int) -> None:
+        """Who in question is here at any time in between."""
+        while self._coming and self._coming[-1].from_ns < until_ns:
+            self._here.append(self._coming.pop())
+        self._here = [one for one in self._here if one.until_ns > since_ns]
+
+    def _doing(
+        self,
+        start_ns: int,
+        planned_ns: int,
+        prefills: Sequence[tuple[Request, int]],
+        admitted: Sequence[Request],
+        preempted: bool,
+    ) -> dict[str, Line]:
+        computing = {request.id for request, _ in prefills}
+        doing: dict[str, Line] = {}
+        door: Door | None = None
+        for one in self._here:
+            request = self._known.get(one.request)
+            if request is not None:
+                line = self._line_of(request, computing)
+                if line is not None:
+                    doing[one.request] = line
+            elif one.from_ns > planned_ns:
+                doing[one.request] = Line.RUNNING_STEP if start_ns < one.from_ns else Line.COMPOSED_STEP
+            else:
+                door = door or self._door(prefills, admitted, preempted)
+                doing[one.request] = door.refuses(self._wanted(one.prompt_tokens))
+        return doing
+
+    def _line_of(self, request: Request, computing: set[str]) -> Line | None:
+        """What a request that has been admitted does in the step; None = it is over."""
+        if request.id in computing:
+            return Line.OWN_PREFILL
+        if request.status is Status.WAITING:
+            return Line.PREEMPTED
+        if request.status is Status.DECODING:
+            return self._decoding(request)
+        if request.status in (Status.PREFILLING, Status.STALLED):
+            return Line.STALLED
+        return None
+
+    def _decoding(self, request: Request) -> Line:
+        return Line.DECODE
+
+    def _wanted(self, prompt_tokens: int) -> int:
+        """Tokens that a request lacks before its first answer."""
+        return prompt_tokens
+
+    def _door(
+        self, prefills: Sequence[tuple[Request, int]], admitted: Sequence[Request], preempted: bool
+    ) -> Door:
+        config, scheduler = self._config, self._scheduler
+        inside = [request for request in admitted if request in scheduler.running]
+        tokens_of, least = dict(prefills), self._least_tokens()
+        new = [tokens_of.pop(request, least) for request in inside]
+        budget = config.max_num_batched_tokens - self._served_before(sum(tokens_of.values()))
+        blocks = sum(-(-tokens // config.block_size) for tokens in new)
+        slots_left = config.max_num_seqs - len(scheduler.running)
+        waiting = scheduler.waiting
+        return Door(
+            slots=slots_left + len(inside),
+            slots_left=slots_left,
+            budget=budget,
+            budget_left=budget - sum(new),
+            whole_budget=config.max_num_batched_tokens,
+            least_tokens=least,
+            longest_chunk=config.long_prefill_token_threshold or config.max_num_batched_tokens,
+            whole_prompts=config.batch_former == "prefill-first",
+            free_blocks=scheduler.kv.pool.num_free + blocks,
+            block_size=config.block_size,
+            closed=preempted,
+            held_back=isinstance(waiting, CacheAwareQueue) and waiting.holds_all_back,
+        )
+
+    def _least_tokens(self) -> int:
+        return 1
+
+    def _served_before(self, tokens: int) -> int:
+        """Budget that goes to those who run before anybody is let in, `tokens` of it for prompts."""
+        raise NotImplementedError
+
+
+class _Steps(_Events):
+    """Of an autoregressive instance."""
+
+    def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
+        self._decodes = step.features.decode_seqs
+        planned_ns = self._planned_ns(start_ns, step)
+        # Where prompts come first, a preemption comes after whoever was let in.
+        closed = bool(step.preempted) and self._config.batch_former != "prefill-first"
+        self._note(start_ns, run, planned_ns, step.features, step.prefills, step.admitted, closed)
+        self._events.steps(step, start_ns, run)
+
+    def in_progress(self, step: Step) -> None:
+        self._events.in_progress(step)
+
+    def _planned_ns(self, start_ns: int, step: Step) -> int:
+        """An asynchronous step is composed when the one before it is launched, if there is one.
+
+        Unless there was nobody to compose it of: then it is of those who came since.
+        """
+        if not self._config.async_scheduling or start_ns >= self._until_ns:
+            return start_ns
+        before_ns, end_ns = self._notes.last_step()
+        others = any(request not in step.admitted for request in self._scheduler.running)
+        return before_ns if end_ns == start_ns and (others or step.features.decode_seqs) else start_ns
+
+    def _served_before(self, tokens: int) -> int:
+        return tokens if self._config.batch_former == "prefill-first" else tokens + self._decodes
+
+
+class _Rounds(_Events):
+    """Of a block-diffusion instance."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        events: Any,
+        notes: Notes,
+        watched: Sequence[Watched],
+        diffusion: BlockDiffusion,
+    ) -> None:
+        super().__init__(scheduler, events, notes, watched)
+        self._block, self._fdfo = diffusion.config.block_tokens, diffusion.config.fdfo
+        self._rounds_of = diffusion.rounds
+        self._batch: Batch | None = None
+        self._batch_start_ns, self._round = 0, 0
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        if batch is not self._batch:
+            self._batch, self._batch_start_ns, self._round = batch, start_ns, 0
+        self._round += 1
+        planned_ns = start_ns if self._fdfo else self._batch_start_ns
+        features = type(batch.features)(
+            **{each.name: getattr(batch.features, each.name) for each in fields(batch.features)}
+        )
+        run = StepRun(1, end_ns)
+        closed = bool(batch.preempted)
+        self._note(start_ns, run, planned_ns, features, batch.prefills, batch.admitted, closed)
+        self._events.round(batch, start_ns, end_ns)
+
+    def batch(self, batch: Batch, outcome: BatchOutcome) -> None:
+        self._batch = None
+        self._events.batch(batch, outcome)
+
+    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
+        self._events.commits(commits, now_ns)
+
+    def _decoding(self, request: Request) -> Line:
+        assert self._batch is not None
+        assert isinstance(request, DiffusionRequest)
+        if request not in self._batch.denoise:
+            return Line.OTHERS_PREFILL  # prompts have rounds of their own
+        rounds = self._rounds_of[request.row][len(request.rounds_per_block)]
+        return Line.RIDING if not self._fdfo and self._round > rounds else Line.DECODE
+
+    def _wanted(self, prompt_tokens: int) -> int:
+        return prompt_tokens // self._block * self._block or self._block
+
+    def _least_tokens(self) -> int:
+        return self._block
+
+    def _served_before(self, tokens: int) -> int:
+        assert self._batch is not None
+        inside = sum(request not in self._batch.admitted for request in self._batch.denoise)
+        return tokens + (self._block * inside if self._fdfo else 0)

@@ -1,0 +1,26 @@
+"""Pictures that are added to a result which is there already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from blis_py.files.json_files import load_object
+from blis_py.files.paths import exists
+from blis_py.outputs.complete import MARKER
+from blis_py.outputs.staging import write_text
+
+
+def belong(folder: Path, pictures: Iterable[Path]) -> None:
+    """Notes that these files are part of the result, so that it can be replaced with them.
+
+    A folder from before there was a marker gets none.
+    """
+    marker = folder / MARKER
+    if not exists(marker):
+        return
+    told = load_object(marker)
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in pictures}
+    told["files"] = dict(sorted({**told.get("files", {}), **sizes}.items()))
+    write_text(marker, json.dumps(told, indent=1, ensure_ascii=False) + "\n")

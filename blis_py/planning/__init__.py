@@ -1,0 +1,1 @@
+"""Many runs: sweeps over settings, and the cheapest configuration that keeps its targets."""

@@ -1,0 +1,235 @@
+"""`blis.sweep` and `blis.plan`: what the commands of these names do, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from blis_py.api import meant
+from blis_py.config.layers import did_you_mean
+from blis_py.config.models import NAMES, RunConfig
+from blis_py.core.bounds import MOST_RERUNS, check_count
+from blis_py.errors import InputError
+from blis_py.planning.axes import MOST_POINTS, Axis, Point, axis, parse_axis, read_space
+from blis_py.planning.base import Base
+from blis_py.planning.executors import executor
+from blis_py.planning.goal import Goal, parse_attainment, parse_share
+from blis_py.planning.plan import DRAWS, TRIALS, Plan
+from blis_py.planning.plan import Told as PlanTold
+from blis_py.planning.plan import max_rate as find_max_rate
+from blis_py.planning.plan import plan as run_plan
+from blis_py.planning.prices import Prices
+from blis_py.planning.runner import Runner
+from blis_py.planning.store import Folder, Nowhere, Store
+from blis_py.planning.sweep import Sweep, Told
+from blis_py.planning.sweep import sweep as run_sweep
+
+Vary = Mapping[str, Any] | Sequence[str]
+Cache = bool | str | Path
+
+
+def sweep(
+    config: RunConfig | str | Path | None = None,
+    /,
+    *,
+    vary: Vary = (),
+    runs: Sequence[Point] = (),
+    space: str | Path | None = None,
+    random: int | None = None,
+    seeds: int = 1,
+    workers: int | None = None,
+    dask: str | None = None,
+    cache: Cache = True,
+    told: Told | None = None,
+    **settings: Any,
+) -> Sweep:
+    """Runs a grid, a list or a random part of a space of settings: one row each.
+
+    Args:
+        config: as of `blis.run`, and so are the `settings`.
+        vary: values by setting (`{"scheduler": ["fcfs", "lpm"], "rate": "10:100:10"}`), or texts such as
+            `"rate=10:100:10"`. All combinations are run.
+        runs: instead of it, the combinations themselves.
+        space: a YAML file with `vary` or `runs`.
+        random: only so many of the combinations, drawn at random.
+        seeds: runs of each combination, with seeds that are the same for all.
+        workers: processes; None = one for every core.
+        dask: the scheduler of a Dask cluster, such as `tcp://10.0.0.1:8786`, or `local`.
+        cache: the folder that keeps what has been run; True = this platform's, False = none.
+        told: called with the rows so far and how many there will be.
+
+    Raises:
+        InputError: nothing to vary, an unknown setting, or a cluster that is not there. A combination that
+            cannot be run is no error but a row that says why.
+    """
+    axes, listed, _ = spanned(vary, runs, space)
+    base = base_of(config, settings)
+    with running(workers, dask, cache) as runner:
+        return run_sweep(base, axes, runner, runs=listed, random=random, seeds=seeds, told=told)
+
+
+@contextmanager
+def running(workers: int | None, dask: str | None, cache: Cache) -> Iterator[Runner]:
+    """What runs a study."""
+    store: Store = Nowhere()
+    if cache is not False:
+        store = Folder(None if cache is True else cache)
+    with Runner(executor(workers, dask), store) as runner:
+        yield runner
+
+
+def spanned(
+    vary: Vary, runs: Sequence[Point] = (), space: str | Path | None = None, known: Sequence[str] = ()
+) -> tuple[list[Axis], list[Point], Mapping[str, Any]]:
+    """Axes, points and what else the file of a space says (see `read_space`)."""
+    if isinstance(vary, str):
+        vary = [vary]
+    if isinstance(vary, Mapping):
+        axes = [axis(name, values) for name, values in vary.items()]
+    else:
+        axes = [parse_axis(text) for text in vary]
+    points, more = [dict(run) for run in runs], {}
+    if space is not None:
+        read = read_space(space, known)
+        axes, points, more = [*read.axes, *axes], [*points, *read.runs], dict(read.more)
+    if axes and points:
+        raise InputError("cannot be combined with vary", key="runs", fix="give one of the two")
+    return axes, points, more
+
+
+def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) -> Base:
+    """What is given, as `blis.run` would take it."""
+    for name in settings:
+        if name not in NAMES:
+            raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
+    overrides = tuple((name, NAMES[name], meant(name, value)) for name, value in settings.items())
+    start = config if isinstance(config, RunConfig) else None
+    return Base(None if start is not None else config, overrides, start=start)  # type: ignore[arg-type]
+
+
+def plan(
+    config: RunConfig | str | Path | None = None,
+    /,
+    *,
+    vary: Vary = (),
+    space: str | Path | None = None,
+    instances: Sequence[int] | str | None = None,
+    prices: Mapping[str, float] | None = None,
+    attainment: str | float | None = None,
+    max_lost: str | float = 0.0,
+    max_rate: bool = False,
+    trials: int = TRIALS,
+    draws: int = DRAWS,
+    workers: int | None = None,
+    dask: str | None = None,
+    cache: Cache = True,
+    told: PlanTold | None = None,
+    **settings: Any,
+) -> Plan:
+    """The cheapest configuration that keeps its targets, what binds it, and how sure that is.
+
+        blis.plan(trace="day.csv", model="llama-3.1-8b", gpu="h100", slo="ttft.p99=500ms")
+
+    Args:
+        config: as of `blis.run`, and so are the `settings`; `slo` and `goodput` say what is to be kept.
+        vary: what may be chosen, as of `blis.sweep`.
+        space: a YAML file with `vary`, `instances`, `prices`.
+        instances: numbers of instances to choose from: `"1:32"` (the default) or a list.
+        prices: dollars per GPU and hour by GPU, over the bundled ones.
+        attainment: least share of the requests that meet all their goodput targets: `"99%"`, or by class.
+        max_lost: largest share of the requests that may be rejected, unservable or out of patience.
+        max_rate: choose nothing: find the highest rate that the configuration holds.
+        trials: combinations to try where there are more of them, of more than three settings.
+        draws: runs with other step times, for the probability; 0 = none.
+        workers, dask, cache: as of `blis.sweep`.
+        told: called with a line about where the search is.
+
+    Raises:
+        InputError: no target, an unknown setting, or nothing that can be run.
+    """
+    return chosen_plan(
+        base_of(config, settings),
+        vary=vary,
+        space=space,
+        instances=instances,
+        prices=prices,
+        attainment=attainment,
+        max_lost=max_lost,
+        max_rate=max_rate,
+        trials=trials,
+        draws=draws,
+        workers=workers,
+        dask=dask,
+        cache=cache,
+        told=told,
+    )
+
+
+def chosen_plan(
+    base: Base,
+    *,
+    vary: Vary = (),
+    space: str | Path | None = None,
+    instances: Sequence[int] | str | None = None,
+    prices: Mapping[str, float] | None = None,
+    attainment: str | float | None = None,
+    max_lost: str | float = 0.0,
+    max_rate: bool = False,
+    trials: int = TRIALS,
+    draws: int = DRAWS,
+    workers: int | None = None,
+    dask: str | None = None,
+    cache: Cache = True,
+    told: PlanTold | None = None,
+) -> Plan:
+    """`plan`, of a base."""
+    axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
+    if listed:
+        raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
+    goal = Goal(_attainment(attainment), _share(max_lost))
+    chosen = _prices(more.get("prices"), space) | dict(prices or {})
+    check_count(draws, least=0, most=MOST_RERUNS, key="--draws")
+    check_count(trials, least=1, most=MOST_POINTS, key="--trials")
+    sizes = _instances(instances if instances is not None else more.get("instances"))
+    if max_rate:
+        if axes or sizes is not None:
+            problem, fix = "finds the rate of one cluster", "drop --vary, --space and --instances"
+            raise InputError(problem, key="--max-rate", fix=fix)
+        with running(workers, dask, cache) as runner:
+            return find_max_rate(base.config(), runner, goal=goal, prices=Prices(chosen), draws=draws)
+    with running(workers, dask, cache) as runner:
+        return run_plan(
+            base,
+            axes,
+            runner,
+            goal=goal,
+            prices=Prices(chosen),
+            sizes=sizes,
+            trials=trials,
+            draws=draws,
+            told=told,
+        )
+
+
+def _attainment(given: str | float | None) -> dict[str, float]:
+    return {} if given is None else parse_attainment(str(given))
+
+
+def _share(given: str | float) -> float:
+    return parse_share(str(given), key="--max-lost")
+
+
+def _prices(given: Any, space: str | Path | None) -> dict[str, float]:
+    if not isinstance(given, Mapping | None):
+        raise InputError("must map GPUs to dollars per hour", file=space, key="prices", value=given)
+    return {str(name): price for name, price in (given or {}).items()}
+
+
+def _instances(given: Any) -> list[int] | None:
+    if given is None:
+        return None
+    return list(
+        axis("num_instances", str(given) if isinstance(given, int) else given, key="--instances").values
+    )

@@ -1,0 +1,203 @@
+"""The settings that are varied: axes, and the points they span."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from blis_py.config.layers import did_you_mean
+from blis_py.config.models import NAMES, RunConfig
+from blis_py.config.paths import from_folder
+from blis_py.errors import InputError
+from blis_py.files.paths import full_path
+from blis_py.files.yaml_files import load_mapping, parse_yaml
+from blis_py.requests.streams import stream
+
+MOST_POINTS = 100_000
+Point = dict[str, Any]
+"""A value for every axis, by the axis's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A setting and its values."""
+
+    name: str
+    """As the user calls it: a flag without dashes, or a dotted key."""
+    key: str
+    """Of the configuration."""
+    values: tuple[Any, ...]
+
+
+def parse_axis(text: str, *, key: str = "--vary") -> Axis:
+    """`scheduler=fcfs,lpm`, `rate=10:100:10` (from, to, step), `num_instances=1:8`, `frontend_ms=[1,2]`.
+
+    Raises:
+        InputError: not NAME=VALUES, no such setting, or a range that is none.
+    """
+    name, equals, values = text.partition("=")
+    name, values = name.strip(), values.strip()
+    if not equals or not name or not values:
+        fix = "write scheduler=fcfs,lpm or rate=10:100:10"
+        raise InputError("not NAME=VALUES", key=key, value=text, fix=fix)
+    parts = [_parsed(values, key, text)] if values.startswith("[") else [*_split(values, key, text)]
+    return axis(name, parts, key=key)
+
+
+def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None = None) -> Axis:
+    """An axis from a list of values, a range in words, or a single value.
+
+    Raises:
+        InputError: no such setting, no values, or the same one twice.
+    """
+    plain = name.lstrip("-").replace("-", "_")
+    own = NAMES.get(plain) or (plain if plain in NAMES.values() or _is_key(plain) else None)
+    if own is None or own in _NOT_VARIED:
+        problem = "cannot be varied" if own else "unknown setting"
+        fix = "choose another" if own else did_you_mean(plain, NAMES)
+        raise InputError(problem, file=file, key=f"{key} {name}", fix=fix)
+    if isinstance(values, str):
+        listed = [*_split(values, key, f"{name}={values}")]
+    else:
+        listed = list(values) if isinstance(values, list | tuple) else [values]
+    if not listed:
+        raise InputError("has no values", file=file, key=f"{key} {name}", fix="give at least one")
+    for index, value in enumerate(listed):
+        if value in listed[:index] and type(value) in {type(v) for v in listed[:index] if v == value}:
+            raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
+    return Axis(plain, own, tuple(listed))
+
+
+def grid(axes: Sequence[Axis]) -> list[Point]:
+    """Every combination; the last axis changes fastest.
+
+    Raises:
+        InputError: there are too many.
+    """
+    count = math.prod(len(each.values) for each in axes)
+    if count > MOST_POINTS:
+        fix = "take fewer values, or a random part of them with --random N"
+        raise InputError(f"{count:,} combinations are too many", key="--vary", fix=fix)
+    names = [each.name for each in axes]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(a.values for a in axes))]
+
+
+def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
+    """So many combinations, drawn without repetition, in the order in which they were drawn."""
+    sizes = [len(each.values) for each in axes]
+    total = math.prod(sizes)
+    rng = stream(seed, "sweep", *(each.name for each in axes))
+    if count >= total:
+        return grid(axes)
+    chosen: dict[tuple[int, ...], None] = {}
+    while len(chosen) < count:
+        chosen.setdefault(tuple(int(rng.integers(size)) for size in sizes))
+    return [{a.name: a.values[i] for a, i in zip(axes, indices, strict=True)} for indices in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a file says of a space: `vary`, a mapping of settings to values, or `runs`, a list of points."""
+
+    axes: tuple[Axis, ...] = ()
+    runs: tuple[Point, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Its other keys."""
+
+
+def read_space(path: str | Path, known: Sequence[str] = ()) -> Space:
+    """Reads a space; relative paths in it start at its folder.
+
+    Args:
+        known: keys that it may have besides `vary` and `runs`.
+
+    Raises:
+        InputError: another shape, or a setting that there is not.
+    """
+    file = full_path(path)
+    values = load_mapping(file)
+    for key in values:
+        if key not in ("vary", "runs", *known):
+            fix = did_you_mean(str(key), ("vary", "runs", *known))
+            raise InputError("unknown key", file=path, key=str(key), fix=fix)
+    varied, runs = values.get("vary") or {}, values.get("runs") or []
+    if not isinstance(varied, Mapping):
+        raise InputError("must map settings to lists of values", file=path, key="vary", value=varied)
+    if not isinstance(runs, list) or not all(isinstance(run, Mapping) and run for run in runs):
+        raise InputError("must be a list of settings", file=path, key="runs", value=runs)
+    if varied and runs:
+        raise InputError("cannot be combined with vary", file=path, key="runs", fix="give one of the two")
+    axes = tuple(_in_folder(axis(str(n), v, key="vary", file=path), file.parent) for n, v in varied.items())
+    points = []
+    for run in runs:
+        own = [_in_folder(axis(str(n), [v], key="runs", file=path), file.parent) for n, v in run.items()]
+        points.append({each.name: each.values[0] for each in own})
+    more = {key: value for key, value in values.items() if key not in ("vary", "runs")}
+    return Space(axes, tuple(points), more)
+
+
+def _in_folder(given: Axis, folder: Path) -> Axis:
+    moved = tuple(from_folder({given.key: value}, folder)[given.key] for value in given.values)
+    return Axis(given.name, given.key, moved)
+
+
+def _split(values: str, key: str, text: str) -> Iterator[Any]:
+    for part in values.split(","):
+        if part.count(":") in (1, 2) and all(map(_is_number, part.split(":"))):
+            yield from _range(part, key, text)
+        else:
+            yield _parsed(part.strip(), key, text)
+
+
+def _parsed(word: str, key: str, text: str) -> Any:
+    if not word:
+        raise InputError("has an empty value", key=key, value=text, fix="write NAME=A,B,C")
+    try:
+        return parse_yaml(word)
+    except InputError as error:
+        raise InputError(error.problem, key=key, value=text, fix="quote the value") from None
+
+
+def _range(part: str, key: str, text: str) -> Iterator[int | float]:
+    """`first:last:step`, the last one included; whole numbers stay whole."""
+    first, last, step = (*map(_number, part.split(":")), 1)[:3]
+    if step <= 0 or last < first or not math.isfinite((last - first) / step):
+        fix = "write FIRST:LAST:STEP, upwards"
+        raise InputError("is no range", key=key, value=text, fix=fix)
+    count = int((last - first) / step + 1e-9) + 1
+    if count > MOST_POINTS:
+        raise InputError("has too many values", key=key, value=text, fix="take a larger step")
+    for index in range(count):
+        value = first + index * step
+        yield value if isinstance(value, int) else float(f"{value:.12g}")
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _is_key(path: str) -> bool:
+    """Whether there is such a key in the configuration; of a mapping, any key below it."""
+    head, _, rest = path.partition(".")
+    found = {f.name: f for f in fields(RunConfig)}.get(head)
+    if found is None:
+        return False
+    section = found.default_factory
+    if not (isinstance(section, type) and is_dataclass(section)):
+        return not rest
+    return rest.partition(".")[0] in {f.name for f in fields(section)}
+
+
+_NOT_VARIED = {"slo", "goodput"}
+"""What a run is held against is the same in all."""

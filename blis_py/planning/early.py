@@ -1,0 +1,121 @@
+"""What the first part of the arrivals says about all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from blis_py.core.slo import DEFAULT_CLASS
+from blis_py.metrics.groups import rows_by_name, slo_classes
+from blis_py.metrics.latencies import Latencies, latencies
+from blis_py.metrics.record import Outcome as End
+from blis_py.metrics.record import RunRecord
+from blis_py.metrics.slo import SloCheck
+from blis_py.planning.job import FINE, HOPELESS
+from blis_py.requests.table import Ints, RequestTable
+
+SHARE = 1 / 8
+"""Of the time from the first to the last arrival."""
+_FEWEST = 400
+"""With fewer requests a whole run is soon done."""
+_EASY, _SAMPLE = 0.5, 50
+_SEEN = ("ttft", "scheduling_delay")
+"""What can only become known to be worse while a request is under way."""
+
+
+def worth_it(table: RequestTable, checks: Sequence[SloCheck]) -> bool:
+    """Whether a part says anything that the whole would say much later."""
+    return len(table) >= _FEWEST and bool(checks)
+
+
+def horizon_ns(table: RequestTable) -> int:
+    """When the first part of the arrivals is over."""
+    first, last = int(table.arrival_ns[0]), int(table.arrival_ns[-1])
+    return first + max(round((last - first) * SHARE), 1)
+
+
+def judge(
+    part: RunRecord, whole: RequestTable, checks: Sequence[SloCheck], max_lost: float = 0.0
+) -> str | None:
+    """`hopeless`, `fine`, or None where the rest has to be simulated.
+
+    Args:
+        max_lost: share of the requests that may be lost: they have no latency that would count.
+
+    Nothing that has happened is changed by what comes later. So a limit is missed for certain when so many
+    requests are beyond it already that the percentile of all requests lies among them (or the sum that a
+    mean is made of is reached), if the others were served in no time. That all is well cannot be known for
+    certain: it is supposed where half of the KV memory is free and everybody keeps every limit twice over,
+    and whoever chooses such a configuration has to run the whole.
+    """
+    spare = math.floor(max_lost * len(whole))
+    if any(_missed(check, part, whole, spare) for check in checks):
+        return HOPELESS
+    return FINE if _easy(checks, part, latencies(part)) else None
+
+
+def _missed(check: SloCheck, part: RunRecord, whole: RequestTable, spare: int) -> bool:
+    total, seen = _count(whole, check.slo_class), _waits_ns(part, check)
+    if check.metric not in _SEEN or not total:
+        return False
+    if check.stat == "mean":
+        return not spare and bool(seen.sum() > check.limit_ns * total)
+    percent = _percent(check.stat)
+    if percent is None:
+        return False
+    beyond = total - math.floor(percent / 100 * (total - 1))
+    return bool((seen > check.limit_ns).sum() >= beyond + (spare + 1 if spare else 0))
+
+
+def _percent(stat: str) -> float | None:
+    if stat in ("median", "max"):
+        return 50.0 if stat == "median" else 100.0
+    return float(stat[1:]) if stat[0] == "p" else None
+
+
+def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
+    """Latencies so far; of those who wait still, how long they have waited."""
+    rows = _rows(part, check.slo_class)
+    reached_ns = (part.first_token_ns if check.metric == "ttft" else part.scheduled_ns)[rows]
+    arrival_ns = part.table.arrival_ns[rows]
+    seen: Ints = np.where(reached_ns >= 0, reached_ns, part.end_ns) - arrival_ns
+    return seen
+
+
+def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bool:
+    """Half of the memory is free, nobody is lost, and everybody keeps every limit twice over."""
+    ended = part.outcome <= End.LENGTH_CAPPED
+    lost = np.isin(part.outcome, (End.REJECTED, End.UNSERVABLE, End.TIMED_OUT))
+    fullest = max((each.peak_kv_blocks / each.num_kv_blocks for each in part.instances), default=1.0)
+    if lost.any() or ended.sum() < _SAMPLE or fullest > _EASY:
+        return False
+    return all(_kept_twice(check, part, columns) for check in checks)
+
+
+def _kept_twice(check: SloCheck, part: RunRecord, columns: Latencies) -> bool:
+    if check.metric == "itl" or check.stat in ("min", "std"):
+        return False
+    rows = _rows(part, check.slo_class)
+    values = columns.column(check.metric)[rows]
+    values = values[~np.isnan(values)]
+    if len(values) < _SAMPLE:
+        return False
+    worst = values.mean() if check.stat == "mean" else values.max()
+    return bool(worst <= _EASY * check.limit_ns)
+
+
+def _rows(part: RunRecord, slo_class: str | None) -> Ints:
+    everyone = np.arange(len(part.table))
+    if slo_class is None:
+        return everyone
+    found: Ints = rows_by_name(slo_classes(part)).get(slo_class, everyone[:0])
+    return found
+
+
+def _count(table: RequestTable, slo_class: str | None) -> int:
+    if slo_class is None:
+        return len(table)
+    codes = [code for code, name in enumerate(table.slo_class.names) if (name or DEFAULT_CLASS) == slo_class]
+    return int(np.isin(table.slo_class.codes, codes).sum())

@@ -1,0 +1,177 @@
+"""Where jobs are done: here, in processes of this machine, on a Dask cluster. The outcomes are the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol
+
+from blis_py.errors import InputError
+from blis_py.planning import worker
+from blis_py.planning.job import Outcome
+
+Done = Iterator[tuple[int, Outcome]]
+DIED = "the process that ran it died, and so did the one that tried again"
+
+
+class Executor(Protocol):
+    """Does packed jobs, see `worker.pack`."""
+
+    workers: int
+
+    def outcomes(self, jobs: Sequence[bytes]) -> Done:
+        """The index of every job and its outcome, each once, in whatever order they are done."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Serial:
+    """In this process, one after another."""
+
+    workers = 1
+
+    def outcomes(self, jobs: Sequence[bytes]) -> Done:
+        for index, job in enumerate(jobs):
+            yield index, worker.run(job)
+
+    def close(self) -> None:
+        return None
+
+
+class Processes:
+    """In processes of this machine.
+
+    On Linux they are forked, and share what has been imported and read before the first job. Where a process
+    dies, its job is tried once more, by itself.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def outcomes(self, jobs: Sequence[bytes]) -> Done:
+        left = dict(enumerate(jobs))
+        try:
+            for index, outcome in self._together(left):
+                del left[index]
+                yield index, outcome
+        except BrokenProcessPool:
+            self.close()
+            for index, job in left.items():
+                yield index, self._alone(job)
+
+    def close(self) -> None:
+        """Ends the processes at once, whatever they are at."""
+        if self._pool is not None:
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _together(self, jobs: dict[int, bytes]) -> Done:
+        pool = self._started()
+        waiting = iter(jobs.copy().items())
+        running: dict[Future[Outcome], int] = {}
+        while True:
+            while len(running) < 2 * self.workers and (job := next(waiting, None)) is not None:
+                running[pool.submit(worker.run, job[1])] = job[0]
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+
+    def _alone(self, job: bytes) -> Outcome:
+        try:
+            return self._started().submit(worker.run, job).result()
+        except BrokenProcessPool:
+            self.close()
+            return Outcome(failed=DIED)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            how = "fork" if sys.platform == "linux" else "spawn"
+            context = multiprocessing.get_context(how)
+            self._pool = ProcessPoolExecutor(self.workers, context, _leave_signals_to_the_parent)
+        return self._pool
+
+
+def _leave_signals_to_the_parent() -> None:
+    """Who presses Ctrl-C means the whole."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class Dask:
+    """On a Dask cluster: the address of its scheduler, or `local` for one on this machine.
+
+    Where a worker dies, Dask has its jobs done by another.
+
+    Raises:
+        InputError: Dask is not installed, or there is no cluster at that address.
+    """
+
+    patience_s = 10
+    """For the scheduler to answer."""
+
+    def __init__(self, address: str, workers: int | None = None) -> None:
+        try:
+            from distributed import Client, LocalCluster
+        except ImportError:
+            fix = "pip install 'blis-py[dask]'"
+            raise InputError("Dask is not installed", key="--dask", value=address, fix=fix) from None
+        self._cluster: Any = None
+        if address == "local":
+            self._cluster = LocalCluster(
+                n_workers=workers or cores(), threads_per_worker=1, dashboard_address=None
+            )
+        elif workers is not None:
+            problem, fix = "a Dask cluster has the workers it has", "drop it, or use --dask local"
+            raise InputError(problem, key="--workers", value=workers, fix=fix)
+        try:
+            self._client = Client(self._cluster or address, timeout=self.patience_s, set_as_default=False)
+        except (OSError, ValueError) as error:
+            fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
+            problem = f"no Dask cluster answers there ({type(error).__name__})"
+            raise InputError(problem, key="--dask", value=address, fix=fix) from None
+        self.workers = max(len(self._client.scheduler_info(n_workers=-1)["workers"]), 1)
+
+    def outcomes(self, jobs: Sequence[bytes]) -> Done:
+        from distributed import as_completed
+
+        futures = {
+            future: index for index, future in enumerate(self._client.map(worker.run, jobs, pure=False))
+        }
+        for future in as_completed(list(futures), loop=self._client.loop):
+            error = future.exception()
+            index = futures.pop(future)
+            yield index, future.result() if error is None else Outcome(failed=f"{DIED} ({error})")
+            future.release()
+
+    def close(self) -> None:
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def executor(workers: int | None = None, dask: str | None = None) -> Executor:
+    """The one that is wanted: by default a process for every core."""
+    if dask is not None:
+        return Dask(dask, workers)
+    wanted = cores() if workers is None else workers
+    if wanted < 1:
+        raise InputError("must be at least 1", key="--workers", value=workers)
+    return Serial() if wanted == 1 else Processes(wanted)

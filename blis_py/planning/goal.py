@@ -1,0 +1,205 @@
+"""What a configuration has to keep, and by how much it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.metrics.load import SATURATED
+from blis_py.planning.job import FINE, HOPELESS, Outcome
+
+EVERYBODY = ""
+_LOST = ("rejected", "unservable", "timed_out")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One thing to keep, as measured."""
+
+    what: str
+    """As the user wrote it, or what it is called."""
+    limit: float
+    measured: float | None
+    unit: str
+    slack: float
+    """1 = nothing of the limit is used up, 0 = all of it, negative = missed."""
+
+    @property
+    def met(self) -> bool:
+        return self.slack >= 0
+
+    def __str__(self) -> str:
+        if self.unit == "ms":
+            told = "never" if self.measured is None else in_ms(self.measured)
+            return f"{self.what} {told} of {in_ms(self.limit)}"
+        told = "none" if self.measured is None else f"{100 * self.measured:.2f} %"
+        return f"{self.what} {told} of {100 * self.limit:g} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether a configuration holds, and what is tightest."""
+
+    holds: bool
+    requirements: tuple[Requirement, ...] = ()
+    early: str | None = None
+    refused: str | None = None
+    saturated: bool = False
+
+    @property
+    def tightest(self) -> Requirement | None:
+        """The one with the least slack; None where no whole run says."""
+        return min(self.requirements, key=lambda each: each.slack, default=None)
+
+    @property
+    def slack(self) -> float:
+        """The least of all; minus infinity where nothing is known."""
+        return self.tightest.slack if self.tightest is not None else float("-inf")
+
+    def __str__(self) -> str:
+        if self.refused is not None:
+            return self.refused
+        if self.early == HOPELESS:
+            return "hopeless: misses a target with the first part of the arrivals"
+        if self.early == FINE:
+            return "seems to hold with a good deal to spare"
+        missed = ", ".join(str(each) for each in self.requirements if not each.met)
+        told = [f"misses {missed}"] if missed else []
+        told += ["the backlog grows"] if self.saturated else []
+        return "; ".join(told) if told else str(self.tightest)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is to be kept besides the SLOs of the configuration.
+
+    Attributes:
+        attainment: least share of the requests that meet all their goodput targets, by SLO class; under the
+            empty name, of all.
+        max_lost: largest share of the requests that may be rejected, unservable or give up.
+    """
+
+    attainment: Mapping[str, float] = field(default_factory=dict)
+    max_lost: float = 0.0
+
+    def check(self, config: RunConfig) -> None:
+        """
+        Raises:
+            InputError: nothing is to be kept, or a run would end before its requests do.
+        """
+        if not config.slo and not self.attainment:
+            fix = "add --slo ttft.p99=500ms, or --attainment 99% with --goodput ttft:500"
+            raise InputError("nothing says what the cluster has to keep", key="--slo", fix=fix)
+        if config.horizon is not None:
+            problem = "would hide the requests that are still waiting when it comes"
+            raise InputError(
+                problem, key="--horizon", fix="bound the workload with --num-requests or --limit"
+            )
+
+    def judge(self, outcome: Outcome) -> Judgement:
+        """What an outcome comes to."""
+        if outcome.refused is not None or outcome.failed is not None:
+            return Judgement(False, refused=outcome.refused or outcome.failed)
+        if outcome.early is not None:
+            return Judgement(outcome.early == FINE, early=outcome.early)
+        needed = (*self._slos(outcome), *self._shares(outcome), self._lost(outcome))
+        saturated = outcome.verdict == SATURATED
+        return Judgement(not saturated and all(each.met for each in needed), needed, saturated=saturated)
+
+    @staticmethod
+    def _slos(outcome: Outcome) -> list[Requirement]:
+        """A limit on what nobody was measured for is missed.
+
+        Raises:
+            InputError: there is no request that it speaks of.
+        """
+        found = []
+        for each in outcome.slo:
+            limit, measured = each["limit_ms"], each["measured_ms"]
+            if each["met"] is None:
+                fix = "name a class of the workload"
+                raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
+            slack = float("-inf") if measured is None else 1 - measured / limit
+            found.append(Requirement(each["slo"].partition("=")[0], limit, measured, "ms", slack))
+        return found
+
+    def _shares(self, outcome: Outcome) -> list[Requirement]:
+        """By the share of requests that may miss their targets, and do."""
+        found = []
+        for name, wanted in self.attainment.items():
+            if name == EVERYBODY:
+                share = outcome.figures.get("goodput.attainment")
+            else:
+                share = outcome.classes.get(name, {}).get("attainment")
+            if share is None:
+                who = "no request" if name == EVERYBODY else f"no request of class {name}"
+                fix = "give what a good request meets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
+                raise InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
+            spare = 1 - wanted
+            slack = 1 - (1 - share) / spare if spare else (1.0 if share >= 1 else share - 1)
+            what = "attainment" if name == EVERYBODY else f"{name}.attainment"
+            found.append(Requirement(what, wanted, share, "share", slack))
+        return found
+
+    def _lost(self, outcome: Outcome) -> Requirement:
+        injected = outcome.figures.get("requests.injected") or 0.0
+        lost = sum(outcome.figures.get(f"requests.{name}") or 0.0 for name in _LOST)
+        share = lost / injected if injected else 0.0
+        slack = 1.0
+        if share:
+            slack = 1 - share / self.max_lost if self.max_lost else -share
+        return Requirement("requests lost", self.max_lost, share, "share", slack)
+
+
+def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float]:
+    """`99%` of all requests, or by class: `critical=99.9%,standard=95%`.
+
+    Raises:
+        InputError: no share, or a class twice.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.rpartition("="))
+        share = parse_share(number, key=key, found=part)
+        if name in found or (equals and not name) or share <= 0:
+            raise InputError("must name every class once, with a share", key=key, value=text)
+        found[name] = share
+    return found
+
+
+def parse_share(text: str, *, key: str, found: str | None = None) -> float:
+    """`1%` or `0.01`.
+
+    Raises:
+        InputError: neither.
+    """
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InputError("is no share", key=key, value=found or text, fix="write 99% or 0.99")
+    return share
+
+
+def in_ms(ms: float) -> str:
+    """A latency, with as many digits as mean something."""
+    if ms >= 10_000:
+        return f"{ms / 1000:,.1f} s"
+    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def as_dict(judgement: Judgement) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "holds": judgement.holds,
+        "why": str(judgement),
+        "slack": None if judgement.slack == float("-inf") else judgement.slack,
+        "requirements": [
+            {"what": r.what, "limit": r.limit, "measured": r.measured, "unit": r.unit, "met": r.met}
+            for r in judgement.requirements
+        ],
+    }

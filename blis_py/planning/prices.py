@@ -1,0 +1,86 @@
+"""What a GPU costs per hour: as given, or as the bundled list says. Never a guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.files.bundled import root
+from blis_py.files.yaml_files import load_mapping
+from blis_py.latency.profiles import squeeze, stem_of
+
+_FIX = "write h100=2.5, in dollars per GPU and hour"
+_MOST = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per GPU and hour, and who says so."""
+
+    per_hour: float
+    source: str
+
+
+class Prices:
+    """Prices by GPU.
+
+    Args:
+        given: dollars per GPU and hour by name, which go before the bundled ones.
+        bundled: whether the bundled list counts at all.
+
+    Raises:
+        InputError: no positive number.
+    """
+
+    def __init__(self, given: Mapping[str, Any] | None = None, *, bundled: bool = True) -> None:
+        self._given: dict[str, float] = {}
+        self._bundled = bundled
+        for name, value in (given or {}).items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+                raise InputError("is no price", key=f"--price {name}", value=value, fix=_FIX)
+            self._given[_stem(name)] = float(value)
+
+    def of(self, gpu: str) -> Price | None:
+        """None where nobody says."""
+        stem = _stem(gpu)
+        if stem in self._given:
+            return Price(self._given[stem], "as given")
+        per_second, source = _listed() if self._bundled else ({}, "")
+        return Price(per_second[stem] * 3600, source) if stem in per_second else None
+
+    def missing(self, gpus: Iterable[str]) -> list[str]:
+        """Those of the GPUs that have none."""
+        return [gpu for gpu in dict.fromkeys(gpus) if self.of(gpu) is None]
+
+
+def parse_prices(texts: Iterable[str]) -> dict[str, float]:
+    """`h100=2.5,l40s=0.9`.
+
+    Raises:
+        InputError: another shape, or a GPU named twice.
+    """
+    found: dict[str, float] = {}
+    for pair in (part for text in texts for part in text.split(",")):
+        name, equals, number = (part.strip() for part in pair.partition("="))
+        try:
+            price = float(number.removeprefix("$"))
+        except ValueError:
+            price = math.nan
+        if not equals or not name or not 0 < price < _MOST or name in found:
+            raise InputError("is no price of a GPU", key="--price", value=pair, fix=_FIX)
+        found[name] = price
+    return found
+
+
+@cache
+def _listed() -> tuple[dict[str, float], str]:
+    values = load_mapping(root("profiles") / "prices.yaml")
+    return dict(values["dollars_per_second"]), " ".join(str(values["source"]).split())
+
+
+def _stem(gpu: str) -> str:
+    return stem_of("gpus", gpu) or squeeze(gpu)

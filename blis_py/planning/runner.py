@@ -1,0 +1,77 @@
+"""Many jobs: those that have been done from the store, the others by the executor, the outcomes in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from blis_py.planning import worker
+from blis_py.planning.contents import Contents
+from blis_py.planning.executors import Executor
+from blis_py.planning.job import Job, Outcome
+from blis_py.planning.store import Store
+
+Told = Callable[[int, Outcome, bool], None]
+"""Called with the index of a job, its outcome, and whether it came from the store."""
+
+
+class Runner:
+    """Does jobs, and never the same one twice.
+
+    Attributes:
+        done: jobs that were simulated.
+        found: jobs whose outcome was known.
+    """
+
+    def __init__(self, executor: Executor, store: Store) -> None:
+        self.done = self.found = 0
+        self._executor, self._store, self._contents = executor, store, Contents()
+        self._warm = False
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.close()
+
+    @property
+    def workers(self) -> int:
+        return self._executor.workers
+
+    def run(self, jobs: Sequence[Job], told: Told | None = None) -> list[Outcome]:
+        """The outcome of every job, in their order, whoever did them."""
+        outcomes: dict[int, Outcome] = {}
+        keys = [self._contents.key_of(job) for job in jobs]
+        same: dict[str, list[int]] = {}
+        for index, key in enumerate(keys):
+            same.setdefault(key or f"#{index}", []).append(index)
+
+        def note(indices: list[int], outcome: Outcome, stored: bool) -> None:
+            for index in indices:
+                outcomes[index] = outcome
+                if told is not None:
+                    told(index, outcome, stored)
+
+        todo = []
+        for indices in same.values():
+            key = keys[indices[0]]
+            known = None if key is None else self._store.get(key)
+            if known is None:
+                todo.append(indices)
+                continue
+            self.found += 1
+            note(indices, known, True)
+        if todo and not self._warm:
+            worker.warm_up(jobs[todo[0][0]])
+            self._warm = True
+        packed = [worker.pack(jobs[indices[0]], keys[indices[0]]) for indices in todo]
+        for at, outcome in self._executor.outcomes(packed):
+            indices = todo[at]
+            key = keys[indices[0]]
+            self.done += 1
+            if key is not None:
+                self._store.put(key, outcome)
+            note(indices, outcome, False)
+        return [outcomes[index] for index in range(len(jobs))]

@@ -1,0 +1,110 @@
+"""The cheapest candidate that holds, of lines along which more costs more and holds more.
+
+A line is a combination of all settings but the number of instances. Along it a bisection finds the least
+number that holds. All lines are searched at once, a probe of each in a round, and a line ends as soon as
+what is left of it costs more than what holds already. What is probed depends on the outcomes alone, not on
+who does the runs or how many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from blis_py.planning.goal import Judgement
+from blis_py.planning.job import FINE
+
+Probe = tuple[int, int]
+"""A line and a size, by index."""
+Ask = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
+"""Judges probes; the flag says whether a part of the arrivals may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one instance more costs on it: dollars per hour or, where nobody knows, GPUs."""
+
+    cost: float
+
+
+class Search:
+    """
+    Args:
+        lines: in the order in which equals are preferred.
+        sizes: numbers of instances, ascending.
+        ask: judges candidates.
+
+    Attributes:
+        known: every judgement so far.
+    """
+
+    def __init__(self, lines: Sequence[Line], sizes: Sequence[int], ask: Ask) -> None:
+        self._lines, self._sizes, self._ask = lines, sizes, ask
+        self.known: dict[Probe, Judgement] = {}
+
+    def best(self, lines: Collection[int] | None = None) -> Probe | None:
+        """The cheapest candidate that holds, judged by a whole run; of equals the one with the most slack.
+
+        Args:
+            lines: only on these. None = on all.
+        """
+        among = range(len(self._lines)) if lines is None else sorted(lines)
+        while True:
+            probes = [probe for line in among if (probe := self._next(line, among)) is not None]
+            if probes:
+                self._judge(probes, may_stop=True)
+                continue
+            supposed = [p for p in self._cheapest(among) if self.known[p].early == FINE]
+            if not supposed:
+                return min(self._cheapest(among), key=self._rank, default=None)
+            self._judge(supposed, may_stop=False)
+
+    def least(self, line: int) -> int | None:
+        """The index of the least size known to hold on a line, or supposed to."""
+        holding = [size for (own, size), told in self.known.items() if own == line and told.holds]
+        return min(holding, default=None)
+
+    def most_failing(self, line: int) -> int | None:
+        """The index of the largest size known to fail on a line."""
+        failing = [size for (own, size), told in self.known.items() if own == line and not told.holds]
+        return max(failing, default=None)
+
+    def settled(self, line: int) -> bool:
+        """Whether the least size that holds is known, and known by a whole run."""
+        least, failing = self.least(line), self.most_failing(line)
+        if least is None or self.known[line, least].early is not None:
+            return False
+        return least == (0 if failing is None else failing + 1)
+
+    def cost(self, probe: Probe) -> float:
+        return self._lines[probe[0]].cost * self._sizes[probe[1]]
+
+    def whole(self, probes: Sequence[Probe]) -> None:
+        """Judges by whole runs."""
+        todo = [probe for probe in probes if probe not in self.known or self.known[probe].early]
+        self._judge(todo, may_stop=False)
+
+    def _next(self, line: int, among: Collection[int]) -> Probe | None:
+        """The middle of what is undecided on a line and not too dear."""
+        failing, least = self.most_failing(line), self.least(line)
+        if failing is not None and self.known[line, failing].refused is not None:
+            return None
+        first = 0 if failing is None else failing + 1
+        last = len(self._sizes) - 1 if least is None else least - 1
+        bound = min((self.cost(probe) for probe in self._cheapest(among)), default=float("inf"))
+        while last >= first and self.cost((line, last)) > bound:
+            last -= 1
+        return (line, (first + last) // 2) if last >= first else None
+
+    def _cheapest(self, among: Collection[int]) -> list[Probe]:
+        """Of the candidates that hold, or seem to, those that cost the least."""
+        holding = [(line, least) for line in among if (least := self.least(line)) is not None]
+        bound = min(map(self.cost, holding), default=0.0)
+        return [probe for probe in holding if self.cost(probe) <= bound]
+
+    def _rank(self, probe: Probe) -> tuple[float, float, int]:
+        return self.cost(probe), -self.known[probe].slack, probe[0]
+
+    def _judge(self, probes: Sequence[Probe], may_stop: bool) -> None:
+        if probes:
+            self.known.update(zip(probes, self._ask(probes, may_stop), strict=True))

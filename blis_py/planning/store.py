@@ -1,0 +1,91 @@
+"""Outcomes on disk, by the content of what decided them: a run that was done is not done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from blis_py.outputs.places import check_folder
+from blis_py.outputs.staging import write_text
+from blis_py.planning.job import Outcome
+
+
+class Store(Protocol):
+    """Where outcomes are kept."""
+
+    def get(self, key: str) -> Outcome | None: ...
+
+    def put(self, key: str, outcome: Outcome) -> None: ...
+
+
+class Nowhere:
+    """Nothing is kept."""
+
+    def get(self, key: str) -> Outcome | None:
+        return None
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        return None
+
+
+class Folder:
+    """A file for each outcome. One that is not as it was written counts for nothing.
+
+    Raises:
+        InputError: nothing can be written there.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = default_folder() if path is None else Path(path).expanduser()
+        check_folder(_nearest(self.path), "--cache")
+
+    def get(self, key: str) -> Outcome | None:
+        try:
+            text = self._file(key).read_text(encoding="utf-8")
+            digest, _, body = text.partition("\n")
+            if digest != sha256(body.encode()).hexdigest():
+                return None
+            found = json.loads(body)
+            return Outcome(**found["outcome"]) if found["key"] == key else None
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        """Keeps what was simulated; where it cannot be kept it will be done again.
+
+        A refusal names files, which may have another name another time, and is soon told again.
+        """
+        if not outcome.ran:
+            return
+        body = json.dumps({"key": key, "outcome": asdict(outcome)}, allow_nan=False)
+        file = self._file(key)
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, f"{sha256(body.encode()).hexdigest()}\n{body}")
+
+    def _file(self, key: str) -> Path:
+        return self.path / key[:2] / f"{key}.json"
+
+
+def default_folder() -> Path:
+    """Where this platform keeps what can be made again, or what `BLIS_CACHE` names."""
+    if os.environ.get("BLIS_CACHE"):
+        return Path(os.environ["BLIS_CACHE"])
+    if sys.platform == "darwin":
+        home = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "blis-py" / "runs"
+
+
+def _nearest(path: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return path if path.exists() or path == path.parent else _nearest(path.parent)

@@ -1,0 +1,263 @@
+"""Many settings, one table: a grid, a list or a random part of a space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py.config.loader import as_dict
+from blis_py.config.models import RunConfig
+from blis_py.core.bounds import MOST_RERUNS, check_count
+from blis_py.errors import InputError
+from blis_py.intervals import rerun_seed
+from blis_py.planning.axes import Axis, Point, axis, drawn, grid
+from blis_py.planning.base import Base
+from blis_py.planning.job import Job, Outcome
+from blis_py.planning.runner import Runner
+from blis_py.setup.demand import DEFAULT_SEED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from blis_py.outputs.staging import Outputs
+
+OK, REFUSED, FAILED = "ok", "refused", "failed"
+_LARGER_IS_BETTER = ("throughput.", "output_tokens_per_s", "goodput.", "prefix_hit_rate", "jain_fairness")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run of a sweep."""
+
+    point: Point
+    seed: int
+    """Index of the seed, from 0."""
+    outcome: Outcome
+
+    @property
+    def status(self) -> str:
+        if self.outcome.refused is not None:
+            return REFUSED
+        return OK if self.outcome.failed is None else FAILED
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row of the table."""
+        slo = self.outcome.slo
+        return {
+            **{name: _cell(value) for name, value in self.point.items()},
+            "seed": self.seed,
+            "status": self.status,
+            "reason": self.outcome.refused or self.outcome.failed,
+            "verdict": self.outcome.verdict or None,
+            "slo_met": all(each["met"] for each in slo) if slo and self.outcome.ran else None,
+            **{f"slo.{each['slo']}": each["measured_ms"] for each in slo},
+            **self.outcome.figures,
+        }
+
+
+Told = Callable[[Sequence[Row], int], None]
+"""Called with the rows so far, in the order in which they were done, and how many there will be."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep came to; rows in the order of the points, seeds within them."""
+
+    first: RunConfig | None
+    """The configuration of the first point; None where none is one."""
+    axes: tuple[Axis, ...]
+    rows: tuple[Row, ...]
+    simulated: int
+    """Runs that were not in the store."""
+
+    def __repr__(self) -> str:
+        refused, failed = (sum(row.status == what for row in self.rows) for what in (REFUSED, FAILED))
+        lost = "".join(f", {n} {what}" for n, what in ((refused, REFUSED), (failed, FAILED)) if n)
+        over = ", ".join(f"{each.name} ({len(each.values)})" for each in self.axes)
+        return f"Sweep({len(self.rows):,} runs over {over or 'nothing'}{lost})"
+
+    @property
+    def names(self) -> list[str]:
+        """The settings that were varied."""
+        return [each.name for each in self.axes]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per run: the settings, the seed, what became of it, and its figures."""
+        import pandas as pd
+
+        table = pd.DataFrame([row.as_dict() for row in self.rows])
+        for each in self.axes:
+            if len({type(_cell(value)) for value in each.values} - {int, float}) > 1:
+                table[each.name] = table[each.name].astype(str)
+        return table
+
+    def mean(self, metric: str) -> pd.DataFrame:
+        """Mean of a metric over the seeds, one row per point that ran: the settings, `mean` and `runs`.
+
+        Raises:
+            InputError: there is no such metric.
+        """
+        self.require(metric)
+        ran = self.table[self.table["status"] == OK]
+        grouped = ran.groupby(self.names, sort=False, dropna=False)[metric] if self.names else ran[[metric]]
+        means = grouped.agg(["mean", "count"]) if self.names else grouped.agg(["mean", "count"]).T
+        return means.rename(columns={"count": "runs"}).reset_index(drop=not self.names)
+
+    def best(self, metric: str, count: int = 5) -> pd.DataFrame:
+        """The best points by the mean of a metric; those that miss an SLO in any of their runs come last."""
+        means = self.mean(metric)
+        if "slo_met" in self.table and self.names:
+            ran = self.table[self.table["status"] == OK]
+            met = ran.groupby(self.names, sort=False, dropna=False)["slo_met"]
+            means["slo_met"] = met.apply(lambda each: all(m is not False for m in each)).to_numpy()
+        order = ["slo_met", "mean"] if "slo_met" in means else ["mean"]
+        up = [False, not larger_is_better(metric)][-len(order) :]
+        return means.sort_values(order, ascending=up, kind="stable").head(count).reset_index(drop=True)
+
+    def require(self, metric: str) -> None:
+        """
+        Raises:
+            InputError: no run has such a figure.
+        """
+        from blis_py.config.layers import did_you_mean
+
+        known = {name for row in self.rows for name in row.outcome.figures}
+        if not known:
+            reasons = {row.as_dict()["reason"] for row in self.rows}
+            raise InputError(f"no run succeeded: {sorted(map(str, reasons))[0]}", key="--vary")
+        if metric not in known:
+            raise InputError("no such metric", key="--metric", value=metric, fix=did_you_mean(metric, known))
+
+    def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
+        """Writes `sweep.csv`, `sweep.parquet` (where pyarrow is installed), `sweep.yaml` and the curves."""
+        from blis_py.outputs.staging import Outputs
+
+        with Outputs() as outputs:
+            self.fill(outputs, folder, force=force, plots=plots)
+        return Path(folder)
+
+    def fill(self, outputs: Outputs, folder: str | Path, *, force: bool, plots: bool) -> None:
+        """The same, into a folder that appears with others."""
+        from importlib.util import find_spec
+
+        from blis_py.files.yaml_files import dump_yaml
+
+        place = outputs.folder(folder, force=force)
+        self.table.to_csv(place / "sweep.csv", index=False)
+        if find_spec("pyarrow") is not None:
+            self.table.to_parquet(place / "sweep.parquet", index=False)
+        varied = {each.name: list(each.values) for each in self.axes}
+        first = None if self.first is None else as_dict(self.first)
+        space = dump_yaml({"vary": varied, "first": first})
+        (place / "sweep.yaml").write_text(space, encoding="utf-8")
+        if plots:
+            from blis_py.planning.curves import save_curves
+
+            save_curves(self.table, self.axes_values(), place, self.foot)
+
+    @property
+    def foot(self) -> str:
+        """What the first run that succeeded was of, for below a picture."""
+        models = (str(row.outcome.facts.get("models", "")) for row in self.rows if row.status == OK)
+        return f"The first run {next(models, '')}"
+
+    def axes_values(self) -> dict[str, tuple[Any, ...]]:
+        """Values by name, of the settings that have more than one."""
+        return {each.name: each.values for each in self.axes if len(each.values) > 1}
+
+
+def larger_is_better(metric: str) -> bool:
+    return metric.startswith(_LARGER_IS_BETTER)
+
+
+def sweep(
+    base: Base,
+    axes: Sequence[Axis],
+    runner: Runner,
+    *,
+    runs: Sequence[Point] = (),
+    random: int | None = None,
+    seeds: int = 1,
+    told: Told | None = None,
+) -> Sweep:
+    """Runs every point, with every seed.
+
+    Seed i is the same for all points, so that they meet the same requests where what is varied allows it
+    (common random numbers); the first of several is not the configured one either, see `rerun_seed`.
+
+    Args:
+        runs: the points themselves, in place of axes.
+        random: only so many of the grid's points, at random.
+
+    Raises:
+        InputError: nothing is varied, or too much.
+    """
+    check_count(seeds, least=1, most=MOST_RERUNS, key="--seeds")
+    if runs:
+        axes = _axes_of(runs)
+        points = [dict(run) for run in runs]
+    elif random is not None:
+        check_count(random, least=1, most=100_000, key="--random")
+        points = drawn(axes, random, _seed_of(base))
+    else:
+        points = grid(axes)
+    if not axes and seeds == 1:
+        raise InputError("nothing is varied", key="--vary", fix="add --vary scheduler=fcfs,lpm, or --seeds 5")
+    base.check(axes)
+    cases = [(point, seed) for point in points for seed in range(seeds)]
+    rows: dict[int, Row] = {}
+    jobs: dict[int, Job] = {}
+    for index, (point, seed) in enumerate(cases):
+        try:
+            jobs[index] = Job(_seeded(base.config(point, axes), seed, seeds))
+        except InputError as error:
+            rows[index] = Row(point, seed, Outcome(refused=str(error)))
+    where = list(jobs)
+
+    def note(at: int, outcome: Outcome, stored: bool) -> None:
+        point, seed = cases[where[at]]
+        rows[where[at]] = Row(point, seed, outcome)
+        if told is not None:
+            told(list(rows.values()), len(cases))
+
+    before = runner.done
+    runner.run(list(jobs.values()), note)
+    ordered = tuple(rows[index] for index in range(len(cases)))
+    first = next((job.config for job in jobs.values()), None)
+    return Sweep(first, tuple(axes), ordered, runner.done - before)
+
+
+def _seed_of(base: Base) -> int:
+    """Of what is random about the sweep itself."""
+    given = {key: value for _, key, value in base.overrides}.get("seed")
+    return DEFAULT_SEED if given is None else int(given)
+
+
+def _cell(value: Any) -> Any:
+    """A value as one cell."""
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else value
+
+
+def _seeded(config: RunConfig, index: int, seeds: int) -> RunConfig:
+    return config if seeds == 1 else replace(config, seed=rerun_seed(config.seed, index))
+
+
+def _axes_of(runs: Sequence[Mapping[str, Any]]) -> list[Axis]:
+    """What differs between the runs of a list; they all name the same settings."""
+    names = list(runs[0])
+    for run in runs:
+        if set(run) != set(names):
+            missing = sorted(set(names) ^ set(run))[0]
+            problem = "is given in some runs and not in others"
+            raise InputError(problem, key=f"runs.{missing}", fix="give every run the same settings")
+    values = {name: list(dict.fromkeys(map(_hashable, (run[name] for run in runs)))) for name in names}
+    return [axis(name, values[name], key="runs") for name in names]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

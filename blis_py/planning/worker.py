@@ -1,0 +1,177 @@
+"""One job, in whatever process: requests are read once in each, the inner loop is native where it can be.
+
+Nothing that is simulated with may be imported before `native.activate`; jobs come as bytes, which are opened
+after it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+from blis_py import native
+
+native.activate()
+
+from blis_py.api import Simulation  # noqa: E402
+from blis_py.config.models import RunConfig, WorkloadSection  # noqa: E402
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.intervals import numbers  # noqa: E402
+from blis_py.latency.scaled import scaled  # noqa: E402
+from blis_py.metrics.slo import parse_slos  # noqa: E402
+from blis_py.planning import early  # noqa: E402
+from blis_py.planning.contents import Contents, code_digest  # noqa: E402
+from blis_py.planning.job import Job, Outcome, Variation  # noqa: E402
+from blis_py.requests.table import RequestTable  # noqa: E402
+from blis_py.result import Result  # noqa: E402
+from blis_py.setup.demand import Demand, as_recorded, demand  # noqa: E402
+from blis_py.setup.setup import Setup  # noqa: E402
+from blis_py.traces.reading import Reading  # noqa: E402
+
+T = TypeVar("T")
+
+_OTHER_CODE = "the worker has another version of blis-py: install the same on all machines"
+_OTHER_FILES = "the worker finds other files under the names in the configuration"
+_MOST_REMEMBERED = 4
+_demands: dict[str, Demand] = {}
+"""The requests of the last few workloads."""
+_traces: dict[str, tuple[RequestTable, Reading]] = {}
+"""What was recorded, of the last few traces."""
+_contents = Contents()
+
+
+def pack(job: Job, key: str | None) -> bytes:
+    """A job for `run`.
+
+    Args:
+        key: what `cache.key_of` makes of it: another machine must come to the same.
+    """
+    return pickle.dumps((job, key, code_digest()))
+
+
+def run(packed: bytes) -> Outcome:
+    """Does a job. It has an outcome whatever happens, short of the end of the process."""
+    job, key, code = pickle.loads(packed)
+    try:
+        if code != code_digest():
+            return Outcome(
+                failed="the worker has another version of blis-py: install the same on all machines"
+            )
+        if key is not None and key != _contents.key_of(job):
+            return Outcome(failed=_OTHER_FILES)
+        return _outcome(job)
+    except InputError as error:
+        return Outcome(refused=str(error))
+    except MemoryError as error:
+        return Outcome(failed=f"not enough memory: {error}")
+    except Exception as error:
+        return Outcome(failed=f"{type(error).__name__}: {error}")
+
+
+def warm_up(job: Job) -> None:
+    """Reads the requests of a job, which processes forked from this one then share."""
+    try:
+        asked(job.config)
+    except InputError:
+        return  # told where the job is run
+
+
+def varied(job: Job) -> Simulation:
+    """What is simulated for a job."""
+    simulation = Simulation.of(job.config, lambda config: _with_factors(asked(config), job.variation))
+    return _with_other_parts(simulation, job.variation)
+
+
+def asked(config: RunConfig) -> Demand:
+    """The requests of a configuration, from memory where they have been read already."""
+    load = config.workload
+    files = _contents.digests(config)
+    parts = (load, config.seed, config.horizon, config.dllm.workload, config.admission.slo_priorities, files)
+    return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
+
+
+def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """Traces from memory: a rate, and most often a seed, changes nothing about what was recorded."""
+    recorded = replace(load, rate=None, concurrency=None, think_time_ms=0.0, eos_share=0.0)
+    files = _contents.digests(RunConfig(workload=recorded))
+    name = repr((recorded, seed if load.slo_shares else None, files))
+    table, reading = _remembered(_traces, name, lambda: as_recorded(recorded, seed))
+    return table, deepcopy(reading)
+
+
+def _remembered(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
+    """The last few of what was made; the last one used is the last one."""
+    found = known.pop(name) if name in known else make()
+    known[name] = found
+    while len(known) > _MOST_REMEMBERED:
+        del known[next(iter(known))]
+    return found
+
+
+def _with_factors(demand: Demand, variation: Variation) -> Demand:
+    table = demand.table.scaled(1 / variation.rate).with_lengths(variation.prompt, variation.output)
+    return replace(demand, table=table)
+
+
+def _with_other_parts(simulation: Simulation, variation: Variation) -> Simulation:
+    if variation.gpu_time != 1.0 or variation.host_time != 1.0:
+        latency = scaled(simulation.latency, variation.gpu_time, variation.host_time)
+        simulation = replace(simulation, latency=latency)
+    if variation.kv_blocks != 1.0:
+        blocks = max(round(simulation.scheduler.num_kv_blocks * variation.kv_blocks), 1)
+        simulation = replace(simulation, scheduler=replace(simulation.scheduler, num_kv_blocks=blocks))
+    return simulation
+
+
+def _outcome(job: Job) -> Outcome:
+    simulation = varied(job)
+    if job.stops_at:
+        settled = _first_part(simulation, job.max_lost)
+        if settled in job.stops_at:
+            return Outcome(early=settled, facts=_facts(simulation))
+    return outcome_of(simulation.run(record_steps=False))
+
+
+def _first_part(simulation: Simulation, max_lost: float) -> str | None:
+    config, table = simulation.config, simulation.table
+    checks = parse_slos(config.slo)
+    if config.horizon is not None or config.workload.concurrency is not None:
+        return None
+    if not early.worth_it(table, checks):
+        return None
+    until_us = early.horizon_ns(table) // 1000 + 1
+    part = replace(simulation, config=replace(config, horizon=until_us)).run(record_steps=False)
+    return early.judge(part.record, table, checks, max_lost)
+
+
+def outcome_of(result: Result) -> Outcome:
+    """The figures of a run."""
+    summary = result.summary
+    return Outcome(
+        figures=dict(numbers(summary["cluster"])),
+        classes={name: dict(numbers(part["goodput"] or {})) for name, part in summary["classes"].items()},
+        slo=summary["slo"],
+        verdict=summary["load"]["verdict"],
+        facts={**_facts(result.simulation), "notes": list(result.notes)},
+    )
+
+
+def _facts(simulation: Setup) -> dict[str, object]:
+    arrival_ns = simulation.table.arrival_ns
+    span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if len(arrival_ns) else 0.0
+    return {
+        "requests": len(arrival_ns),
+        "span_s": span_s,
+        "offered_per_s": (len(arrival_ns) - 1) / span_s if span_s else None,
+        "model": simulation.config.model,
+        "gpu": simulation.config.gpu,
+        "tp": simulation.config.tp,
+        "scheduler": asdict(simulation.scheduler),
+        "capacity": simulation.capacity,
+        "models": simulation.models,
+        "provenance": simulation.latency.provenance,
+        "notes": list(simulation.notes),
+    }

@@ -1,0 +1,221 @@
+"""A comparison of runs on the terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from blis_py.errors import plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Told = Mapping[str, Any]
+
+_METRICS = {
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "e2e_ms": "E2E",
+    "scheduling_delay_ms": "scheduling delay",
+}
+_STATISTICS = ("mean", "p50", "p90", "p99")
+_WHOLE = {
+    "throughput.requests_per_s": "requests/s",
+    "throughput.output_tokens_per_s": "output tokens/s",
+    "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
+    "goodput.requests_per_s": "goodput, requests/s",
+    "goodput.attainment": "SLO attainment",
+    "preemptions": "preemptions",
+    "prefix_hit_rate": "prefix hit rate",
+    "kv_peak_pct": "KV peak, %",
+    "busy_pct": "busy, %",
+    "mean_decode_batch": "mean decode batch",
+}
+_BY = {"class": "SLO class", "tenant": "tenant", "prompt": "prompt length"}
+_OUTCOMES = ("completed", "rejected", "unservable", "timed_out", "still_queued", "still_running")
+_MOST_GROUPS = 20
+_LEGEND = (
+    "better, worse: share of the requests completed in both whose E2E changes by more than 1 %. "
+    "Intervals: the same pairs, drawn again in blocks of consecutive arrivals; sure: zero is outside."
+)
+_WIDTH = 118
+
+
+def print_comparison(told: Told, file: TextIO | None = None) -> None:
+    """
+    Args:
+        told: `Comparison.as_dict()`.
+        file: where to; stdout by default.
+    """
+    from rich.console import Console
+
+    out = sys.stdout if file is None else file
+    console = Console(file=out, width=None if out.isatty() else _WIDTH, highlight=False, emoji=False)
+    for index, part in enumerate(_parts(told)):
+        if index:
+            console.print()
+        console.print(part, markup=False)
+
+
+def text_of(told: Told) -> str:
+    """The same as text."""
+    text = io.StringIO()
+    print_comparison(told, text)
+    return text.getvalue().rstrip("\n")
+
+
+def _parts(told: Told) -> Iterable[Any]:
+    yield _settings(told) if told["settings"] else "The runs have the same settings."
+    yield _whole(told)
+    for each in told["compared"]:
+        yield from _compared(told["runs"][0], each)
+
+
+def _settings(told: Told) -> Table:
+    table = _table("setting", *map(plain, told["runs"]))
+    for row in told["settings"]:
+        table.add_row(plain(row["key"]), *(_value(value) for value in row["values"]))
+    return table
+
+
+def _whole(told: Told) -> Table:
+    table = _table("the whole run", *map(plain, told["runs"]), right=True)
+    table.add_row("does it keep up?", *(verdict or "" for verdict in told["verdicts"]))
+    for name in _OUTCOMES:
+        counts = [outcome.get(name) or 0 for outcome in told["outcomes"]]
+        if any(counts):
+            table.add_row(f"{name.replace('_', ' ')} requests", *(f"{count:,}" for count in counts))
+    for row in told["whole"]:
+        table.add_row(_WHOLE[row["figure"]], *(_figure(value) for value in row["values"]))
+    return table
+
+
+def _compared(first: str, each: Told) -> Iterable[Any]:
+    yield _matched(first, each)
+    if not each["metrics"]:
+        yield "No request has a latency in both runs, so there is nothing to compare."
+        return
+    figures = [
+        change
+        for metric in each["metrics"].values()
+        for name, change in metric.items()
+        if name in _STATISTICS
+    ]
+    if all(change["relative"] == 0 for change in figures):
+        yield "Every latency is the same in both."
+        return
+    yield _latencies(first, each)
+    if each["groups"]:
+        yield _groups(each)
+    yield _LEGEND
+
+
+def _matched(first: str, each: Told) -> str:
+    one, other = plain(first), plain(each["run"])
+    text = f"{other} beside {one}: {each['pairs']:,} requests are in both"
+    left = [
+        f"{each[key]:,} in {name} alone"
+        for key, name in (("only_first", one), ("only_second", other))
+        if each[key]
+    ]
+    note = f"; {plain(each['note'])}" if each["note"] else ""
+    return ", ".join([text, *left]) + note
+
+
+def _latencies(first: str, each: Told) -> Table:
+    """Metrics and statistics, with what chance could explain."""
+    table = _table("ms", plain(first), plain(each["run"]), "change", "95 % interval", "", right=True)
+    for metric, figures in each["metrics"].items():
+        for name in _STATISTICS:
+            change = figures[name]
+            table.add_row(
+                f"{_METRICS[metric]} {name}",
+                _figure(change["first"]),
+                _figure(change["second"]),
+                _percent(change["relative"]),
+                _interval(change["interval"]),
+                _sure(change),
+            )
+    return table
+
+
+def _groups(each: Told) -> Table:
+    """Who got better and who paid."""
+    table = _table(
+        "who", "requests", "mean TTFT", "mean E2E", "95 % interval", "better", "worse", "", right=True
+    )
+    kind = ""
+    for group in [each["everybody"], *_shown(each["groups"])]:
+        if group["by"] != kind and group["by"] in _BY:
+            table.add_row(f"by {_BY[group['by']]}", style="bold")
+        kind = group["by"]
+        ttft, e2e = group.get("ttft_ms"), group.get("e2e_ms")
+        lost = group["completed"][1] - group["completed"][0]
+        told = f"{group['verdict']}{f', {lost:+,} completed' if lost else ''}"
+        table.add_row(
+            plain(group["name"]),
+            f"{group['requests']:,}",
+            _percent(ttft and ttft["relative"]),
+            _percent(e2e and e2e["relative"]),
+            _interval(e2e and e2e["interval"]),
+            _share(group["better"]),
+            _share(group["worse"]),
+            told,
+        )
+    return table
+
+
+def _shown(groups: list[Told]) -> Iterable[Told]:
+    """The largest of a kind that has too many."""
+    for kind in _BY:
+        own = [group for group in groups if group["by"] == kind]
+        largest = sorted(own, key=lambda group: -group["requests"])[:_MOST_GROUPS]
+        yield from (group for group in own if group in largest)
+
+
+def _table(first: str, *others: str, right: bool = False) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right" if right and name else "left")
+    return table
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else plain(str(value))
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def _percent(change: float | None) -> str:
+    if change is None:
+        return "-"
+    return "=" if abs(change) < 0.0005 else f"{100 * change:+,.1f} %".replace("-", "−")
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return ""
+    return f"{100 * interval[0]:+,.1f} … {100 * interval[1]:+,.1f} %".replace("-", "−")
+
+
+def _sure(change: Told) -> str:
+    if change["relative"] == 0:
+        return "the same"
+    return {True: "sure", False: "could be chance", None: "too few to tell"}[change["sure"]]
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

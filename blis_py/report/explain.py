@@ -1,0 +1,221 @@
+"""An explanation on the terminal: the ledger, who was in the way, and what would have changed it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from blis_py.errors import plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Told = Mapping[str, Any]
+
+_COLUMNS = {
+    "ttft_p99_ms": "TTFT p99",
+    "tpot_p99_ms": "TPOT p99",
+    "e2e_p99_ms": "E2E p99",
+    "completed": "completed",
+    "output_tokens_per_s": "tokens/s",
+}
+_WIDTH = 118
+
+
+def print_explanation(told: Told, file: TextIO | None = None) -> None:
+    """
+    Args:
+        told: `Explanation.as_dict()`.
+        file: where to; stdout by default.
+    """
+    from rich.console import Console
+
+    out = sys.stdout if file is None else file
+    console = Console(file=out, width=None if out.isatty() else _WIDTH, highlight=False, emoji=False)
+    for part in _parts(told):
+        console.print(part, markup=False)
+
+
+def text_of(told: Told) -> str:
+    """The same as text."""
+    text = io.StringIO()
+    print_explanation(told, text)
+    return text.getvalue().rstrip("\n")
+
+
+def _parts(told: Told) -> Iterable[Any]:
+    yield _answer(told)
+    if told["not_reproduced"]:
+        yield f"This is not the saved run: {told['not_reproduced']}. What follows is of the run as it is now."
+    elif told["source"]:
+        yield f"{plain(told['source'])}, simulated again: its figures are reproduced."
+    request = told["request"]
+    if request is None:
+        yield f"Nothing to explain: {told['nobody']}."
+        return
+    yield from _about(told, request)
+    yield ""
+    yield _ledger(told)
+    yield "Each nanosecond is on one line. " + _sums(request)
+    if told["in_the_way"]:
+        yield ""
+        yield _others(told)
+    if told["what_ifs"]:
+        yield ""
+        yield _what_ifs(told)
+        yield from _beside(told["what_ifs"])
+
+
+def _answer(told: Told) -> str:
+    if told["value_ns"] is None:
+        return plain(told["question"])
+    return f"{plain(told['question'])}: {ms(told['value_ns'])} ms, of {_count(told['requests'], 'request')}"
+
+
+def _about(told: Told, request: Told) -> Iterable[str]:
+    cached = f", {request['cached_tokens']:,} of them cached" if request["cached_tokens"] else ""
+    where = "" if request["instance"] is None else f", instance {request['instance']}"
+    first = "" if told["value_ns"] is None else "The first that is as slow: "
+    yield (
+        f"{first}{plain(request['id'])} (class {plain(request['slo_class'])}{where}): "
+        f"{request['prompt_tokens']:,} prompt tokens{cached}, {request['output_tokens']:,} output tokens, "
+        f"{request['outcome'].replace('_', ' ')}"
+    )
+    facts = [
+        f"{name} {ms(request[key])} ms"
+        for name, key in (("TTFT", "ttft_ns"), ("TPOT", "tpot_ns"), ("E2E", "e2e_ns"))
+        if request[key] is not None
+    ]
+    if request["prefill_steps"]:
+        facts.append(f"prompt in {_count(request['prefill_steps'], 'step')}")
+    if request["decode_batch"] is not None:
+        facts.append(
+            f"{_count(request['decode_steps'], 'decode step')}, batch {request['decode_batch']:,.1f}"
+        )
+    if request["preemptions"]:
+        facts.append(f"preempted {_count(request['preemptions'], 'time')}")
+    if facts:
+        yield " · ".join(facts)
+    if request["client_wait_ns"]:
+        yield f"before it was sent, its client waited {ms(request['client_wait_ns'])} ms for others to end"
+
+
+def _ledger(told: Told) -> Table:
+    """A line for each cause, and their sum."""
+    request, lines = told["request"], told["ledger"]
+    columns = {"first_token_ns": "to first token", "whole_ns": _whole(request)}
+    if told["slowest"]:
+        slowest = told["slowest"]
+        some = "" if slowest["looked_at"] == slowest["requests"] else f" of {slowest['requests']:,}"
+        columns |= {"slowest_ns": f"slowest {slowest['looked_at']:,}{some}", "typical_ns": "median one"}
+    if request["ttft_ns"] is None:
+        del columns["first_token_ns"]
+    table = _table("ms", *columns.values(), "share")
+    total = request["total_ns"]
+    for line in lines:
+        share = f"{line['whole_ns'] / total:.1%}" if total and line["whole_ns"] else ""
+        table.add_row(line["what"], *(_cell(line[key]) for key in columns), share)
+    sums = [sum(line[key] for line in lines) for key in columns]
+    table.add_row("together", *(ms(value) for value in sums), "", style="bold")
+    return table
+
+
+def _whole(request: Told) -> str:
+    return "to the end" if request["outcome"] in ("completed", "length_capped") else "as far as it came"
+
+
+def _sums(request: Told) -> str:
+    if request["e2e_ns"] is not None:
+        return "The sums are its TTFT and its E2E."
+    return "It was not completed: the sum is the time until it was given up, refused, or the run ended."
+
+
+def _others(told: Told) -> Table:
+    table = _table("in its way", "class", "prompt", "output", "while it waited", "prompt in its steps", "")
+    for one in told["in_the_way"]:
+        table.add_row(
+            plain(one["id"]),
+            plain(one["slo_class"]),
+            f"{one['prompt_tokens']:,}",
+            f"{one['output_tokens']:,}",
+            _cell(one["waited_ns"]),
+            _cell(one["in_steps_ns"]),
+            "came later, went first" if one["went_ahead"] else "",
+        )
+    if told["others_in_the_way"]:
+        table.add_row(f"and {told['others_in_the_way']:,} others")
+    return table
+
+
+def _what_ifs(told: Told) -> Table:
+    before = told["before"]
+    table = _table("what if: runs of the same requests", _asked_for(told), "", *_COLUMNS.values())
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in _COLUMNS))
+    for one in told["what_ifs"]:
+        if "refused" not in one and _differs(one):
+            changes = [_percent(one["changes"][key]) for key in _COLUMNS]
+            table.add_row(one["change"], _asked(one["after"]), _percent(one["asked"]), *changes)
+    return table
+
+
+def _asked_for(told: Told) -> str:
+    return "its E2E" if told["metric"] is None else plain(told["question"]).replace(" of class ", ", ")
+
+
+def _differs(one: Told) -> bool:
+    """Whether anything is at least half a tenth of a percent apart."""
+    return any(_percent(change) != "=" for change in (one["asked"], *one["changes"].values()))
+
+
+def _beside(what_ifs: Sequence[Told]) -> Iterable[str]:
+    """Runs that are in no table: the same, or none at all."""
+    same = [one["change"] for one in what_ifs if "refused" not in one and not _differs(one)]
+    if same:
+        yield f"No difference: {'; '.join(same)}."
+    for one in what_ifs:
+        if "refused" in one:
+            yield f"{one['change']}: there is no such run: {plain(one['refused'])}"
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="left" if name in ("class", "") else "right")
+    return table
+
+
+def ms(ns: float) -> str:
+    """To the microsecond, or where there is more, to less."""
+    value = ns / 1e6
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3f}"
+
+
+def _cell(ns: float | None) -> str:
+    return ms(ns) if ns else ""
+
+
+def _asked(measured: Told) -> str:
+    return "none" if measured["asked_ns"] is None else f"{ms(measured['asked_ns'])} ms"
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+def _percent(change: float | None) -> str:
+    if change is None:
+        return ""
+    return "=" if abs(change) < 0.0005 else f"{100 * change:+.1f} %".replace("-", "−")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,107 @@
+"""A result as HTML, for a notebook: what a terminal shows, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from blis_py.errors import plain
+from blis_py.metrics.load import OVERLOADED, SATURATED, STABLE
+
+Summary = Mapping[str, Any]
+
+_LATENCIES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+_COLOURS = {SATURATED: "#b23a00", OVERLOADED: "#8a6100", STABLE: "#00724f"}
+_MOST_GROUPS = 12
+_NONE = "–"
+
+
+def summary_html(summary: Summary, foot: str) -> str:
+    """The verdict, counts, latencies, SLO classes and targets of a run, and what was run."""
+    return "".join(("<div>", *_parts(summary), f'<small style="color:#666">{escape(foot)}</small></div>'))
+
+
+def _parts(summary: Summary) -> Iterator[str]:
+    cluster, load = summary["cluster"], summary["load"]
+    colour = _COLOURS.get(load["verdict"], "inherit")
+    verdict = f'<b style="color:{colour}">{escape(load["verdict"])}</b>'
+    yield f"<p>{verdict}: {_counts(cluster)}<br>{_rates(cluster)}</p>"
+    yield _table(
+        ("latency, ms", *_STATISTICS),
+        [[name, *(_ms(cluster[key][stat]) for stat in _STATISTICS)] for key, name in _LATENCIES.items()],
+    )
+    if len(summary["classes"]) > 1:
+        yield _classes(summary["classes"])
+    if summary["slo"]:
+        yield _targets(summary["slo"])
+    for note in summary["notes"]:
+        yield f"<p>note: {escape(plain(note, 1000))}</p>"
+
+
+def _counts(cluster: Summary) -> str:
+    counts = cluster["requests"]
+    parts = [f"{counts['completed']:,} of {counts['injected']:,} requests completed"]
+    for name in ("rejected", "unservable", "timed_out", "still_queued", "still_running"):
+        if counts[name]:
+            parts.append(f"{counts[name]:,} {name.replace('_', ' ')}")
+    return ", ".join(parts)
+
+
+def _rates(cluster: Summary) -> str:
+    rates = cluster["throughput"]
+    parts = [
+        f"{rates['requests_per_s']:,.2f} requests/s",
+        f"{rates['output_tokens_per_s']:,.0f} output tokens/s",
+        f"{cluster['output_tokens_per_s_per_gpu']:,.0f} per GPU",
+    ]
+    for name, label in (("kv_peak_pct", "KV at most"), ("prefix_hit_rate", "prefix hits")):
+        if cluster[name] is not None:
+            share = cluster[name] * (1 if name.endswith("pct") else 100)
+            parts.append(f"{label} {share:.1f} %")
+    parts.append(f"{cluster['preemptions']:,} preemptions")
+    if cluster["goodput"] and cluster["goodput"]["attainment"] is not None:
+        parts.append(f"goodput {cluster['goodput']['attainment']:.1%} of the requests")
+    return " · ".join(parts)
+
+
+def _classes(classes: Mapping[str, Summary]) -> str:
+    rows = [
+        [
+            plain(name),
+            f"{group['requests']['injected']:,}",
+            f"{group['requests']['completed']:,}",
+            *(_ms(group[key][stat]) for key in ("ttft_ms", "tpot_ms", "e2e_ms") for stat in ("p50", "p99")),
+        ]
+        for name, group in list(classes.items())[:_MOST_GROUPS]
+    ]
+    latencies = (f"{name} {stat}" for name in ("TTFT", "TPOT", "E2E") for stat in ("p50", "p99"))
+    return _table(("SLO class", "requests", "done", *latencies), rows)
+
+
+def _targets(verdicts: Sequence[Summary]) -> str:
+    words = {True: "yes", False: "no", None: "no requests"}
+    rows = [
+        [plain(each["slo"]), _ms(each["limit_ms"]), _ms(each["measured_ms"]), words[each["met"]]]
+        for each in verdicts
+    ]
+    return _table(("SLO", "limit, ms", "measured, ms", "met"), rows)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of right-aligned numbers behind a name."""
+
+    def line(cells: Sequence[str], kind: str) -> str:
+        sides = ("left", *("right" for _ in cells[1:]))
+        return "".join(
+            f'<{kind} style="text-align:{side}">{escape(cell)}</{kind}>'
+            for cell, side in zip(cells, sides, strict=True)
+        )
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(headings, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _ms(value: float | None) -> str:
+    return _NONE if value is None else f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"

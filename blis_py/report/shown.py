@@ -1,0 +1,70 @@
+"""How a result shows itself: a short table, HTML in a notebook, and figures by name."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from blis_py.figures.facts import foot
+from blis_py.report.plots import Plots
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from blis_py.calibrate.token_times import TokenTimes
+    from blis_py.figures.run import RunView
+
+_WIDTH = 100
+
+
+class Shown(ABC):
+    """A result with its tables; whoever derives from it says where these come from."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain data: the content of `config.yaml`."""
+
+    @property
+    @abstractmethod
+    def requests(self) -> pd.DataFrame:
+        """One row per request, in order of arrival."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> pd.DataFrame:
+        """One row per run of alike steps of an instance."""
+
+    @cached_property
+    @abstractmethod
+    def view(self) -> RunView:
+        """What figures are drawn from."""
+
+    @abstractmethod
+    def token_times(self) -> TokenTimes:
+        """First and last token of every request, to be compared with those of a measured run."""
+
+    @property
+    def plot(self) -> Plots:
+        """Figures: `result.plot.ttft()`, `result.plot.timeline()`, …; `result.plot()` is the overview."""
+        return Plots(self)
+
+    def __repr__(self) -> str:
+        from blis_py.report.table import print_short
+
+        text = io.StringIO()
+        print_short(self.summary, text, _WIDTH)
+        lines = (line.rstrip() for line in text.getvalue().rstrip().splitlines())
+        return "\n".join([f"{type(self).__name__}: {foot(self.settings)}", *lines])
+
+    def _repr_html_(self) -> str:
+        from blis_py.report.html import summary_html
+
+        return summary_html(self.summary, foot(self.settings))

@@ -1,0 +1,263 @@
+"""A result read back from its folder: `blis.load("out/chat")`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.config.loader import load_config
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.files.csv_files import header_of
+from blis_py.files.json_files import load_object
+from blis_py.files.paths import exists, full_path, is_folder
+from blis_py.files.yaml_files import load_mapping
+from blis_py.metrics.distribution import Distribution
+from blis_py.metrics.groups import Rows, rows_by_name
+from blis_py.metrics.latencies import PER_REQUEST
+from blis_py.metrics.slo import GoodputTargets, parse_class_targets, parse_goodput
+from blis_py.outputs.complete import check_complete
+from blis_py.report.shown import Shown
+from blis_py.requests.table import Labels
+from blis_py.traces.columns import Columns, read_columns
+from blis_py.traces.itl import NAME as ITL
+from blis_py.traces.itl import read_gaps
+from blis_py.traces.kinds import Kind, fractions, integers, integers_or, labels, texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from blis_py.calibrate.token_times import TokenTimes
+    from blis_py.figures.run import Columns as StepColumns
+    from blis_py.figures.run import RunView
+
+CONFIG, SUMMARY, TRACE = "config.yaml", "summary.json", "trace.csv"
+REQUESTS, STEPS = "requests.csv", "steps.csv"
+_GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "cross_check")
+"""What a `Result` has and its folder has not."""
+_LABELS = ("client", "tenant", "slo_class", "model", "outcome")
+_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+_ALSO_COUNTS = ("blocks", "denoise_rounds")
+_TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in PER_REQUEST))
+_ALSO_TIMES = ("client_wait_ms", "time_per_block_ms")
+
+
+class SavedResult(Shown):
+    """A result as its files tell it: `summary`, `requests`, `steps`, `config`, `notes`, `plot`.
+
+    The raw columns (`record`), what is made of them (`vllm()`, `blis()`) and the resolved simulation are not
+    written; ITL over all tokens only with `--record-itl`, and otherwise figures show each request's mean.
+    To have them, run it again: `blis.run("out/chat/config.yaml")` gives the same result.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._summary = load_object(folder / SUMMARY)
+        self._settings = load_mapping(folder / CONFIG)
+        self._facts = _facts(self._summary, folder / SUMMARY)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _GONE:
+            again = f"run it again with blis.run({str(self.folder / CONFIG)!r})"
+            raise AttributeError(f"a saved result has no {name!r}, which its files do not hold; {again}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`."""
+        return self._summary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of `config.yaml`."""
+        return self._settings
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The configuration; files named in it have to be there still."""
+        return load_config(self.folder / CONFIG)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know before believing the figures."""
+        return self._facts.notes
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per request, in order of arrival, as `Result.requests` has it."""
+        import pandas as pd
+
+        columns = self._request_columns
+        frame = pd.DataFrame(
+            {
+                name: _pandas(columns[name]) if columns else pd.Series(dtype="float64")
+                for name in self._request_names
+            }
+        )
+        instance = frame["instance"].astype("Int32")
+        frame["instance"] = instance.mask(instance < 0)
+        return frame
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per run of alike steps of an instance."""
+        import pandas as pd
+
+        return pd.DataFrame(self._step_columns())
+
+    @cached_property
+    def view(self) -> RunView:
+        """What figures are drawn from."""
+        from blis_py.figures.run import RunView, limits_of
+
+        columns = self._request_columns
+        empty: NDArray[np.float64] = np.zeros(0)
+        get = columns.__getitem__ if columns else lambda name: empty
+        outcome = np.array(columns.labels("outcome").to_list() if columns else [], dtype=object)
+        return RunView(
+            config=self._settings,
+            classes=rows_by_name(columns.labels("slo_class") if columns else Labels.of([])),
+            completed=(outcome == "completed") | (outcome == "length_capped"),
+            arrival_s=get("arrival_s"),
+            finish_s=get("finish_s"),
+            output_tokens=np.asarray(get("output_tokens"), dtype=np.int64),
+            latency_ms={name: get(f"{name}_ms") for name in PER_REQUEST},
+            instances=self._instances(),
+            end_s=self._facts.simulated_s,
+            gaps=self._gaps if columns and exists(self.folder / ITL) else None,
+            limits=limits_of(self._settings, _targets(self._settings)),
+        )
+
+    def token_times(self) -> TokenTimes:
+        """First and last token of every completed request, in µs, as the trace has them."""
+        from blis_py.calibrate.read_times import read_token_times
+
+        return read_token_times(self.folder)
+
+    @cached_property
+    def _request_columns(self) -> Columns | None:
+        """`None` where there is no request."""
+        if not self._facts.requests:
+            return None
+        optional = (*_ALSO_COUNTS, *_ALSO_TIMES)
+        return read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
+
+    @property
+    def _request_names(self) -> list[str]:
+        return header_of(self.folder / REQUESTS)
+
+    def _step_columns(self) -> dict[str, NDArray[Any]]:
+        """
+        Raises:
+            InputError: the run did not record its steps.
+        """
+        path = self.folder / STEPS
+        if not exists(path):
+            fix = "save a run that has recorded its steps"
+            raise InputError("this result has no table of steps", file=path, fix=fix)
+        names = header_of(path)
+        if not self._facts.steps:
+            return {name: np.zeros(0, dtype=np.int64) for name in names}
+        kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in names}
+        columns = read_columns(path, kinds)
+        return {name: columns[name] for name in names}
+
+    def _instances(self) -> list[Any]:
+        from blis_py.figures.run import InstanceView
+
+        blocks = self._facts.kv_blocks
+        if not exists(self.folder / STEPS):
+            return [InstanceView(count, None) for count in blocks]
+        columns = self._step_columns()
+        return [InstanceView(count, _of(columns, index)) for index, count in enumerate(blocks)]
+
+    @cached_property
+    def _token_gaps(self) -> Any:
+        numbers = read_columns(self.folder / TRACE, {"request_id": integers()})["request_id"]
+        return read_gaps(self.folder / ITL, numbers)
+
+    def _gaps(self, rows: Rows) -> Distribution:
+        return Distribution.of(self._token_gaps.take(rows).values * 1e9)
+
+
+def load(folder: str | Path) -> SavedResult:
+    """A result from the folder that `--out` or `Result.save` wrote.
+
+    It shows itself, has its summary, tables and configuration, and draws all its figures; what its files do
+    not hold, `SavedResult` tells.
+
+    Raises:
+        InputError: there is no such folder, it holds no result of a simulation, or one that is not whole.
+    """
+    path = full_path(str(folder))
+    fix = "name the folder that --out or Result.save wrote"
+    if not is_folder(path):
+        raise InputError("no such folder", file=path, fix=fix)
+    check_complete(path)
+    missing = [name for name in (CONFIG, SUMMARY, REQUESTS) if not exists(path / name)]
+    if missing:
+        measured = exists(path / "run.yaml")
+        problem = "is a measured run" if measured else f"holds no result: there is no {missing[0]}"
+        fix = "predict it, and compare the two with blis calibrate" if measured else fix
+        raise InputError(problem, file=path, fix=fix)
+    return SavedResult(path)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is read of a summary here."""
+
+    requests: int
+    steps: int
+    simulated_s: float
+    kv_blocks: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def _facts(summary: dict[str, Any], path: Path) -> _Facts:
+    try:
+        return _Facts(
+            requests=int(summary["cluster"]["requests"]["injected"]),
+            steps=int(summary["cluster"]["steps"]),
+            simulated_s=float(summary["window"]["simulated_s"]),
+            kv_blocks=tuple(int(each["kv_blocks"]) for each in summary["instances"]),
+            notes=tuple(str(note) for note in summary["notes"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"is no summary of a run: {type(error).__name__} {error}"
+        raise InputError(problem, file=path, fix="save the run again") from None
+
+
+def _request_kinds() -> dict[str, Kind]:
+    return {
+        "request_id": texts(),
+        **{name: labels() for name in _LABELS},
+        "instance": integers_or(-1),
+        **{name: integers() for name in (*_COUNTS, *_ALSO_COUNTS)},
+        **{name: fractions() for name in (*_TIMES, *_ALSO_TIMES)},
+    }
+
+
+def _pandas(column: Any) -> Any:
+    import pandas as pd
+
+    if isinstance(column, Labels):
+        return pd.Categorical.from_codes(column.codes, categories=pd.Index(column.names))
+    return column
+
+
+def _of(columns: dict[str, NDArray[Any]], instance: int) -> StepColumns:
+    own = columns["instance"] == instance
+    return {name: column[own] for name, column in columns.items() if name != "instance"}
+
+
+def _targets(settings: dict[str, Any]) -> GoodputTargets:
+    targets = parse_goodput(settings.get("goodput") or ())
+    for metric, text in (settings.get("goodput_by_class") or {}).items():
+        targets = targets.merged(parse_class_targets(metric, text))
+    return targets

@@ -1,0 +1,222 @@
+"""What a client gets of one request, and the thread that gives it out beside the engine's.
+
+The engine's thread hands over token ids and goes on. The output thread decodes them and delivers the text,
+in the order in which it was handed over.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread, current_thread
+
+from engine.output_text import OutputText
+
+_STILL_THERE_S = 1.0
+"""While somebody waits for the output thread, how often to see that it lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """What a step brought for one request."""
+
+    request_id: str
+    token_ids: list[int]
+    """New tokens; the one that ended it included."""
+    text: str
+    """What can be said of the text by now beyond what was said before: whole characters, nothing that may
+    turn out to be a stop string."""
+    finish_reason: str | None = None
+    """Of the last delta, which has no tokens: as in `RequestOutput`."""
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+
+OnDelta = Callable[[OutputDelta], None]
+Work = Callable[[], None]
+
+
+class OutputThread:
+    """Carries out what it is handed, one after another. It begins with the first."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._failures: list[BaseException] = []
+        self._thread: Thread | None = None
+        self._closed = False
+        weakref.finalize(self, self._queue.put, None)  # nobody will hand over any more
+
+    def put(self, work: Work) -> None:
+        """
+        Raises:
+            RuntimeError: the thread has broken down, or was shut down.
+        """
+        if self._thread is None or self._failures or self._closed:
+            self.check()
+            self._begin()
+        self._queue.put(work)
+
+    def settle(self) -> None:
+        """Waits until all that was handed over is done; in the thread itself everything before is.
+
+        Raises:
+            RuntimeError: the thread has broken down.
+        """
+        thread = self._thread
+        if thread is None or thread is current_thread():
+            return
+        done = Event()
+        self._queue.put(done.set)
+        while not done.wait(_STILL_THERE_S) and thread.is_alive():
+            pass
+        if self._failures:
+            self.check()
+
+    def shutdown(self) -> None:
+        """Does what was handed over, and ends."""
+        self._closed = True
+        self._queue.put(None)
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join()
+
+    def check(self) -> None:
+        """
+        Raises:
+            RuntimeError: the thread has broken down, or was shut down.
+        """
+        if self._failures:
+            problem = f"the output thread broke down: {told(self._failures[0])}"
+            raise RuntimeError(problem) from self._failures[0]
+        if self._closed:
+            raise RuntimeError("the engine has been shut down")
+
+    def _begin(self) -> None:
+        arguments = (self._queue, self._failures)  # not the object, which may go while its thread waits
+        self._thread = Thread(target=_carry_out, args=arguments, name="output", daemon=True)
+        self._thread.start()
+
+
+def _carry_out(queue: SimpleQueue[Work | None], failures: list[BaseException]) -> None:
+    while (work := queue.get()) is not None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+        del work  # it would be kept until the next one comes
+
+
+class OutputStream:
+    """The output of one request. The output thread works on it, and nobody else.
+
+    Args:
+        decoder: of its tokens; None where texts are handed over, or nobody wants one.
+        held_back: so many characters at the end may begin a stop string, and are not told yet.
+        on_delta: told of every step; None = nobody listens.
+        settle: waits until the output thread has done all it was handed.
+        on_error: told once that decoding or a listener has failed.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_held_back",
+        "_on_delta",
+        "_on_error",
+        "_settle",
+        "_told",
+        "error",
+        "over",
+        "text",
+    )
+
+    def __init__(
+        self,
+        decoder: OutputText | None,
+        held_back: int,
+        on_delta: OnDelta | None,
+        settle: Work,
+        on_error: Callable[[OutputStream], None],
+    ) -> None:
+        self.text = ""
+        """The whole output so far."""
+        self.error: str | None = None
+        """Why nothing more comes."""
+        self.over = False
+        self._decoder, self._held_back = decoder, held_back
+        self._on_delta, self._settle, self._on_error = on_delta, settle, on_error
+        self._told = 0
+        """Characters that have been delivered."""
+
+    def whole(self) -> str:
+        """To whoever asks: the text of all tokens that have been handed over.
+
+        Raises:
+            RuntimeError: the output thread has broken down.
+        """
+        if not self.over:
+            self._settle()
+        return self.text
+
+    def add(self, request_id: str, ids: list[int], is_text: bool, text: str | None) -> None:
+        """Further tokens.
+
+        Args:
+            is_text: all of them are; else the last one only says that the output ends.
+            text: with them, where it has been decoded elsewhere.
+        """
+        if self.error is not None:
+            return
+        try:
+            if self._decoder is not None:
+                self._decoder.append(ids if is_text else ids[:-1])
+                self.text = self._decoder.text
+            elif text is not None:
+                self.text = text
+            if self._on_delta is not None:
+                new = self._new(max(len(self.text) - self._held_back, 0))
+                self._on_delta(OutputDelta(request_id, ids, new))
+        except BaseException as error:
+            self._fail(error)
+
+    def end(
+        self,
+        request_id: str,
+        finish_reason: str,
+        stop_reason: int | str | None,
+        error: str | None,
+        text: str | None,
+    ) -> None:
+        """No more tokens come."""
+        try:
+            if self._decoder is not None and self.error is None:
+                self._decoder.flush()
+                self.text = self._decoder.text
+            elif text is not None:
+                self.text = text
+        except BaseException as broken:
+            self._fail(broken)
+        if self.error is not None:
+            finish_reason, stop_reason, error = "error", None, self.error
+        try:
+            if self._on_delta is not None:
+                new = self._new(len(self.text))
+                self._on_delta(OutputDelta(request_id, [], new, finish_reason, stop_reason, error))
+        except BaseException as broken:
+            self._fail(broken)
+        self.over = True
+
+    def _new(self, end: int) -> str:
+        new = self.text[self._told : end]
+        self._told = max(end, self._told)
+        return new
+
+    def _fail(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error = told(error)
+            self._on_error(self)
+
+
+def told(error: BaseException) -> str:
+    """What went wrong, in a line."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,115 @@
+"""A server that was planted is found again from the times of its clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blis_py.api import build, run
+from blis_py.calibrate.fit.server import ServerFit, engine_file, fit_server
+from blis_py.calibrate.token_times import TokenTimes, token_times
+from blis_py.cli import main
+from blis_py.config.engine import load_engine
+from blis_py.errors import InputError
+from blis_py.requests.table import Labels
+from blis_py.setup.setup import Setup
+
+ASKED = {"num_requests": 300, "rate": 6.0}
+SERVER = {"latency": {"step_scale": 1.3}, "frontend_ms": [14.0]}
+
+
+def served(**settings: object) -> TokenTimes:
+    """What the planted server's clients see, with some noise."""
+    result = run(model="llama-3.1-8b", seed=7, timeout=None, **SERVER, **(ASKED | settings))
+    times = token_times(result.record, "planted")
+    noise = np.random.default_rng(3).normal(1.0, 0.02, (2, len(times.ttft_s)))
+    ttft = times.ttft_s * noise[0]
+    return replace(times, gaps=None, ttft_s=ttft, e2e_s=ttft + (times.e2e_s - times.ttft_s) * noise[1])
+
+
+@pytest.fixture(scope="module")
+def found() -> ServerFit:
+    return fit_server(build(model="llama-3.1-8b"), served())
+
+
+def test_the_planted_server_is_found_again(found: ServerFit) -> None:
+    assert found.numbers["step_scale"].value == pytest.approx(1.3, rel=0.03)
+    assert found.numbers["frontend_ms"].value == pytest.approx(14, abs=1)
+    assert [found.numbers[name].value for name in ("gap_us", "gap_seq_us")] == [0, 0]
+    for number in found.numbers.values():
+        assert number.low <= number.value <= number.high
+
+
+def test_the_fitted_server_predicts_the_run(found: ServerFit) -> None:
+    for name in ("TTFT mean", "TPOT mean", "E2E mean"):
+        assert abs(found.before[name]) > 0.15
+        assert abs(found.after[name]) < 0.02
+    assert found.held_out["TPOT"] < 0.03 < 0.15 < found.held_out_before["TPOT"]
+
+
+def test_the_engine_file_simulates_the_fitted_server(found: ServerFit, tmp_path: Path) -> None:
+    engine = load_engine("vllm")
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(found, engine.on("h100"), engine.sources, engine.title))
+    mine = load_engine(str(path))
+    assert mine.title == "vLLM 0.15, fitted to a server"
+    assert (
+        "fitted to 300 requests of planted; 90 % intervals: step_scale" in mine.sources["latency.step_scale"]
+    )
+    predicted = run(model="llama-3.1-8b", seed=7, timeout=None, engine=str(path), **ASKED)
+    tpot_ms = predicted.summary["cluster"]["tpot_ms"]["mean"]
+    assert tpot_ms == pytest.approx(float(np.nanmean(served().tpot_s)) * 1e3, rel=0.02)
+
+
+def test_a_closed_loop_is_fitted_as_one() -> None:
+    measured = replace(served(concurrency=16, rate=None, num_requests=160), concurrency=16)
+    closed = fit_server(build(model="llama-3.1-8b"), measured)
+    assert abs(closed.before["TPOT mean"]) > 0.15
+    assert abs(closed.after["TPOT mean"]) < abs(closed.before["TPOT mean"]) / 3
+
+
+def test_gaps_are_told_from_a_factor_where_the_load_varies() -> None:
+    """A quiet half and a busy one: what every sequence adds shows in the busy one alone."""
+    spec = {"latency": {"step_gap_us": [0.0, 150.0]}, "frontend_ms": [7.6]}
+    halves = [
+        token_times(
+            run(model="llama-3.1-8b", seed=s, rate=rate, num_requests=150, timeout=None, **spec).record, "x"
+        )
+        for s, rate in ((1, 1.0), (2, 12.0))
+    ]
+    later = halves[0].sent_s.max() + 60
+    together = {
+        name: np.concatenate([getattr(half, name) for half in halves])
+        for name in ("output_tokens", "ttft_s", "e2e_s", "prompt_tokens")
+    }
+    measured = replace(
+        halves[0],
+        gaps=None,
+        request_id=np.arange(300),
+        slo_class=Labels.constant("", 300),
+        sent_s=np.concatenate([halves[0].sent_s, halves[1].sent_s + later]),
+        **together,
+    )
+    fit = fit_server(build(model="llama-3.1-8b"), measured)
+    assert fit.numbers["gap_seq_us"].value == pytest.approx(150, rel=0.1)
+    assert fit.numbers["step_scale"].value == pytest.approx(1, abs=0.05)
+
+
+def test_what_cannot_be_fitted_is_refused(found: ServerFit) -> None:
+    measured = served()
+    setup: Setup = build(model="llama-3.1-8b")
+    with pytest.raises(InputError, match="50 requests are too few"):
+        fit_server(setup, measured.take(np.arange(50)))
+    with pytest.raises(InputError, match="nobody says how long the prompts were"):
+        fit_server(setup, replace(measured, prompt_tokens=None))
+    with pytest.raises(InputError, match="only trained step times"):
+        fit_server(build(model="llama-3.1-8b", latency_model="roofline"), measured)
+
+
+def test_steps_do_not_take_the_flags_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(Path(__file__).resolve().parents[2] / "docs" / "recorded" / "tiny-profile")
+    assert main(["profile", "fit", folder, "--gpu", "h100"]) == 2
+    assert "--gpu: goes with what a client measured" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""What can be varied, and how it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blis_py.errors import InputError
+from blis_py.planning.axes import drawn, grid, parse_axis, read_space
+from blis_py.planning.base import Base
+
+
+def test_lists_ranges_and_values_that_are_lists() -> None:
+    assert parse_axis("scheduler=fcfs,lpm").key == "scheduler.policy"
+    assert parse_axis("scheduler=fcfs,lpm").values == ("fcfs", "lpm")
+    assert parse_axis("rate=10:40:10").values == (10, 20, 30, 40)
+    assert parse_axis("rate=0.1:0.5:0.2").values == (0.1, 0.3, 0.5)
+    assert parse_axis("num_instances=1:3,8").values == (1, 2, 3, 8)
+    assert parse_axis("--max-num-seqs=64,128").key == "scheduler.max_num_seqs"
+    assert parse_axis("scheduler.block_size=16,32").key == "scheduler.block_size"
+    assert parse_axis("frontend_ms=[1, 2]").values == ([1, 2],)
+    assert parse_axis("enable_prefix_caching=true,false").values == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scheduler", "not NAME=VALUES"),
+        ("schedular=fcfs", "unknown setting; did you mean 'scheduler'?"),
+        ("scheduler.polcy=fcfs", "unknown setting"),
+        ("rate=10:5", "is no range"),
+        ("rate=10:50:0", "is no range"),
+        ("rate=1:1e9:0.001", "too many values"),
+        ("rate=5,5", "is there twice"),
+        ("rate=5,,6", "has an empty value"),
+        ("slo=ttft.p99=1s", "cannot be varied"),
+    ],
+)
+def test_what_is_no_axis_is_an_error_that_says_what_to_write(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_axis(text)
+    assert message in str(error.value)
+
+
+def test_the_last_axis_changes_fastest() -> None:
+    points = grid([parse_axis("scheduler=fcfs,sjf"), parse_axis("tp=1,2")])
+    assert [tuple(point.values()) for point in points] == [("fcfs", 1), ("fcfs", 2), ("sjf", 1), ("sjf", 2)]
+
+
+def test_too_many_combinations_are_refused_before_they_are_made() -> None:
+    axes = [parse_axis(f"{name}=1:1000") for name in ("tp", "seed", "max_num_seqs")]
+    with pytest.raises(InputError, match=r"1,000,000,000 combinations are too many.*--random N"):
+        grid(axes)
+    assert len(drawn(axes, 5, 1)) == 5
+
+
+def test_random_points_are_different_ones_and_the_same_every_time() -> None:
+    axes = [parse_axis("seed=1:40"), parse_axis("tp=1:40")]
+    points = drawn(axes, 100, 7)
+    assert points == drawn(axes, 100, 7) != drawn(axes, 100, 8)
+    assert len({tuple(point.values()) for point in points}) == 100
+    assert drawn(axes[:1], 100, 7) == grid(axes[:1])
+
+
+def test_what_is_varied_and_given_is_refused() -> None:
+    base = Base(overrides=(("--gpu", "gpu", "h100"),))
+    with pytest.raises(InputError, match=r"gpu: is varied, and given by --gpu, too"):
+        base.check([parse_axis("gpu=h100,l40s")])
+    with pytest.raises(InputError, match="is varied, and given by --vary rate, too"):
+        Base().check([parse_axis("rate=1,2"), parse_axis("workload.rate=3,4")])
+
+
+def test_defaults_of_an_engine_follow_the_gpu_that_is_varied() -> None:
+    axes = [parse_axis("gpu=h100,l4")]
+    seqs = [Base().config(point, axes).scheduler.max_num_seqs for point in grid(axes)]
+    assert seqs == [1024, 256]
+    given = Base(overrides=(("--max-num-seqs", "scheduler.max_num_seqs", 1024),))
+    assert given.config({"gpu": "l4"}, axes).scheduler.max_num_seqs == 1024
+
+
+def test_a_space_in_a_file_has_its_paths_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("vary: {trace: [a.csv, b.csv], rate: '1:3'}\nprices: {h100: 2}\n")
+    space = read_space(tmp_path / "space.yaml", ("prices",))
+    assert space.axes[0].values == (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+    assert space.axes[1].values == (1, 2, 3)
+    assert space.more == {"prices": {"h100": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vari: {}", "did you mean 'vary'?"),
+        ("vary: [1]", "must map settings"),
+        ("runs: {a: 1}", "must be a list"),
+        ("vary: {tp: [1]}\nruns: [{tp: 2}]", "cannot be combined"),
+        ("vary: {tpp: [1]}", "unknown setting"),
+        ("vary: {tp: []}", "has no values"),
+    ],
+)
+def test_a_space_that_is_none_is_told_with_its_file(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        read_space(tmp_path / "space.yaml")
+    assert "space.yaml" in str(error.value)
+    assert message in str(error.value)

@@ -1,0 +1,151 @@
+"""Whoever does the runs, the outcomes are the same, all of them, in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blis_py.errors import InputError
+from blis_py.planning import worker
+from blis_py.planning.executors import Dask, Executor, Processes, Serial, executor
+from blis_py.planning.job import Job, Outcome
+from blis_py.planning.runner import Runner
+from blis_py.planning.store import Folder, Nowhere
+
+FORKED = pytest.mark.skipif(sys.platform != "linux", reason="what is changed here is changed in forks only")
+_run = worker.run
+
+
+def outcomes(executor: Executor, jobs: list[Job]) -> list[Outcome]:
+    with Runner(executor, Nowhere()) as runner:
+        return runner.run(jobs)
+
+
+def test_processes_give_what_one_process_gives(jobs: list[Job]) -> None:
+    alone = outcomes(Serial(), jobs)
+    assert outcomes(Processes(2), jobs) == alone
+    assert [outcome.ran for outcome in alone] == [job.config.tp == 1 for job in jobs]
+
+
+def test_a_configuration_that_cannot_run_is_an_outcome_with_its_reason(jobs: list[Job]) -> None:
+    refused = [outcome.refused for outcome in outcomes(Serial(), jobs) if not outcome.ran]
+    assert len(refused) == 1
+    assert "--tp: does not divide" in str(refused[0])
+
+
+def test_equal_jobs_are_done_once(jobs: list[Job]) -> None:
+    with Runner(Serial(), Nowhere()) as runner:
+        both = runner.run([jobs[0], jobs[1], jobs[0]])
+    assert runner.done == 2
+    assert both[0] == both[2] != both[1]
+
+
+def die_once(packed: bytes) -> Outcome:
+    """The first process that comes here dies."""
+    flag = Path(os.environ["BLIS_TEST_FLAG"])
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _run(packed)
+
+
+def die_of_the_third(packed: bytes) -> Outcome:
+    import pickle
+
+    if pickle.loads(packed)[0].config.workload.rate == 15:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _run(packed)
+
+
+@FORKED
+def test_when_a_process_dies_its_jobs_are_done_by_another(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BLIS_TEST_FLAG", str(tmp_path / "dead"))
+    monkeypatch.setattr(worker, "run", die_once)
+    told: list[int] = []
+    with Runner(Processes(2), Nowhere()) as runner:
+        found = runner.run(jobs, lambda index, outcome, stored: told.append(index))
+    monkeypatch.setattr(worker, "run", _run)
+    assert (tmp_path / "dead").exists()
+    assert sorted(told) == list(range(len(jobs)))
+    assert found == outcomes(Serial(), jobs)
+
+
+@FORKED
+def test_a_job_of_which_every_process_dies_fails_and_the_others_do_not(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(worker, "run", die_of_the_third)
+    with Runner(Processes(2), Folder(tmp_path)) as runner:
+        found = runner.run(jobs)
+    assert [index for index, outcome in enumerate(found) if outcome.failed] == [2]
+    assert "died" in str(found[2].failed)
+    monkeypatch.setattr(worker, "run", _run)
+    with Runner(Serial(), Folder(tmp_path)) as runner:
+        assert runner.run(jobs)[2].ran  # a failure is not kept
+    assert runner.done == 2  # and neither is a refusal
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_a_dask_cluster_gives_what_one_process_gives_though_a_worker_is_killed(
+    cluster: str, jobs: list[Job], small: dict[str, object], tmp_path: Path
+) -> None:
+    from blis_py.api import configure
+
+    many = [*jobs, *(Job(configure(**small | {"seed": seed})) for seed in range(30))]
+    told: list[int] = []
+    dask = Dask(cluster)
+    victim = next(iter(dask._client.run(os.getpid).values()))
+
+    def kill(index: int, outcome: Outcome, stored: bool) -> None:
+        if not told:
+            os.kill(victim, signal.SIGKILL)
+        told.append(index)
+
+    with Runner(dask, Folder(tmp_path)) as runner:
+        found = runner.run(many, kill)
+    assert sorted(told) == list(range(len(many)))
+    assert runner.done == len(many)
+    assert found == outcomes(Serial(), many)
+    assert len(list(tmp_path.rglob("*.json"))) == len(many) - 1  # all but the one that is refused
+
+
+def test_a_worker_that_sees_another_file_says_so(small: dict[str, object], tmp_path: Path) -> None:
+    from blis_py.api import configure
+
+    spec = tmp_path / "spec.yaml"
+    text = Path("workloads/chat.yaml").read_text(encoding="utf-8")
+    spec.write_text(text, encoding="utf-8")
+    job = Job(configure(model="llama-3.1-8b", workload=str(spec), num_requests=20))
+    with Runner(Serial(), Nowhere()) as runner:
+        packed = worker.pack(job, runner._contents.key_of(job))
+        assert worker.run(packed).ran
+        spec.write_text(text + "\n# changed\n", encoding="utf-8")
+        assert "other files" in str(worker.run(packed).failed)
+
+
+def test_a_cluster_that_is_not_there_is_an_error_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(Dask, "patience_s", 1)
+    with pytest.raises(InputError, match=r"--dask: no Dask cluster answers there .*127\.0\.0\.1:9"):
+        executor(dask="tcp://127.0.0.1:9")
+
+
+def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"pip install 'blis-py\[dask\]'"):
+        executor(dask="local")

@@ -1,0 +1,286 @@
+"""The cheapest configuration that keeps its targets, and what is told about it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import blis_py as blis
+from blis_py.config.loader import load_config
+from blis_py.errors import InputError
+from blis_py.planning.plan import Plan
+
+LOAD: dict[str, Any] = {"model": "llama-3.1-8b", "num_requests": 80, "rate": 60, "output_tokens": 48}
+SLO = "ttft.p99=120ms tpot.p99=20ms"
+PRICES = {"h100": 3.0, "l40s": 1.2}
+
+
+def plan(**settings: Any) -> Plan:
+    given = {"draws": 0, "workers": 1, "cache": False, "instances": "1:6", "prices": PRICES}
+    return blis.plan(**LOAD | {"slo": SLO} | given | settings)
+
+
+def exhaustive(
+    vary: dict[str, Sequence[Any]], sizes: Sequence[int]
+) -> tuple[float, tuple[Any, ...], int] | None:
+    """The cheapest of all, each run by itself; of equals the one with the most to spare."""
+    found = []
+    for order, point in enumerate(itertools.product(*vary.values())):
+        settings = LOAD | {"slo": SLO} | dict(zip(vary, point, strict=True))
+        for size in sizes:
+            try:
+                summary = blis.run(**settings, num_instances=size).summary
+            except InputError:
+                continue
+            slack = min(1 - each["measured_ms"] / each["limit_ms"] for each in summary["slo"])
+            requests = summary["cluster"]["requests"]
+            done = requests["completed"] == requests["injected"]
+            if slack >= 0 and done and summary["load"]["verdict"] != "saturated":
+                cost = PRICES[settings["gpu"]] * settings["tp"] * size
+                found.append((cost, -slack, order, point, size))
+    if not found:
+        return None
+    cost, _, _, point, size = min(found)
+    return cost, point, size
+
+
+def test_it_finds_what_running_everything_finds() -> None:
+    vary = {"gpu": ("h100", "l40s"), "tp": (1, 2, 3), "scheduler": ("fcfs", "sjf")}
+    found = plan(vary=vary)
+    best = (found.best.dollars_per_hour, tuple(found.best.point.values()), found.best.instances)
+    assert found.holds
+    assert best == exhaustive(vary, range(1, 7))
+    assert "does not divide" in next(each.why for each in found.standings if each.point["tp"] == 3)
+
+
+def test_the_same_comes_out_however_many_do_the_work_and_from_the_store(tmp_path: Path) -> None:
+    first = plan(vary={"tp": (1, 2)}, draws=3, workers=1, cache=tmp_path)
+    again = plan(vary={"tp": (1, 2)}, draws=3, workers=2, cache=tmp_path)
+    alone = plan(vary={"tp": (1, 2)}, draws=3, workers=2)
+    assert again.simulated == 0
+    for each in (again, alone):
+        assert each.summary | {"search": 0} == first.summary | {"search": 0}
+    assert first.known == 0
+    assert alone.simulated == first.simulated
+
+
+def test_the_configuration_that_is_told_is_the_one_that_was_run(tmp_path: Path) -> None:
+    found = plan(vary={"gpu": ("h100", "l40s")})
+    found.save(tmp_path / "plan")
+    again = blis.run(tmp_path / "plan" / "config.yaml").summary
+    tightest = found.best.judgement.tightest
+    assert tightest is not None
+    measured = {each["slo"].partition("=")[0]: each["measured_ms"] for each in again["slo"]}
+    assert measured[tightest.what] == tightest.measured
+    assert load_config(tmp_path / "plan" / "config.yaml") == found.config
+    assert blis.run(found.config).summary["cluster"] == again["cluster"]
+
+
+def test_above_the_highest_rate_a_target_is_missed_and_there_it_is_kept() -> None:
+    found = plan(max_rate=True, instances=None, num_instances=2)
+    factor = found.max_rate_factor
+    assert factor is not None
+    assert found.broken is not None
+    assert "misses" in str(found.broken)
+    assert found.max_rate_per_s == pytest.approx(factor * found.best.outcome.facts["offered_per_s"])
+    from blis_py.planning.job import Job, Variation
+    from blis_py.planning.worker import outcome_of, varied
+
+    def met(at: float) -> bool:
+        run = outcome_of(varied(Job(found.config, Variation(rate=at))).run())
+        return all(each["met"] for each in run.slo)
+
+    assert met(factor)
+    assert not met(factor * 1.3)
+
+
+def test_a_cluster_that_holds_at_no_rate_says_so() -> None:
+    found = plan(max_rate=True, instances=None, slo="ttft.p99=1us")
+    assert found.max_rate_factor is None
+    assert not found.holds
+
+
+def test_where_nothing_holds_it_tells_what_the_best_does_and_what_binds() -> None:
+    found = plan(slo="tpot.p99=3ms", vary={"tp": (1, 2)}, instances="1:2")
+    assert not found.holds
+    assert found.best.point == {"tp": 2}
+    assert found.best.instances == 2
+    told = repr(found)
+    assert told.startswith("nothing holds; nearest to it: 2 instances of llama-3.1-8b on h100 TP2")
+    assert "✗ tpot.p99" in told
+    assert "what binds: compute" in told
+    assert found.runner_up is None
+
+
+def test_memory_binds_where_memory_is_short() -> None:
+    scarce = {"num_kv_blocks": 260, "rate": 12, "instances": "1:4"}
+    assert plan(**scarce, slo="ttft.p99=300ms").binding == "KV"
+    assert plan(slo="ttft.p99=300ms", rate=40).binding == "compute"
+
+
+def test_the_runner_up_is_of_another_combination_and_says_why_it_lost() -> None:
+    found = plan(vary={"gpu": ("h100", "l40s")}, slo="ttft.p99=300ms")
+    assert found.runner_up is not None
+    assert found.runner_up.judgement.holds
+    assert found.runner_up.point != found.best.point
+    assert "more" in str(found.summary["why_runner_up_lost"])
+
+
+def test_without_a_price_it_takes_the_fewest_gpus_and_says_so() -> None:
+    found = plan(vary={"gpu": ("h100", "mi300x")}, prices={})
+    assert found.objective == "GPUs"
+    assert found.summary["best"]["dollars_per_hour"] is None or found.best.config.gpu == "h100"
+    assert any("there is no price for mi300x" in note for note in found.notes)
+
+
+def test_bundled_prices_come_with_their_source() -> None:
+    found = plan(prices={})
+    assert found.best.price is not None
+    assert found.best.price.per_hour == pytest.approx(3.348)
+    assert any("docs.runpod.io" in note for note in found.notes)
+    assert found.summary["best"]["dollars_per_hour"] == pytest.approx(3.348 * found.best.gpus)
+
+
+def test_cost_per_million_tokens_is_what_the_hour_costs_over_what_it_serves() -> None:
+    found = plan()
+    cost = found.best.dollars_per_million("output")
+    per_s = blis.run(found.config).summary["cluster"]["throughput"]["output_tokens_per_s"]
+    assert cost == pytest.approx(3.0 * found.best.gpus / (per_s * 3600) * 1e6)
+
+
+def test_attainment_by_class_is_kept() -> None:
+    shares = {"workload": "mixed-slo", "rate": 3, "num_requests": 200}
+    load = {key: value for key, value in LOAD.items() if key not in ("output_tokens", "num_requests", "rate")}
+    given: dict[str, Any] = {
+        "goodput_by_class": {"ttft": "critical=300ms"},
+        "draws": 0,
+        "workers": 1,
+        "cache": False,
+    }
+    found = blis.plan(**load | shares | given, attainment="critical=90%", instances="1:4")
+    assert found.holds
+    assert next(each.what for each in found.best.judgement.requirements) == "critical.attainment"
+    with pytest.raises(InputError, match="no request of class gold has a goodput target"):
+        blis.plan(**load | shares | given, attainment="gold=99%")
+
+
+def test_lost_requests_are_told_and_allowed_only_where_that_is_said() -> None:
+    long = {"prompt_tokens": 3000, "prompt_tokens_stdev": 2000, "max_model_len": 5000, "rate": 4}
+    found = plan(**long, slo="ttft.p99=5s", instances="1:2")
+    assert not found.holds
+    assert "of the requests are lost" in repr(found)
+    assert plan(**long, slo="ttft.p99=5s", instances="1:2", max_lost="50%").holds
+
+
+def test_where_nobody_is_served_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
+    found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
+    assert not found.holds
+    assert "100.00 % of the requests are lost" in repr(found)
+    assert "✗ ttft.p99 never of 5,000 ms" in repr(found)
+    found.save(tmp_path / "plan")
+    assert found.binding is None
+
+
+def test_one_request_is_a_workload_too() -> None:
+    found = plan(num_requests=1, instances="1:2")
+    assert found.holds
+    assert "too short to tell" in repr(found)
+    assert found.max_rate_per_s is None
+
+
+def test_a_profile_of_measured_steps_has_the_price_of_what_it_was_measured_on() -> None:
+    profile = str(Path(__file__).resolve().parents[2] / "profiles" / "fits" / "cpu" / "tiny-ar")
+    load = {"profile": profile, "num_requests": 20, "rate": 2, "prompt_tokens": 20, "output_tokens": 10}
+    lengths = {
+        "prompt_tokens_max": 40,
+        "output_tokens_max": 20,
+        "prompt_tokens_stdev": 2,
+        "output_tokens_stdev": 2,
+    }
+    found = blis.plan(**load, **lengths, slo="ttft.p99=5s", instances="1:2", draws=2, workers=1, cache=False)
+    assert found.holds
+    assert found.objective == "GPUs"
+    assert found.error is not None
+    assert "cross-validation of the profile" in found.error.source
+
+
+def test_more_than_three_settings_are_searched_as_optuna_suggests_and_the_same_every_time() -> None:
+    pytest.importorskip("optuna")
+    vary = {
+        "gpu": ("h100", "l40s"),
+        "tp": (1, 2),
+        "scheduler": ("fcfs", "sjf"),
+        "max_num_seqs": (64, 128),
+    }
+    few = {"num_requests": 60, "instances": "1:3"}
+    found = plan(vary=vary, trials=8, **few)
+    assert found.lines == 16
+    assert len(found.standings) == 8
+    assert "those not looked at" in repr(found)
+    assert plan(vary=vary, trials=8, **few).summary == found.summary
+
+
+def test_slower_steps_hold_less_often() -> None:
+    found = plan(draws=6)
+    held = [case.judgement.holds for case in found.draws]
+    assert found.probability == sum(held) / 6
+    assert found.error is not None
+    assert "H100" in found.error.source.upper()
+    tight = replace(found.error, deviation=0.5)
+    factors = tight.factors(6)
+    assert factors == sorted(factors)
+    assert factors[0] < 1 < factors[-1]
+
+
+def test_a_model_whose_errors_nobody_knows_has_no_probability() -> None:
+    found = plan(latency_model="roofline", draws=5)
+    assert found.probability is None
+    assert "nothing is known of the errors of roofline" in repr(found)
+
+
+def test_everything_is_in_the_folder(tmp_path: Path) -> None:
+    found = plan(vary={"scheduler": ("fcfs", "priority-fcfs"), "tp": (1, 2)})
+    found.save(tmp_path / "plan")
+    names = {path.name for path in (tmp_path / "plan").iterdir()}
+    assert names == {
+        *("plan.json", "plan.txt", "config.yaml", "standings.csv", "plan.png", "plan.svg", "complete.json"),
+        *("vllm.sh", "sglang.sh", "llm-d-values.yaml"),
+    }
+    values = yaml.safe_load((tmp_path / "plan" / "llm-d-values.yaml").read_text())
+    assert values["decode"]["replicas"] == found.best.instances
+    assert values["decode"]["parallelism"]["tensor"] == found.best.config.tp
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["holds"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"slo": ()}, "nothing says what the cluster has to keep"),
+        ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
+        ({"horizon": "10s"}, "would hide the requests that are still waiting"),
+        ({"attainment": "101%"}, "is no share"),
+        ({"attainment": "99%"}, "no request has a goodput target"),
+        ({"prices": {"h100": -1}}, "is no price"),
+        ({"instances": "0:4"}, "must be whole numbers from 1"),
+        ({"instances": "4", "vary": {"num_instances": (1, 2)}}, "given by --instances, too"),
+        ({"vary": {"tp": (3, 5)}}, "no configuration can be run: --tp: does not divide"),
+        ({"vary": {"gpu": ("h1000",)}}, "no configuration can be run"),
+        ({"vary": {"prompt_tokens": (10, 20)}}, "is not for a plan to choose"),
+        ({"vary": {"latency_model": ("trained", "roofline")}}, "is not for a plan to choose"),
+        ({"max_rate": True}, "finds the rate of one cluster"),
+        ({"draws": -1}, "must be at least 0"),
+        ({"trials": 0}, "must be at least 1"),
+        ({"modle": "x"}, "did you mean 'model'?"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_clear_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        plan(**settings)
+    assert message in str(error.value)

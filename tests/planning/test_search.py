@@ -1,0 +1,100 @@
+"""The search finds what looking at everything would find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blis_py.planning.goal import Judgement, Requirement
+from blis_py.planning.job import FINE, HOPELESS
+from blis_py.planning.search import Line, Probe, Search
+
+SIZES = tuple(range(1, 13))
+
+
+class World:
+    """Lines that hold from some size on, with a slack that grows along them."""
+
+    def __init__(self, least: Sequence[int | None], costs: Sequence[int], hints: Sequence[int]) -> None:
+        self.least, self.costs, self.hints = least, costs, hints
+        self.asked: list[tuple[Probe, bool]] = []
+
+    def judge(self, probe: Probe) -> Judgement:
+        line, size = probe
+        least = self.least[line]
+        if least is None:
+            return Judgement(False, refused="does not fit")
+        slack = (SIZES[size] - least) / 20 + (line % 3) / 100
+        return Judgement(SIZES[size] >= least, (Requirement("x", 1.0, 1 - slack, "ms", slack),))
+
+    def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
+        self.asked += [(probe, may_stop) for probe in probes]
+        return [self._hint(probe) if may_stop else self.judge(probe) for probe in probes]
+
+    def _hint(self, probe: Probe) -> Judgement:
+        """Now and then what the first part says: never wrongly that all is lost, sometimes wrongly that
+        all is well."""
+        whole = self.judge(probe)
+        hint = self.hints[(7 * probe[0] + probe[1]) % len(self.hints)]
+        if whole.refused is not None or hint == 0:
+            return whole
+        if not whole.holds and hint == 1:
+            return Judgement(False, early=HOPELESS)
+        return Judgement(True, early=FINE) if whole.holds or hint == 2 else whole
+
+    def best(self) -> Probe | None:
+        """By looking at everything."""
+        holding = [
+            ((self.costs[line] * SIZES[size], -self.judge((line, size)).slack, line), (line, size))
+            for line in range(len(self.least))
+            for size in range(len(SIZES))
+            if self.judge((line, size)).holds
+        ]
+        return min(holding)[1] if holding else None
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    count = draw(st.integers(1, 7))
+    least = st.one_of(st.none(), st.integers(1, 15))
+    return World(
+        draw(st.lists(least, min_size=count, max_size=count)),
+        draw(st.lists(st.integers(1, 6), min_size=count, max_size=count)),
+        draw(st.lists(st.integers(0, 2), min_size=1, max_size=9)),
+    )
+
+
+def search_of(world: World) -> Search:
+    return Search([Line(cost) for cost in world.costs], SIZES, world.ask)
+
+
+@given(worlds())
+def test_it_finds_what_looking_at_everything_finds(world: World) -> None:
+    assert search_of(world).best() == world.best()
+
+
+@given(worlds())
+def test_what_it_finds_was_judged_by_a_whole_run(world: World) -> None:
+    search = search_of(world)
+    found = search.best()
+    assert found is None or search.known[found].early is None
+
+
+@given(worlds())
+def test_nothing_is_asked_twice_in_the_same_way(world: World) -> None:
+    search_of(world).best()
+    assert len(world.asked) == len(set(world.asked))
+
+
+def test_a_line_ends_where_it_costs_more_than_what_holds() -> None:
+    world = World([1, 12], [1, 12], [0])
+    search_of(world).best()
+    assert {probe for probe, _ in world.asked if probe[0] == 1} == {(1, 5)}
+
+
+def test_few_probes_are_enough() -> None:
+    world = World([9, 5, 11, 3], [2, 4, 1, 9], [0])
+    search_of(world).best()
+    assert len(world.asked) <= 16 < len(SIZES) * 4

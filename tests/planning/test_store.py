@@ -1,0 +1,110 @@
+"""What was run is not run again: known by content, and trusted only as it was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_py.api import configure
+from blis_py.planning import contents
+from blis_py.planning.contents import Contents
+from blis_py.planning.executors import Serial
+from blis_py.planning.job import Job, Outcome, Variation
+from blis_py.planning.runner import Runner
+from blis_py.planning.store import Folder, Store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(jobs: list[Job], store: Store) -> tuple[list[Outcome], int]:
+    with Runner(Serial(), store) as runner:
+        return runner.run(jobs), runner.done
+
+
+def test_a_second_time_nothing_is_simulated_and_all_is_the_same(jobs: list[Job], tmp_path: Path) -> None:
+    first, done = run(jobs, Folder(tmp_path))
+    assert done == len(jobs)
+    assert run(jobs, Folder(tmp_path)) == (first, 1)  # what is refused is refused again
+
+
+def test_what_was_interrupted_goes_on_where_it_stopped(jobs: list[Job], tmp_path: Path) -> None:
+    def stop(index: int, outcome: Outcome, stored: bool) -> None:
+        if index == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Runner(Serial(), Folder(tmp_path)) as runner:
+        runner.run(jobs, stop)
+    jobs = [job for job in jobs if job.config.tp == 1]
+    assert run(jobs, Folder(tmp_path))[1] == len(jobs) - 4
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "cut", "figure", "key"])
+def test_an_entry_that_is_not_as_it_was_written_is_done_again(
+    damage: str, jobs: list[Job], tmp_path: Path
+) -> None:
+    first, _ = run(jobs[:2], Folder(tmp_path))
+    one, other = sorted(tmp_path.rglob("*.json"))
+    text = one.read_text(encoding="utf-8")
+    damaged = {
+        "cut": text[: len(text) // 2],
+        "figure": text.replace("120", "121", 1),
+        "key": other.read_text(encoding="utf-8"),
+    }
+    one.write_text(damaged.get(damage, damage), encoding="utf-8")
+    assert run(jobs[:2], Folder(tmp_path)) == (first, 1)
+    assert run(jobs[:2], Folder(tmp_path)) == (first, 0)
+
+
+def key(**settings: Any) -> str:
+    found = Contents().key_of(Job(configure(model="llama-3.1-8b", **settings)))
+    assert found is not None
+    return found
+
+
+def test_the_same_content_under_another_name_is_the_same(tmp_path: Path) -> None:
+    text = (ROOT / "workloads" / "chat.yaml").read_text(encoding="utf-8")
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "c.yaml").write_text(text + "# more\n", encoding="utf-8")
+    keys = [key(workload=str(tmp_path / name)) for name in ("a.yaml", "b.yaml", "c.yaml")]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_file_that_a_workload_names_counts(tmp_path: Path) -> None:
+    for path in (ROOT / "workloads").glob("diffusion-tiny*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    spec = tmp_path / "diffusion-tiny.yaml"
+    before = key(workload=str(spec))
+    rounds = tmp_path / "diffusion-tiny-LowConfidence-0.95.csv"
+    rounds.write_text(rounds.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert key(workload=str(spec)) != before
+
+
+def test_the_header_of_a_trace_counts(tmp_path: Path) -> None:
+    trace, header = tmp_path / "t.csv", tmp_path / "t.yaml"
+    trace.write_text("arrival_time_us,input_tokens,output_tokens\n0,5,5\n", encoding="utf-8")
+    before = key(trace=str(trace))
+    header.write_text("version: 2\n", encoding="utf-8")
+    assert key(trace=str(trace)) != before
+
+
+def test_settings_and_factors_count() -> None:
+    config = configure(model="llama-3.1-8b")
+    assert key() != key(scheduler="sjf")
+    assert key() != Contents().key_of(Job(config, Variation(rate=1.1)))
+    assert key() != Contents().key_of(Job(config, stops_at=("hopeless",)))
+
+
+def test_other_code_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key()
+    monkeypatch.setattr(contents, "code_digest", lambda: "another")
+    assert key() != before
+
+
+def test_a_run_of_a_file_that_is_not_there_is_not_kept(tmp_path: Path) -> None:
+    job = Job(configure(model="llama-3.1-8b", trace=str(tmp_path / "none.csv")))
+    found, _ = run([job], Folder(tmp_path / "cache"))
+    assert "none.csv" in str(found[0].refused)
+    assert not list((tmp_path / "cache").rglob("*.json"))

@@ -1,0 +1,104 @@
+"""Prices, errors of step times, and start scripts: each says where it is from, and what it cannot do."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import blis_py as blis
+from blis_py.api import configure
+from blis_py.errors import InputError
+from blis_py.planning import serving
+from blis_py.planning.found import Candidate
+from blis_py.planning.goal import Goal, parse_attainment, parse_share
+from blis_py.planning.job import Job
+from blis_py.planning.prices import Prices, parse_prices
+from blis_py.planning.trust import step_error
+from blis_py.planning.worker import outcome_of, varied
+
+
+def test_given_prices_go_before_bundled_ones_however_a_gpu_is_spelled() -> None:
+    prices = Prices({"NVIDIA H100 80GB HBM3": 2.5})
+    given, bundled = prices.of("h100"), prices.of("L40S")
+    assert given is not None
+    assert (given.per_hour, given.source) == (2.5, "as given")
+    assert bundled is not None
+    assert bundled.per_hour == pytest.approx(0.00037 * 3600)
+    assert "docs.runpod.io" in bundled.source
+    assert prices.of("mi300x") is None
+    assert prices.missing(["h100", "mi300x", "mi300x"]) == ["mi300x"]
+
+
+def test_prices_are_read_as_they_are_written() -> None:
+    assert parse_prices(["h100=2.5,l40s=$0.9", "b200=5"]) == {"h100": 2.5, "l40s": 0.9, "b200": 5.0}
+    for text in ("h100", "h100=", "h100=0", "h100=nan", "h100=2,h100=3", "=3"):
+        with pytest.raises(InputError, match="is no price of a GPU"):
+            parse_prices([text])
+
+
+def test_shares_are_read_as_they_are_written() -> None:
+    assert parse_attainment("99%") == {"": 0.99}
+    assert parse_attainment("critical=99.5%, standard=0.9") == {"critical": 0.995, "standard": 0.9}
+    assert parse_share("1%", key="--max-lost") == 0.01
+    for text in ("150%", "-1", "much", "a=9,a=9"):
+        with pytest.raises(InputError):
+            parse_attainment(text)
+
+
+def test_errors_of_step_times_are_those_of_the_gpu_or_of_the_worst_that_was_left_out() -> None:
+    measured = step_error(configure(model="llama-3.1-8b", gpu="h100"))
+    unseen = step_error(configure(model="llama-3.1-8b", gpu="l40s"))
+    assert measured is not None
+    assert unseen is not None
+    file = Path(__file__).resolve().parents[2] / "profiles" / "trained" / "coefficients.yaml"
+    rows = yaml.safe_load(file.read_text())["validation"]
+    own = max(row["new model"][0] for name, row in rows.items() if "h100" in name.lower())
+    others = max(row["new GPU"][0] for row in rows.values())
+    assert f"{own} % mean error, h100_sxm_vllm" in measured.source
+    assert f"no steps of L40S were learned on; {others} % mean error" in unseen.source
+    assert measured.deviation == pytest.approx(own / 100 * 1.2533, rel=1e-3)  # √(π/2)
+    assert step_error(configure(model="llama-3.1-8b", latency_model="roofline")) is None
+
+
+def candidate(**settings: Any) -> Candidate:
+    config = configure(model="llama-3.1-8b", num_requests=3, **settings)
+    outcome = outcome_of(varied(Job(config)).run())
+    return Candidate({}, config.num_instances, config, config.tp, None, Goal().judge(outcome), outcome)
+
+
+def test_what_starts_vllm_is_what_was_simulated() -> None:
+    """Its flags are read back by `blis run`."""
+    script = serving.vllm_script(
+        candidate(tp=2, scheduler="priority-fcfs", max_num_seqs=64, max_model_len=4096)
+    )
+    words = shlex.split(next(line for line in script.splitlines() if line.startswith("exec ")))
+    assert words[1:4] == ["vllm", "serve", "meta-llama/Llama-3.1-8B"]
+    flags = dict(zip(words[4::2], words[5::2], strict=False))
+    assert flags["--tensor-parallel-size"] == "2"
+    assert flags["--max-num-seqs"] == "64"
+    assert flags["--max-model-len"] == "4096"
+    assert flags["--scheduling-policy"] == "priority"
+    assert words[-1] == "--async-scheduling"
+
+
+def test_what_an_engine_cannot_do_is_said_where_it_is_started() -> None:
+    lpm = candidate(scheduler="lpm", prefix_cache="radix", async_scheduling=False)
+    assert "# vLLM has no scheduling policy lpm" in serving.vllm_script(lpm)
+    assert "radix tree is simulated" in serving.vllm_script(lpm)
+    assert "--schedule-policy lpm" in serving.sglang_script(lpm)
+    assert "--disable-overlap-schedule" in serving.sglang_script(lpm)
+    assert "SGLang has no schedule policy sjf" in serving.sglang_script(candidate(scheduler="sjf"))
+    assert "--no-enable-prefix-caching" in serving.vllm_script(candidate(prefix_cache="none"))
+
+
+def test_targets_in_one_text_are_as_good_as_in_a_list() -> None:
+    load = {"model": "llama-3.1-8b", "num_requests": 5}
+    one = blis.run(**load, slo="ttft.p99=500ms tpot.p99=50ms", goodput="ttft:500")
+    assert (
+        one.config == blis.run(**load, slo=["ttft.p99=500ms", "tpot.p99=50ms"], goodput=["ttft:500"]).config
+    )
+    assert [each["met"] for each in one.summary["slo"]] == [True, True]
