@@ -37,7 +37,8 @@ from blis_py.traces.steplog import SEGMENTS
 from engine.build import build_engine
 from engine.clock import Clock, CpuClock, WallClock
 from engine.config import EngineConfig
-from engine.engine import LLMEngine, StepOutput
+from engine.emission import StepOutput
+from engine.engine import LLMEngine
 from engine.kernels.sampling import SamplingTensors
 from engine.models.tokenizer import Tokenizer
 from engine.output_stream import OutputDelta

@@ -2,7 +2,7 @@
 
 Decodes stand first in the batch, one row each, then the prefills. Everything the forward needs is
 written by numpy into one staging buffer, which goes to the device in one copy. A GPU remembers the running
-sequences, and where all of them decode it makes the inputs of the step itself (`kernels.prepare`): then
+sequences, and where all of them decode it makes the inputs of the step itself (`engine.relay`): then
 nothing is sent but who they are, when that has changed, and new pages.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,64 +17,15 @@ import torch
 from numpy.typing import NDArray
 
 from engine.kernels.attention import AttentionMetadata
-from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 from engine.launching import Ticket
-from engine.staging import BlockTables, PinnedRing
+from engine.relay import RelayBuffer
+from engine.staging import BlockTables
+from engine.staging_buffer import Arrays, Inputs, Ints, Layout, StagingBuffer
 
-Ints = NDArray[np.int64]
-_CACHED_LAYOUTS = 1024
-_ALIGNMENT = 16
-"""Bytes to which every array is aligned, whatever the batch. Triton compiles a kernel once for addresses that
-are multiples of 16, as wide as the widest load, and again for those that are not."""
 _ONE_FURTHER: Ints = np.array([[0], [1], [1]])
 """A decode moves its position and the place of its keys and values."""
 _PADDING: Ints = np.array([[0], [0], [-1]])
 """Input id, position and slot of a padded row."""
-POISON = -(1 << 40)
-"""Stands in the relay buffer, while that is checked, where a token has been taken out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """The host's side of one layout of the staging buffer."""
-
-    tokens: Ints
-    """[3, T], each row contiguous: input ids, positions, and slots, where keys and values go: page *
-    page_size + offset; -1 = nowhere."""
-    rows: Ints
-    """[S] row of each sequence in the block tables."""
-    emit: Ints
-    """[R] rows of the hidden states that need logits."""
-    emit_rows: Ints
-    """[R] rows of their sequences in the block tables."""
-    query_start: NDArray[np.int32]
-    """[S + 1]"""
-    seq_lens: NDArray[np.int32]
-    """[S] tokens in the cache after this step; 0 = a padded row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The device's side of the same, `tokens` taken apart."""
-
-    input_ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    rows: torch.Tensor
-    emit: torch.Tensor
-    emit_rows: torch.Tensor
-    query_start: torch.Tensor
-    seq_lens: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """One way to divide the staging buffer among the arrays."""
-
-    host: Arrays
-    device: Inputs
-    written: torch.Tensor
-    """The bytes that the host writes."""
 
 
 @dataclass(slots=True)
@@ -95,74 +45,6 @@ class Transfer:
     def empty(self) -> bool:
         """Whether the device has all it needs."""
         return not self.staged and self.pages is None and self.decodes < 0
-
-
-class StagingBuffer:
-    """Pinned host buffers in rotation and their image on the device; shared, they are one and the same.
-
-    Equal sizes get equal places, so the inputs of a captured graph stay where they are. The copy to the
-    device runs while the host goes on, and the image is overwritten behind the forward that reads it.
-
-    Args:
-        shared: host and device use one buffer, for which no forward may run while the host writes; None = on
-            the CPU.
-    """
-
-    def __init__(
-        self, max_tokens: int, max_seqs: int, device: torch.device, shared: bool | None = None
-    ) -> None:
-        nbytes = _places(max_tokens, max_seqs, max_seqs)[-1]
-        shared = device.type == "cpu" if shared is None else shared
-        self.ring = PinnedRing(1 if shared else 2, nbytes, device.type == "cuda")
-        self._device = (
-            self.ring.buffers[0] if shared else torch.zeros(nbytes, dtype=torch.uint8, device=device)
-        )
-        self.shared = shared
-        self._layouts: dict[tuple[int, int, int, int], Layout] = {}
-
-    def layout(self, tokens: int, seqs: int, emitted: int) -> Layout:
-        """The next buffer divided for T tokens of S sequences with R rows of logits, to be filled."""
-        key = (self.ring.next(), tokens, seqs, emitted)
-        layout = self._layouts.get(key)
-        if layout is None:
-            if len(self._layouts) >= _CACHED_LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[key] = self._divide(*key)
-        return layout
-
-    def _divide(self, index: int, tokens: int, seqs: int, emitted: int) -> Layout:
-        written = self.ring.buffers[index]
-        *starts, nbytes = _places(tokens, seqs, emitted)
-        lengths = _lengths(tokens, seqs, emitted)
-
-        def parts(buffer: torch.Tensor) -> list[torch.Tensor]:
-            return [
-                buffer[start : start + dtype.itemsize * length].view(dtype)
-                for start, (dtype, length) in zip(starts, lengths, strict=True)
-            ]
-
-        _, _, _, *others = parts(written)
-        row = starts[1]
-        whole = written[: 3 * row].view(torch.int64).view(3, row // 8)[:, :tokens]
-        host = Arrays(whole.numpy(), *(part.numpy() for part in others))
-        return Layout(host, Inputs(*parts(self._device)), written[:nbytes])
-
-    def send(self, layout: Layout) -> None:
-        """On the launching side: to the device, in one copy."""
-        if not self.shared:
-            self._device[: layout.written.nbytes].copy_(layout.written, non_blocking=True)
-
-
-def _lengths(tokens: int, seqs: int, emitted: int) -> list[tuple[torch.dtype, int]]:
-    """Element type and length of each array, in the order of `Inputs`."""
-    wide = (tokens, tokens, tokens, seqs, emitted, emitted)
-    return [(torch.int64, n) for n in wide] + [(torch.int32, n) for n in (seqs + 1, seqs)]
-
-
-def _places(tokens: int, seqs: int, emitted: int) -> list[int]:
-    """Where each array begins, in bytes, and where the last one ends."""
-    sizes = (dtype.itemsize * length for dtype, length in _lengths(tokens, seqs, emitted))
-    return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
 
 
 @dataclass(slots=True)
@@ -219,12 +101,11 @@ class BatchBuilder:
         they are the same."""
         self._latest: AllDecodes | None = None
         """The latest batch, if it was all decodes."""
-        self._state: DecodeState | None = None
-        self._check_relay = check_relay
+        self._relay: RelayBuffer | None = None
+        """None where the host writes the inputs of decodes."""
         if on_device or overlapped or (on_device is None and device.type != "cpu"):
             self._next[0] = -1 - np.arange(max_seqs)
-            positions = torch.full((max_seqs + 1,), -1, dtype=torch.int64, device=device)
-            self._state = DecodeState(torch.zeros_like(positions), positions, self.tables.device)
+            self._relay = RelayBuffer(self.tables.device, block_size, check_relay)
         self._pages: NDArray[np.int32] = np.zeros((seqs, self.tables.host.shape[1]), dtype=np.int32)
         """Pages of the sequences that decode, in the order of the batch; of no use where the device gathers
         them itself."""
@@ -244,7 +125,7 @@ class BatchBuilder:
         if rows is not self._rows:
             self._next[:, self._rows] = self._decoding
             self._rows, self._decoding = rows, self._next.take(rows, axis=1)
-            if self._state is None:
+            if self._relay is None:
                 self._pages[: len(rows)] = self.tables.host[rows]
         due: list[int] = (self._decoding[1] & self._mask == 0).nonzero()[0].tolist()
         return due
@@ -253,7 +134,7 @@ class BatchBuilder:
         """The page, block `block` of its sequence, that the token of the decode of this index goes to."""
         self.tables.write_one(slot, block, page)
         self._decoding[2, index] = page << self._shift
-        if self._state is None:
+        if self._relay is None:
             self._pages[index, block] = page
 
     def sampled(self, rows: Ints, tokens: Ints) -> None:
@@ -261,7 +142,7 @@ class BatchBuilder:
 
         Of no use where the relay buffer has them.
         """
-        if self._state is not None:
+        if self._relay is not None:
             return
         decodes = len(self._rows)
         self._decoding[0] = tokens[:decodes]
@@ -270,31 +151,31 @@ class BatchBuilder:
 
     def decodes(self, padded: int = 0) -> Layout:
         """The batch in which every sequence decodes, filled up to `padded` rows with nothing."""
-        rows, decoding, count = self._rows, self._decoding, len(self._rows)
+        decoding, count = self._decoding, len(self._rows)
         size, latest = padded or count, self._latest
-        on_host = self._state is None
-        alike = latest is not None and latest.rows is rows and len(latest.layout.host.rows) == size
-        if alike and latest is not None and not on_host:
-            np.add(decoding, _ONE_FURTHER, out=decoding)
-            return latest.layout
-        if alike and latest is not None and self._staging.shared:
-            layout = latest.layout  # there is one buffer
+        alike = latest is not None and latest.rows is self._rows and len(latest.layout.host.rows) == size
+        if alike and latest is not None and (self._relay is not None or self._staging.shared):
+            layout = latest.layout  # what is the same for all such steps is there
         else:
             layout = self._staging.layout(size, size, size)
-        host = layout.host
+            self._latest = AllDecodes(layout, self._rows)
+            self._write_decodes(layout.host)
+        host, on_host = layout.host, self._relay is None
         if on_host:
             host.tokens[:, :count] = decoding
         np.add(decoding, _ONE_FURTHER, out=decoding)
         if on_host:
             host.seq_lens[:count] = decoding[1]
-        if not alike or latest is None or latest.layout is not layout:
-            self._latest = AllDecodes(layout, rows)
-            host.rows[:count] = host.emit_rows[:count] = rows
-            host.query_start[:] = self._counting[: size + 1]
-            host.tokens[:, count:] = _PADDING
-            host.rows[count:] = host.emit_rows[count:] = self.padding_row
-            host.seq_lens[count:] = 0
         return layout
+
+    def _write_decodes(self, host: Arrays) -> None:
+        """Who decodes, and the padding behind them."""
+        rows, count = self._rows, len(self._rows)
+        host.rows[:count] = host.emit_rows[:count] = rows
+        host.query_start[:] = self._counting[: len(host.query_start)]
+        host.tokens[:, count:] = _PADDING
+        host.rows[count:] = host.emit_rows[count:] = self.padding_row
+        host.seq_lens[count:] = 0
 
     def padding(self, size: int) -> Inputs:
         """A batch of so many padded rows, on the device."""
@@ -325,13 +206,11 @@ class BatchBuilder:
 
         self._latest = None
         host.tokens[:, :decodes] = self._decoding
-        ids, positions, places = host.tokens[:, decodes:]
-        np.concatenate(chunks, out=ids)
+        np.concatenate(chunks, out=host.tokens[0, decodes:])
         # Token i of a sequence whose tokens begin at row `first` stands at position `begin + i`.
         shifts = np.repeat((ends - lengths - begins)[decodes:], lengths[decodes:])
-        np.subtract(self._counting[decodes : ends[-1]], shifts, out=positions)
-        pages = self.tables.host[np.repeat(prefill_rows, lengths[decodes:]), positions >> self._shift]
-        np.add(pages.astype(np.int64) << self._shift, positions & self._mask, out=places)
+        positions = np.subtract(self._counting[decodes : ends[-1]], shifts, out=host.tokens[1, decodes:])
+        self._places(np.repeat(prefill_rows, lengths[decodes:]), positions, out=host.tokens[2, decodes:])
         host.rows[:] = rows
         host.emit[:], host.emit_rows[:] = emitted, rows[emitting]
         host.query_start[0] = 0
@@ -341,6 +220,11 @@ class BatchBuilder:
         self._next[1:, prefill_rows] = host.tokens[1:, ends[decodes:] - 1] + 1
         return layout
 
+    def _places(self, slots: Ints, positions: Ints, out: Ints) -> None:
+        """Where the keys and values of these positions of the sequences in these slots go."""
+        pages = self.tables.host[slots, positions >> self._shift].astype(np.int64)
+        np.add(pages << self._shift, positions & self._mask, out=out)
+
     def send(self, layout: Layout) -> Inputs:
         """Everything the forward reads, on the device."""
         self.transfer(self.pack(layout))
@@ -349,10 +233,10 @@ class BatchBuilder:
     def pack(self, layout: Layout) -> Transfer:
         """What has to be copied for the batch just built."""
         latest = self._latest
-        staged = not self._staging.shared and (self._state is None or latest is None or not latest.sent)
+        staged = not self._staging.shared and (self._relay is None or latest is None or not latest.sent)
         if latest is not None:
             latest.sent = True
-        decodes = len(self._rows) if latest is None and self._state is not None else -1
+        decodes = len(self._rows) if latest is None and self._relay is not None else -1
         return Transfer(layout, staged, self.tables.changes(), decodes)
 
     def transfer(self, parcel: Transfer) -> None:
@@ -361,13 +245,8 @@ class BatchBuilder:
             self.tables.apply(parcel.pages)
         if parcel.staged:
             self._staging.send(parcel.layout)
-        state, decodes, inputs = self._state, parcel.decodes, parcel.layout.device
-        if state is not None and decodes >= 0:  # a mixed batch: the state follows it
-            gathered = inputs.input_ids[:decodes]
-            torch.index_select(state.tokens, 0, inputs.rows[:decodes], out=gathered)
-            if self._check_relay:
-                self._taken(gathered, inputs.rows[:decodes])
-            state.positions.index_copy_(0, inputs.rows, inputs.seq_lens.long())
+        if self._relay is not None and parcel.decodes >= 0:
+            self._relay.replace_placeholders(parcel.layout.device, parcel.decodes)
 
     def read_by(self, reader: Ticket[Any], parcel: Transfer) -> None:
         """The copies of a batch are under way; its buffers are not written again before they are done."""
@@ -378,20 +257,13 @@ class BatchBuilder:
 
     def taken(self, inputs: Inputs, decodes: int) -> None:
         """On the launching side: the device has made the inputs of so many decodes."""
-        if self._check_relay:
-            self._taken(inputs.input_ids[:decodes], inputs.rows[:decodes])
-
-    def _taken(self, tokens: torch.Tensor, rows: torch.Tensor) -> None:
-        """Tokens that have been taken out of these slots of the relay buffer; each comes out once."""
-        assert self._state is not None
-        if bool((tokens < 0).any()):
-            raise AssertionError(f"taken out of the relay buffer before they were there: {tokens.tolist()}")
-        self._state.tokens.index_fill_(0, rows, POISON)
+        if self._relay is not None:
+            self._relay.taken(inputs, decodes)
 
     def keep(self, inputs: Inputs, tokens: torch.Tensor) -> None:
-        """Sampled tokens `[R]` become the next inputs of their sequences, without a way through the host."""
-        if self._state is not None:
-            self._state.tokens.index_copy_(0, inputs.emit_rows[: len(tokens)], tokens)
+        """On the launching side: sampled tokens `[R]` go into the relay buffer, if there is one."""
+        if self._relay is not None:
+            self._relay.keep(inputs.emit_rows[: len(tokens)], tokens)
 
     def metadata(
         self, inputs: Inputs, *, num_decodes: int, max_query_len: int, max_seq_len: int
@@ -404,10 +276,8 @@ class BatchBuilder:
             tables = self._reached
             if tables.shape != (num_decodes, width):
                 tables = self._reached = self._gathered[:num_decodes, :width]
-            if self._state is not None:
-                whole = self._gathered[:num_decodes]
-                made = DecodeInputs(inputs.input_ids, inputs.positions, inputs.slots, inputs.seq_lens, whole)
-                prepare_decodes(inputs.rows, self._state, self.block_size, made)
+            if self._relay is not None:
+                self._relay.make_inputs(inputs, self._gathered[:num_decodes])
         return AttentionMetadata(
             query_start=inputs.query_start,
             seq_lens=inputs.seq_lens,

@@ -23,6 +23,7 @@ from engine.kernels.gpu import gpu_of
 from engine.kv_pool import Capacity, allocate, capacity
 from engine.launching import launch_side
 from engine.memory import check_memory
+from engine.models.config import ModelConfig
 from engine.models.tokenizer import Tokenizer
 from engine.sampler import Sampler
 from engine.steplog import StepRecorder
@@ -105,8 +106,7 @@ def watch_kernels(device: torch.device) -> Watch:
 def _load(
     config: EngineConfig, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None
 ) -> tuple[Model, Tokenizer]:
-    from engine.models import build_model, load_model_config, load_tokenizer
-    from engine.models.weights import weight_bytes
+    from engine.models import load_model_config
 
     architecture = load_model_config(config.model)
     if architecture.mask_block != 1:
@@ -114,6 +114,24 @@ def _load(
         raise InputError(
             "is a block-diffusion model, not served yet", key="model", value=config.model, fix=fix
         )
+    return load(config, architecture, device, dtype, tokenizer)
+
+
+def load(
+    config: EngineConfig,
+    architecture: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    tokenizer: Tokenizer | None,
+) -> tuple[Model, Tokenizer]:
+    """The model that the configuration names, and its tokenizer unless there is one.
+
+    Raises:
+        InputError: it is damaged, or does not fit.
+    """
+    from engine.models import build_model, load_tokenizer
+    from engine.models.weights import weight_bytes
+
     check_memory(config, architecture, dtype, device, weight_bytes(architecture, dtype))
     model = build_model(
         architecture,

@@ -12,7 +12,8 @@ from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import Observer
 from blis_py.traces.tracev2_write import End
 from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
-from engine.engine import LLMEngine, StepOutput
+from engine.emission import StepOutput
+from engine.engine import LLMEngine
 from engine.grammar.params import StructuredOutputsParams
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running

@@ -13,132 +13,39 @@ the same `Scheduler` forms the same batches there, and a latency model says how 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Ordered
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import torch
 
 from blis_py.core.features import StepFeatures
-from blis_py.core.request import Request, Status
-from blis_py.core.scheduler import Scheduler
+from blis_py.core.request import Request
 from blis_py.core.step import Step
 from blis_py.core.token_keys import token_keys
-from blis_py.errors import InputError
-from engine.batch import Ints
-from engine.clock import Clock
-from engine.executor import Batch, Emitters, Executor, end_of
-from engine.grammar.compiler import Grammars
-from engine.grammar.masks import BatchMask, Masks
-from engine.grammar.masks import emitted as allowed
-from engine.grammar.state import Grammar
-from engine.kernels.compilations import Watch
-from engine.launching import Ticket
-from engine.lifecycle import EngineLifecycle
-from engine.models.tokenizer import Tokenizer
-from engine.outcome import Emitted, Outcome, note_logprobs, nothing
-from engine.sampler import Sampler, SamplingPlan
+from engine.emission import Emitted, StepOutput, publish, told
+from engine.executor import Batch, end_of
+from engine.flight import Flight
+from engine.outcome import Outcome, nothing
+from engine.sampler import SamplingPlan
 from engine.sampling_params import SamplingParams
 from engine.sequence import Roster, Sequence
-from engine.steplog import StepRecorder
-from engine.timing import FlightTimer, GpuTimeline, StepTimer
+from engine.staging_buffer import Ints
+from engine.steps import EngineSteps
+from engine.timing import FlightTimer
 
 NO_STOP: frozenset[int] = frozenset()
 _IN_HAND = 2
 """Steps that the launching side of the overlapped loop has: the one that runs, and the one behind it."""
 
 
-@dataclass(slots=True)
-class StepOutput:
-    """What one call of `LLMEngine.step` brought."""
-
-    sequences: Ordered[Sequence] = ()
-    """Those that emitted a token."""
-    tokens: Ordered[int] = ()
-    """Their tokens."""
-    finished: list[Sequence] = field(default_factory=list)
-    """Those that are over, for whatever reason."""
-
-
-@dataclass(slots=True)
-class Flight:
-    """A step that is launched, and whose outcome is not known. All that its forward reads is kept here."""
-
-    step: Step
-    batch: Batch
-    requests: list[Request]
-    """Who computes something in it."""
-    ticket: Ticket[Outcome]
-    """Of its outcome; of its forward, as long as it is still to be sampled."""
-    timer: FlightTimer
-    complete: bool = True
-    """Whether none of them can have left since it was launched."""
-    mask: BatchMask | None = None
-    """Which tokens grammars allow, where there are any."""
-    to_sample: Callable[[torch.Tensor], Outcome] | None = None
-    """With a mask, sampling waits for the tokens of the step before: they say what may come next."""
-
-
-class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
+class LLMEngine(EngineSteps):
     """Requests in, tokens out, a step at a time. `engine.build` makes one from a config.
 
-    With `async_scheduling` in the scheduler's settings it runs the overlapped loop.
-
-    Args:
-        scheduler: fresh; the engine is its only driver.
-        executor: runs the model.
-        sampler: chooses tokens.
-        recorder: gets a row for every step.
-        timer: of the step that is being planned.
-        vocab_size: token ids are below it.
-        seed: from it and its number every request without a seed gets one.
-        compilations: kernels that were compiled for it.
+    With `async_scheduling` in the scheduler's settings it runs the overlapped loop. The parts of a step, and
+    what an engine is made of, are in `EngineSteps`.
     """
 
-    def __init__(
-        self,
-        *,
-        scheduler: Scheduler,
-        executor: Executor,
-        sampler: Sampler,
-        recorder: StepRecorder,
-        clock: Clock,
-        timer: StepTimer,
-        vocab_size: int,
-        tokenizer: Tokenizer | None = None,
-        seed: int = 0,
-        compilations: Watch | None = None,
-    ) -> None:
-        super().__init__(
-            scheduler=scheduler,
-            recorder=recorder,
-            clock=clock,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            compilations=compilations,
-        )
-        self.executor = executor
-        self.sampler = sampler
-        self.timer = timer
-        self.overlapped = scheduler.config.async_scheduling
-        self.grammars = Grammars(tokenizer, vocab_size)
-        self._masks = Masks(vocab_size, clock)
-        self._mask: BatchMask | None = None
-        """Of the step under way, if any of its rows is constrained."""
-        self._own_seed = seed
-        self._inference = torch.inference_mode()
-        self._decoding = Roster()
-        self._calm = False
-        """Whether nobody has come or gone since the roster was made."""
-        self._flights: deque[Flight] = deque()
-        """In the overlapped loop, the steps in hand: the one that runs first."""
-        self._timeline = GpuTimeline()
-
-    def place_request(self, prompt: Ints, params: SamplingParams) -> Sequence:
+    def place_request(self, prompt: Ints, params: SamplingParams, shared: int = 0) -> Sequence:
         """A request that runs from the next step on, all of its prompt but the last token in the cache.
 
         Nobody has computed these tokens: their pages hold whatever they held. For whoever measures steps; to
@@ -146,13 +53,15 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
 
         Args:
             prompt: neither looked at nor named, so nobody shares its pages.
+            shared: but these, its first ones, are.
             params: with a seed, and no stop tokens of its own.
 
         Raises:
             RuntimeError: there is no room; see `Scheduler.place`.
         """
         number = self._added
-        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number)
+        keys = token_keys(prompt[:shared].tolist(), self.scheduler.config.block_size) if shared else []
+        request = Request(f"request_{number}", self.clock.now_ns(), len(prompt), row=number, block_keys=keys)
         self.scheduler.place(request, len(prompt) - 1)
         self._added += 1
         return self._enter(Sequence(number, request, prompt, params, params.seed or 0, NO_STOP, None))
@@ -193,7 +102,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             raise
         emitted, finished = self.finish(step, batch, outcome)
         self.clock.between_steps()
-        return StepOutput(*_told(batch, emitted), gone + finished)
+        return StepOutput(*told(batch.emitters, emitted), gone + finished)
 
     def run_overlapped(self, now_ns: int) -> StepOutput:
         """Schedule and launch step n + 1, then await and resolve step n.
@@ -223,46 +132,38 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             return self._crash(error, gone)
         self._flights.popleft()
         emitted, finished = self.resolve(flight, outcome)
-        output = StepOutput(*_told(flight.batch, emitted), gone + finished)
+        output = StepOutput(*told(flight.batch.emitters, emitted), gone + finished)
         try:
             self._sample_next()
         except BaseException as error:
             return self._crash(error, output.finished)
         return output
 
-    # -- CPU-S, before the forward ---------------------------------------------------------------------
+    # -- the end of a step -----------------------------------------------------------------------------
 
-    def schedule(self, now_ns: int) -> Step | None:
-        """What to compute next, or None."""
-        if self.overlapped:
-            self.timer = FlightTimer(self.clock, self.sampler.device, self._timeline)
-        self._mask = None
-        self.timer.start(now_ns)
-        self.recorder.boundary(now_ns)
-        step = self.scheduler.schedule(now_ns)
-        if step is not None:
-            self._update_decoding(step)
-            self.recorder.planned(step, self.scheduler, self._decoding)
-        self.timer.lap()
-        return step
+    def finish(self, step: Step, batch: Batch, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
+        """Tells the scheduler what came of the step; returns who emitted, and the sequences that are over."""
+        emitters, tick = batch.emitters, self.scheduler.tick
+        emitted, stopped = self._emit(emitters, outcome)
+        if stopped or emitters.first_end <= tick + 1:
+            ending = [s.request for s in emitted.sequences if s.finish_reason or _ends_with(s.request, tick)]
+            publish(self.scheduler, self._sequences, ending)
+        ended = self.scheduler.finish(step, stopped=stopped)
+        return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
 
-    def _update_decoding(self, step: Step) -> None:
-        """Looks through the running requests only where something has come or gone.
+    def resolve(self, flight: Flight, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
+        """The same in the overlapped loop, where the step behind this one has been launched.
 
-        Where nobody has, and as many decode as before, they are the same: always the first in running order.
+        Who has left in the meantime gets nothing: a token that comes behind the end is discarded.
         """
-        calm = not (step.prefills or step.preempted)
-        if not (calm and self._calm and step.features.decode_seqs == len(self._decoding)):
-            decoding = Roster(self.scheduler.decoding)
-            if decoding != self._decoding:
-                self._decoding = decoding
-        self._calm = calm
+        emitted, stopped = self._emit(flight.batch.emitters, outcome, flight.complete)
+        if stopped or flight.step.ending:
+            ending = dict.fromkeys([*flight.step.ending, *stopped])
+            publish(self.scheduler, self._sequences, ending)
+        ended = self.scheduler.resolve(flight.step, stopped=stopped)
+        return emitted, self._over(flight.step, flight.batch, outcome, ended, flight.timer, flight.mask)
 
-    def prepare(self, step: Step) -> Batch:
-        """The tensors of the step, on the host."""
-        batch = self.executor.prepare(step, self._decoding, self.scheduler, self._sequences)
-        self.timer.lap()
-        return batch
+    # -- steps in flight -------------------------------------------------------------------------------
 
     def fly(self, step: Step) -> Flight:
         """Prepares a step, hands it to the launching side, and books what is known by then."""
@@ -278,62 +179,9 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             self._calm = False
         return flight
 
-    # -- CPU-L -----------------------------------------------------------------------------------------
-
-    def launch(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Starts the forward; on CUDA it is not over when this returns.
-
-        Returns:
-            Logits and positions of the emitting rows; no logits where nobody emits.
-        """
-        self.clock.computing(len(batch.layout.device.input_ids))
-        self.executor.send(batch)
-        self.timer.gpu_begin()
-        logits, positions = self.executor.launch(batch)
-        self.timer.lap()
-        return logits, positions
-
-    def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Outcome:
-        """One token for each emitting sequence; waits for the device."""
-        bitmask = None
-        if batch.emitters.constrained and logits is not None:
-            self._mask = self._masks.launched(batch.emitters, logits.device)
-            bitmask = None if self._mask is None else self._mask.fill()
-        sampled = self._sample(batch, logits, positions, self.timer, bitmask=bitmask)
-        outcome = self.executor.side.submit(sampled.to_host).wait()
-        self.executor.note_tokens(batch.emitters, outcome.ids())
-        self.timer.lap()
-        return outcome
-
-    def _sample(
-        self,
-        batch: Batch,
-        logits: torch.Tensor | None,
-        positions: torch.Tensor,
-        timer: StepTimer,
-        plan: SamplingPlan | None = None,
-        bitmask: torch.Tensor | None = None,
-    ) -> Outcome:
-        """Starts sampling; sampled tokens go into the relay buffer."""
-        if logits is None:
-            outcome = nothing()
-        else:
-            plan = plan or self.sampler.plan(batch.emitters)
-            outcome = self.sampler.launch(logits, positions, plan, bitmask)
-            tokens = outcome.tokens
-            self.executor.keep_tokens(batch, tokens if bitmask is None else tokens.clamp_min(0))
-        timer.gpu_end()
-        outcome.active_experts = self.executor.active_experts()
-        return outcome
-
-    def _run(self, batch: Batch, plan: SamplingPlan | None, timer: StepTimer) -> Outcome:
-        """A step whose inputs are on their way: forward, sampling, and the copies of what comes of it."""
-        timer.gpu_begin()
-        return self._sample(batch, *self.executor.launch(batch), timer, plan).to_host()
-
     def _launched(self, step: Step, batch: Batch, plan: SamplingPlan | None, timer: FlightTimer) -> Flight:
         """Hands a step over; of one with constrained rows the forward alone."""
-        requests = [*self._decoding, *(request for request, _ in step.prefills)]
+        requests = self._computing(step)
         submit = self.executor.side.submit
         if not batch.emitters.constrained:
             return Flight(step, batch, requests, submit(partial(self._run, batch, plan, timer)), timer)
@@ -372,106 +220,6 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         flight.timer.arrived()
         return outcome
 
-    # -- CPU-S, behind the forward ---------------------------------------------------------------------
-
-    def finish(self, step: Step, batch: Batch, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
-        """Tells the scheduler what came of the step; returns who emitted, and the sequences that are over."""
-        emitters, tick = batch.emitters, self.scheduler.tick
-        emitted, stopped = self._emit(emitters, outcome)
-        if stopped or emitters.first_end <= tick + 1:
-            ending = [s.request for s in emitted.sequences if s.finish_reason or _ends_with(s.request, tick)]
-            self._publish(ending)
-        ended = self.scheduler.finish(step, stopped=stopped)
-        return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
-
-    def resolve(self, flight: Flight, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
-        """The same in the overlapped loop, where the step behind this one has been launched.
-
-        Who has left in the meantime gets nothing: a token that comes behind the end is discarded.
-        """
-        emitted, stopped = self._emit(flight.batch.emitters, outcome, flight.complete)
-        if stopped or flight.step.ending:
-            self._publish(dict.fromkeys([*flight.step.ending, *stopped]))
-        ended = self.scheduler.resolve(flight.step, stopped=stopped)
-        return emitted, self._over(flight.step, flight.batch, outcome, ended, flight.timer, flight.mask)
-
-    def _emit(
-        self, emitters: Emitters, outcome: Outcome, complete: bool = True
-    ) -> tuple[Emitted, list[Request]]:
-        """Gives tokens to the sequences that are still there; returns also those that stop with them.
-
-        Args:
-            complete: all are.
-        """
-        sequences, tokens, outputs = emitters.sequences, outcome.ids().tolist(), emitters.outputs
-        emitted = Emitted(sequences, tokens)
-        if not complete:
-            here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]
-            emitted = Emitted([sequences[i] for i in here], [tokens[i] for i in here], here)
-            outputs = [outputs[i] for i in here]
-        for output, token in zip(outputs, emitted.tokens, strict=True):
-            output.append(token)
-        if outcome.logprobs is not None:
-            note_logprobs(outcome.logprobs, emitted)
-        stopped = []
-        if emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens)):
-            both = zip(emitted.sequences, emitted.tokens, strict=True)
-            stopped = [sequence.request for sequence, token in both if sequence.stops_at(token)]
-        if emitters.delivered:
-            self.outputs.emitted(emitted.sequences, emitted.tokens, stopped, decoded=emitters.watched)
-        return emitted, stopped
-
-    def _over(
-        self,
-        step: Step,
-        batch: Batch,
-        outcome: Outcome,
-        ended: list[Request],
-        timer: StepTimer,
-        mask: BatchMask | None,
-    ) -> list[Sequence]:
-        """The step is over, and with it these requests; returns their sequences."""
-        end_ns = self.clock.now_ns()
-        for sequence in batch.emitters.sequences[batch.num_decodes :]:
-            if sequence.first_token_ns < 0 and sequence.output_ids:
-                sequence.first_token_ns = end_ns
-        finished = [self._remove(request, end_ns) for request in ended]
-        times, waited = timer.times(end_ns), timer.launch_bound
-        if mask is not None:
-            self.recorder.masked(mask.times())
-        self.recorder.done(
-            step,
-            times,
-            ended,
-            bucket=batch.bucket,
-            active_experts=outcome.experts(),
-            launch_bound=waited,
-            forward=timer.forward() if isinstance(timer, FlightTimer) else (-1, -1),
-        )
-        return finished
-
-    def _publish(self, ending: Iterable[Request]) -> None:
-        """Before sequences end: the blocks their outputs have filled can be shared from now on.
-
-        The token just sampled has no keys and values that anybody should find.
-        """
-        scheduler = self.scheduler
-        kv = scheduler.kv
-        if not kv.prefix_caching:
-            return
-        for request in ending:
-            if request.status in (Status.FINISHED, Status.WAITING):
-                continue  # it has left, or has no blocks
-            if self.overlapped:
-                scheduler.settle(request)
-            else:
-                scheduler.block_table(request)
-            sequence, named = self._sequences[request], len(request.block_keys) * kv.block_size
-            computed = sequence.tokens(named, request.prompt_tokens + len(sequence.output_ids) - 1).tolist()
-            parent = request.block_keys[-1] if named else b""
-            assert isinstance(parent, bytes)
-            request.block_keys = [*request.block_keys, *token_keys(computed, kv.block_size, parent)]
-
     # -- trouble ---------------------------------------------------------------------------------------
 
     def _fail(self, step: Step, error: BaseException) -> list[Sequence]:
@@ -479,17 +227,6 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
         failed = self._drop(step, error)
         self.scheduler.finish(Step(StepFeatures()))  # a step in which nobody computed anything
         self._record_failure(step, self.timer, failed)
-        return failed
-
-    def _drop(self, step: Step, error: BaseException) -> list[Sequence]:
-        """The same for a step that has been planned, as far as its requests are concerned."""
-        for request in step.preempted:
-            self.executor.release(self._sequences[request])
-        for request in self._decoding:
-            self.scheduler.block_table(request)  # so that blocks taken for this step have an owner
-        in_step = [*self._decoding, *(request for request, _ in step.prefills)]
-        failed = self._abort_failed(in_step, error, self.clock.now_ns())
-        self._decoding = Roster()
         return failed
 
     def _crash(self, error: BaseException, gone: list[Sequence], step: Step | None = None) -> StepOutput:
@@ -528,7 +265,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
                 return
             self._flights.popleft()
             emitted, finished = self.resolve(flight, outcome)
-            sequences, tokens = _told(flight.batch, emitted)
+            sequences, tokens = told(flight.batch.emitters, emitted)
             output.sequences = [*output.sequences, *sequences]
             output.tokens = [*output.tokens, *tokens]
             output.finished += finished
@@ -551,29 +288,7 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
             self._record_failure(flight.step, flight.timer, failed if flight is flights[0] else [])
         return failed
 
-    def _record_failure(self, step: Step, timer: StepTimer, failed: list[Sequence]) -> None:
-        ended = [sequence.request for sequence in failed]
-        self.recorder.done(step, timer.times(self.clock.now_ns()), ended, failed=True)
-
-    # -- what an autoregressive engine supplies ---------------------------------------------------------
-
-    def _check_params(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        if not prompt_ids:
-            raise InputError("is empty", key="prompt", fix="give at least one token")
-
-    def _open_grammar(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
-        return self.grammars.begin(params, stop_ids)
-
-    def _seed(self, params: SamplingParams, number: int) -> int:
-        return _mix(self._own_seed, number) if params.seed is None else params.seed
-
-    def _held(self, sequence: Sequence) -> None:
-        self._calm = False
-        for flight in self._flights:
-            flight.complete = False
-        self.executor.release(sequence)
-        if sequence.params.penalised:
-            self.sampler.release(sequence)
+    # -- the end ---------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
         if self._flights:
@@ -583,23 +298,9 @@ class LLMEngine(EngineLifecycle[Scheduler, StepRecorder]):
     def _forget(self) -> None:
         if self._flights:
             raise RuntimeError("a step is in flight")
-        self.scheduler = Scheduler(self.scheduler.config, track_longest=True)
-        self.recorder = StepRecorder(self.recorder.meta)
-        self._decoding, self._timeline = Roster(), GpuTimeline()
-
-
-def _told(batch: Batch, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
-    """Who emitted, and what."""
-    if not batch.emitters.constrained:
-        return emitted.sequences, emitted.tokens
-    return allowed(emitted.sequences, emitted.tokens)
+        super()._forget()
 
 
 def _ends_with(request: Request, tick: int) -> bool:
     """Whether it has all it may emit when the step of this index is over."""
     return end_of(request, tick) == tick + 1
-
-
-def _mix(seed: int, number: int) -> int:
-    """A seed of 63 bits for the request of this number."""
-    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))

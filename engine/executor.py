@@ -13,11 +13,12 @@ import torch
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from engine.batch import BatchBuilder, Inputs, Ints, Layout, Transfer
+from engine.batch import BatchBuilder, Transfer
 from engine.kernels.attention import AttentionMetadata
 from engine.kv_pool import KVCache
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
+from engine.staging_buffer import Inputs, Ints, Layout
 
 
 class Model(Protocol):

@@ -8,8 +8,9 @@ from functools import partial
 
 import torch
 
-from engine.batch import BatchBuilder, Inputs
+from engine.batch import BatchBuilder
 from engine.executor import Forward
+from engine.staging_buffer import Inputs
 
 _LARGEST_DEFAULT = 512
 _WARM_UPS = 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
-from typing import Generic, TypeVar
+from typing import Generic, NotRequired, TypedDict, TypeVar, Unpack
 
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import Request, Status
@@ -32,32 +32,31 @@ _Scheduler = TypeVar("_Scheduler", bound=Lifecycle)
 _Recorder = TypeVar("_Recorder", bound=StepRecorder)
 
 
-class EngineLifecycle(Generic[_Scheduler, _Recorder]):
-    """The requests of one engine.
+class Parts(TypedDict, Generic[_Scheduler, _Recorder]):
+    """What every engine is made of: the arguments of `EngineLifecycle`."""
 
-    Args:
-        scheduler: fresh; the engine is its only driver.
-        recorder: gets a row for every step.
-        vocab_size: token ids are below it.
-        compilations: kernels that were compiled for it.
-    """
+    scheduler: _Scheduler
+    """Fresh; the engine is its only driver."""
+    recorder: _Recorder
+    """Gets a row for every step."""
+    clock: Clock
+    vocab_size: int
+    """Token ids are below it."""
+    tokenizer: NotRequired[Tokenizer | None]
+    compilations: NotRequired[Watch | None]
+    """Kernels that were compiled for it."""
+
+
+class EngineLifecycle(Generic[_Scheduler, _Recorder]):
+    """The requests of one engine, which is made of `Parts`."""
 
     request_kind: type[Request] = Request
     default_params = SamplingParams()
 
-    def __init__(
-        self,
-        *,
-        scheduler: _Scheduler,
-        recorder: _Recorder,
-        clock: Clock,
-        vocab_size: int,
-        tokenizer: Tokenizer | None,
-        compilations: Watch | None,
-    ) -> None:
-        self.scheduler, self.recorder, self.clock = scheduler, recorder, clock
-        self.vocab_size, self.tokenizer = vocab_size, tokenizer
-        self.compilations = compilations or Watch()
+    def __init__(self, **parts: Unpack[Parts[_Scheduler, _Recorder]]) -> None:
+        self.scheduler, self.recorder, self.clock = parts["scheduler"], parts["recorder"], parts["clock"]
+        self.vocab_size, self.tokenizer = parts["vocab_size"], parts.get("tokenizer")
+        self.compilations = parts.get("compilations") or Watch()
         self.outputs = OutputProcessor()
         self._added = 0
         self._sequences: dict[Request, Sequence] = {}

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.sequence import Sequence, TokenLogprobs
-
 
 @dataclass(slots=True)
 class SampledLogprobs:
@@ -61,31 +59,6 @@ class Outcome:
 def nothing() -> Outcome:
     """Of a step in which nobody emits."""
     return Outcome(torch.zeros(0, dtype=torch.int64))
-
-
-@dataclass(slots=True)
-class Emitted:
-    """What a step gave to the requests that were still there."""
-
-    sequences: list[Sequence]
-    tokens: list[int]
-    rows: list[int] | None = field(default=None)
-    """Which rows of the outcome these are; None = all."""
-
-
-def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
-    """Gives each sequence that is still there the log-probabilities of its token."""
-    own, values, ids = (part.tolist() for part in (told.own, told.values, told.ids))
-    places = range(len(emitted.sequences)) if emitted.rows is None else emitted.rows
-    here = {row: i for i, row in enumerate(places)}
-    for i, row in enumerate(told.rows):
-        if row not in here:
-            continue
-        sequence, token = emitted.sequences[here[row]], emitted.tokens[here[row]]
-        count = sequence.params.logprobs or 0
-        noted: TokenLogprobs = dict(zip(ids[i][:count], values[i][:count], strict=True))
-        noted.setdefault(token, own[i])
-        sequence.logprobs.append(noted)
 
 
 def _pinned(there: torch.Tensor) -> torch.Tensor:

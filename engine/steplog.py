@@ -65,6 +65,8 @@ class StepRecorder:
             name: {} for name, kind in STEP_KINDS.items() if kind == "ints"
         }
         self._decoding: Roster | None = None
+        self._shared: dict[int, int] = {}
+        """KV entries read again, of the steps that read any."""
         self._masks: dict[int, MaskTimes] = {}
         """Of the steps with constrained rows."""
         self._states: deque[tuple[int, int, int]] = deque()
@@ -149,6 +151,8 @@ class StepRecorder:
         if ended:
             self._lists["finished_ids"][self.steps] = ended
         f = step.features
+        if f.shared_kv_tokens:
+            self._shared[self.steps] = f.shared_kv_tokens
         self._latest.append(
             (
                 self.steps,
@@ -194,6 +198,8 @@ class StepRecorder:
             column = numbers[:, i].tolist()
             steps[name] = column if _KINDS[name] == "float" else [int(value) for value in column]
         steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
+        if self._shared:
+            steps["shared_kv_tokens"] = [self._shared.get(i, 0) for i in range(self.steps)]
         if self._masks:
             rows = [self._masks.get(i, NO_MASKS) for i in range(self.steps)]
             for name, masked in zip(MASK_KINDS, zip(*rows, strict=True), strict=True):

@@ -132,6 +132,14 @@ CASES = (
     Case("sjf 90 %", "small", 0.9, scheduling={"--scheduler": "sjf"}),
     Case("shared prefixes, hash, 70 %", "small", 0.7, clients=DOCUMENTS),
     Case(
+        "one long system prompt, hash, 90 %",
+        "small",
+        0.9,
+        prompt=(60, 30, 8, 160),
+        output=(100, 40, 8, 160),
+        clients=({"prefix_group": "system", "prefix_length": 640},),
+    ),
+    Case(
         "shared prefixes, lpm over radix, 80 %",
         "small",
         0.8,

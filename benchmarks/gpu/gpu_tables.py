@@ -6,7 +6,7 @@ python benchmarks/gpu/gpu_tables.py DIR...
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,17 @@ def _where(results: Results) -> str:
     return "\n".join(lines or ["Nothing has been measured on a GPU yet."])
 
 
+Columns = Mapping[str, str | Callable[[Row], Any]]
+"""Titles, and under which key of a row the cell stands, or what it is made of."""
+
+
+def _table(rows: Iterable[Row], columns: Columns) -> str:
+    return table_of(
+        tuple(columns),
+        ([row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows),
+    )
+
+
 def _percent(share: float | None) -> str | None:
     return None if share is None else f"{share:.0%}"
 
@@ -157,19 +168,15 @@ def _tests(results: Results) -> str:
 
 
 def _attention(results: Results) -> str:
-    rows = [
-        (
-            row["key"],
-            row["median_us"],
-            row["floor_us"],
-            _percent(row["floor_us"] / row["median_us"]),
-            row["teraflops"],
-            row["torch_median_us"],
-        )
-        for row in results.of("attention")
-        if "floor_us" in row
-    ]
-    return table_of(("case", "µs", "floor µs", "of the floor", "TFLOP/s", "torch SDPA µs"), rows)
+    columns: Columns = {
+        "case": "key",
+        "µs": "median_us",
+        "floor µs": "floor_us",
+        "of the floor": lambda row: _percent(row["floor_us"] / row["median_us"]),
+        "TFLOP/s": "teraflops",
+        "torch SDPA µs": "torch_median_us",
+    }
+    return _table((row for row in results.of("attention") if "floor_us" in row), columns)
 
 
 def _sweep(results: Results) -> str:
@@ -187,76 +194,65 @@ def _sweep(results: Results) -> str:
 
 
 def _ops(results: Results) -> str:
-    rows = [
-        (row["op"], row["shape"], row["median_us"], row["floor_us"], _percent(row["fraction_of_floor"]))
-        for row in results.of("ops")
-    ]
-    return table_of(("op", "shape", "µs", "floor µs", "of the floor"), rows)
+    columns: Columns = {
+        "op": "op",
+        "shape": "shape",
+        "µs": "median_us",
+        "floor µs": "floor_us",
+        "of the floor": lambda row: _percent(row["fraction_of_floor"]),
+    }
+    return _table(results.of("ops"), columns)
 
 
 def _decode(results: Results) -> str:
-    rows = [
-        (
-            row["model"],
-            row["batch"],
-            row["context"],
-            row["regime"],
-            row["gpu_ms"],
-            row["floor_ms"],
-            row["over_floor"],
-            row["host_ms"],
-            _percent(row["launch_bound_share"]),
-        )
-        for row in results.of("decode_steps")
-    ]
-    header = ("model", "batch", "context", "regime", "GPU ms", "floor ms", "times the floor", "host ms")
-    return table_of((*header, "launch-bound"), rows)
+    columns: Columns = {
+        "model": "model",
+        "batch": "batch",
+        "context": "context",
+        "regime": "regime",
+        "GPU ms": "gpu_ms",
+        "floor ms": "floor_ms",
+        "times the floor": "over_floor",
+        "host ms": "host_ms",
+        "launch-bound": lambda row: _percent(row["launch_bound_share"]),
+    }
+    return _table(results.of("decode_steps"), columns)
 
 
 def _profiles(results: Results) -> str:
-    rows = [
-        (
-            row["model"],
-            row["max_model_len"],
-            row["counts"]["shapes"],
-            row["rounds"],
-            row["visits"],
-            row["counts"]["steps"],
-            f"{row['drift']:.1%}",
-            row["launch_bound"],
-            row["seconds"],
-        )
-        for row in results.of("profiles")
-    ]
-    header = ("model", "longest", "shapes", "rounds", "visits of the next", "steps", "drift", "launch-bound")
-    return table_of((*header, "s"), rows)
+    columns: Columns = {
+        "model": "model",
+        "longest": "max_model_len",
+        "shapes": lambda row: row["counts"]["shapes"],
+        "rounds": "rounds",
+        "visits of the next": "visits",
+        "steps": lambda row: row["counts"]["steps"],
+        "drift": lambda row: f"{row['drift']:.1%}",
+        "launch-bound": "launch_bound",
+        "s": "seconds",
+    }
+    return _table(results.of("profiles"), columns)
 
 
 def _diffusion(results: Results) -> str:
-    rows = [
-        (
-            row["slots"],
-            row["mode"],
-            row["regime"],
-            row["rounds"],
-            row["round_gpu_ms"],
-            row["floor_ms"],
-            row["over_floor"],
-            row["output_tokens_per_s"],
-            _percent(row["gpu_share"]),
-        )
-        for row in results.of("diffusion")
-        if "slots" in row
-    ]
-    header = ("slots", "mode", "regime", "rounds", "round GPU ms", "floor ms", "times the floor")
-    table = table_of((*header, "output tokens/s", "GPU share"), rows)
-    kernels = [
-        (row["blocks"], row["kernel"], row["median_us"], row["gb_per_s"])
-        for row in results.of("diffusion")
-        if "kernel" in row
-    ]
-    steps = table_of(("blocks", "step kernel", "µs", "GB/s"), kernels)
-    return f"{table}\n\n{steps}" if table and steps else table or steps
+    measured = results.of("diffusion")
+    rounds: Columns = {
+        "slots": "slots",
+        "mode": "mode",
+        "regime": "regime",
+        "rounds": "rounds",
+        "round GPU ms": "round_gpu_ms",
+        "floor ms": "floor_ms",
+        "times the floor": "over_floor",
+        "output tokens/s": "output_tokens_per_s",
+        "GPU share": lambda row: _percent(row["gpu_share"]),
+    }
+    kernels: Columns = {"blocks": "blocks", "step kernel": "kernel", "µs": "median_us", "GB/s": "gb_per_s"}
+    tables = (
+        _table((row for row in measured if "slots" in row), rounds),
+        _table((row for row in measured if "kernel" in row), kernels),
+    )
+    return "\n\n".join(filter(None, tables))
 
 
 def _throughput(results: Results) -> str:

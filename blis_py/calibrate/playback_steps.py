@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from simpy import Environment
 
@@ -15,6 +16,7 @@ from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.features import SELDOM
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -41,7 +43,8 @@ class StepPlayback(Playback):
         self._scheduler, self._single_step = scheduler, single_step
 
     def compositions(self) -> list[Composition]:
-        tap = _Tap(self._scheduler, self.log.requests["number"])
+        unknown = [name for name in SELDOM if name not in self.log.steps]
+        tap = _Tap(self._scheduler, self.log.requests["number"], unknown)
         self._serve(tap, single_step=True)
         return tap.compositions
 
@@ -111,12 +114,17 @@ def _in_flight(step: Step) -> Iterable[Request]:
 
 
 class _Tap:
-    """Writes down who was in each step; see `StepEvents`."""
+    """Writes down who was in each step; see `StepEvents`.
 
-    def __init__(self, scheduler: Scheduler, numbers: Sequence[int]) -> None:
+    Args:
+        unknown: features that the log does not tell; they are taken to be 0.
+    """
+
+    def __init__(self, scheduler: Scheduler, numbers: Sequence[int], unknown: Sequence[str]) -> None:
         self.compositions: list[Composition] = []
         self._scheduler = scheduler
         self._numbers = numbers
+        self._untold = dict.fromkeys(unknown, 0)
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         self.compositions.append(
@@ -126,7 +134,7 @@ class _Tap:
                 chunks=tuple(tokens for _, tokens in step.prefills),
                 admitted=self._of(step.admitted),
                 preempted=self._of(step.preempted),
-                features=step.features,
+                features=replace(step.features, **self._untold),
             )
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES
+from blis_py.core.features import FEATURE_NAMES, SELDOM
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -30,9 +30,8 @@ SCHEMA = 1
 """Raised whenever a column changes its meaning or goes; further columns do not raise it."""
 _MARK = "# blis-py samples "
 
-DIFFUSION_NAMES = tuple(
-    f.name for f in fields(DiffusionFeatures) if f.name not in (*FEATURE_NAMES, "constrained_rows")
-)
+_ORDINARY = (*FEATURE_NAMES, *SELDOM)
+DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not in _ORDINARY)
 """What the features of a diffusion round have beyond those of other steps; 0 for these."""
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
@@ -49,10 +48,10 @@ COLUMNS = (
     *DIFFUSION_NAMES,
     *TIMES,
     "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
-    "constrained_rows",  # emitted rows that a grammar constrains
-    "mask_ns",  # host time for their masks; in no other time
+    "mask_ns",  # host time for masks of constrained rows; in no other time
+    *SELDOM,
 )
-_LATER = ("launch_bound", "constrained_rows", "mask_ns")
+_LATER = ("launch_bound", "mask_ns", *SELDOM)
 """Columns that samples of earlier engines lack; 0 there."""
 
 Column = NDArray[Any]

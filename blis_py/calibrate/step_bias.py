@@ -77,11 +77,11 @@ def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     """Prices every step of a log, but for those that failed, as it was composed in the engine."""
     samples = samples_of(log, "run")
     kind: type[StepFeatures] = StepFeatures
-    names: tuple[str, ...] = FEATURE_NAMES
+    names: tuple[str, ...] = (*FEATURE_NAMES, "shared_kv_tokens")
     if "diffusion" in log.meta:
         kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_FEATURES)
     columns = [samples[name].tolist() for name in names]
-    features = [kind(*row) for row in zip(*columns, strict=True)]
+    features = [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
     prices = [latency.step(of_step) for of_step in features]
     buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
     regimes = np.array(

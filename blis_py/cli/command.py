@@ -101,6 +101,8 @@ def _convert(spelling: str, kind: Any, value: Any) -> Any:
 
 def _parameter_name(spelling: str) -> str:
     name = spelling.lstrip("-").replace("-", "_")
+    if spelling.startswith("-") and not spelling.startswith("--"):
+        return f"short_{name}"
     return f"{name}_" if iskeyword(name) else name
 
 

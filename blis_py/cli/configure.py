@@ -28,6 +28,8 @@ def overrides(flags: Flags) -> list[tuple[str, str, Any]]:
 
 def configure(flags: Flags) -> RunConfig:
     """The configuration file (if any) with everything else laid over it."""
+    for note in vllm_flags.notes(flags):
+        print(f"note: {note}", file=sys.stderr)
     bundle = flags.get("--policy-config")
     config = load_config(
         flags.get("--config"), overrides(flags), sets=flags.get("--set", ()), policy_config=bundle

@@ -26,7 +26,7 @@ GROUPS: tuple[Group, ...] = (("Convert", _FLAGS), ("Source", (*_READS, *_DRAWS))
 
 def convert(flags: Flags) -> None:
     """Write the requests of a trace or a workload spec in another format, and say what is lost."""
-    from blis_py.setup.demand import demand
+    from blis_py.setup.demand import demand, require_open_loops
     from blis_py.traces.convert import check_apart, losses, writer_for
 
     for name, what in ((SOURCE, "trace or workload spec to read"), (TARGET, "file to write")):
@@ -36,7 +36,9 @@ def convert(flags: Flags) -> None:
     writer = writer_for(target, flags.get("--to"))
     check_file(flags[TARGET], "TARGET")
     check_apart(flags[SOURCE], target)
-    asked = demand(configure(_as_workload(flags)))
+    config = configure(_as_workload(flags))
+    asked = demand(config)
+    require_open_loops(asked, config)
     if asked.source:
         say(asked.source)
     for note in asked.notes:

@@ -25,6 +25,8 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     """
     blis_flags.refuse(flags)
     vllm_flags.refuse(flags)
+    if {"--cross-check", "--no-cross-check"} <= flags.keys():
+        raise InputError("contradicts --cross-check", key="--no-cross-check", fix="drop one of the two")
     style = check_format(flags.get("--format"))
     check_writable(flags)
     config = configure(flags)
@@ -45,11 +47,15 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     if reruns is not None:
         with Progress(sys.stderr) as progress:
             result.intervals = reruns.intervals(progress)
-    if flags.get("--cross-check"):
+    if "--cross-check" in flags:
         from blis_py.cross_check import cross_check
 
         with Progress(sys.stderr) as progress:
             result.cross_check = cross_check(simulation, result.summary, progress)
+    elif "--no-cross-check" not in flags:
+        from blis_py.disagreement import disagreements
+
+        result.notes += disagreements(simulation, result)
     for note in result.notes[len(simulation.notes) :]:
         say(f"note: {note}")
     show_and_write(result, style, flags)

@@ -42,7 +42,7 @@ MODEL = (
         metavar="NAME",
     ),
     Flag("--gpu", str, "gpu", "GPU: a bundled name or a YAML file. Default h100.", ("--hardware",)),
-    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1.", ("--tensor-parallel-size",)),
+    Flag("--tp", int, "tp", "Tensor-parallel degree. Default 1.", ("--tensor-parallel-size", "-tp")),
     Flag(
         "--link-gbps",
         float,
@@ -393,6 +393,7 @@ RUN = (
     Flag("--horizon", str, "horizon", "When to stop: 60s, 10m, or µs. By default, when all is done."),
     Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),
     Flag("--cross-check", bool, "", "The same run under every latency model that applies, a row each."),
+    Flag("--no-cross-check", bool, "", "Nor the first requests, which warns where two models disagree."),
     Flag("--slo", list[str], "slo", "Target: ttft.p99=500ms (repeatable).", metavar="TARGET"),
     Flag(
         "--goodput",

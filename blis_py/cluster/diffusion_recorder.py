@@ -11,13 +11,14 @@ from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, DiffusionRequest
 from blis_py.core.diffusion_request import Outcome as BatchOutcome
+from blis_py.core.features import SELDOM
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.requests.table import Ints, RequestTable
 
-_FEATURES = tuple(field.name for field in fields(DiffusionFeatures) if field.name != "constrained_rows")
+_FEATURES = tuple(field.name for field in fields(DiffusionFeatures) if field.name not in SELDOM)
 
 
 class DiffusionRecorder(Recorder):

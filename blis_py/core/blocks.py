@@ -63,6 +63,8 @@ class BlockPool:
         """Requests using each block that has a content key."""
         self._run_of: list[int] = []
         """The serial number of the run in which a block that nobody uses lies."""
+        self.shared_uses = 0
+        """Uses of cached blocks beyond the first of each."""
         self.changes: CacheChanges | None = None
         """What contents come and go, where somebody follows."""
 
@@ -235,6 +237,8 @@ class BlockPool:
                 if not run:
                     del queue[serial]
                 free += 1
+            else:
+                self.shared_uses += 1
             users[block] += 1
         if free:
             self._leave_queue(free)
@@ -251,6 +255,8 @@ class BlockPool:
             if users[block] == 0:
                 run[block] = None
                 run_of[block] = serial
+            else:
+                self.shared_uses -= 1
         if run:
             self._append(run)
             self._enter_queue(len(run))
@@ -301,3 +307,4 @@ class BlockPool:
         for block in set(held):
             users = self._users[block] if self.is_cached(block) else 1
             assert held.count(block) == users, f"block {block} has {held.count(block)} users, {users} counted"
+        assert len(held) - len(set(held)) == self.shared_uses, "uses of shared blocks are miscounted"

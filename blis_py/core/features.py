@@ -35,6 +35,9 @@ class StepFeatures:
     """Sequences that emit a token when the step ends (rows through the LM head)."""
     constrained_rows: int
     """Those among them whose next token a grammar constrains: the host computes a mask for each."""
+    shared_kv_tokens: int
+    """KV entries of running sequences in pages that others hold too, for each but one of these: what is read
+    again. Without them the entries read are distinct."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class StepFeatures:
         max_context: int = 0,
         emitted_rows: int = 0,
         constrained_rows: int = 0,
+        shared_kv_tokens: int = 0,
     ) -> None:
         """Spelled out, since native code would run a generated one as Python, at every step."""
         self.prefill_seqs = prefill_seqs
@@ -60,6 +64,7 @@ class StepFeatures:
         self.max_context = max_context
         self.emitted_rows = emitted_rows
         self.constrained_rows = constrained_rows
+        self.shared_kv_tokens = shared_kv_tokens
 
     @property
     def tokens(self) -> int:
@@ -81,8 +86,11 @@ class StepFeatures:
             max_context=self.max_context + steps if self.max_context >= 0 else -1,
             emitted_rows=self.emitted_rows,
             constrained_rows=self.constrained_rows,
+            shared_kv_tokens=self.shared_kv_tokens,
         )
 
 
-FEATURE_NAMES = tuple(field.name for field in fields(StepFeatures) if field.name != "constrained_rows")
-"""Those that every log tells; `constrained_rows` stands there where any row was constrained."""
+SELDOM = ("constrained_rows", "shared_kv_tokens")
+"""Features that are 0 in most runs: a log has them where they are not."""
+FEATURE_NAMES = tuple(field.name for field in fields(StepFeatures) if field.name not in SELDOM)
+"""Those that every log has."""

@@ -131,13 +131,15 @@ class Lifecycle:
         """Lets a request run with the first `computed` tokens in the cache, though nobody computed them.
 
         The next step computes what its prompt has beyond them. Whoever measures steps gets to any composition
-        like this; call it between steps.
+        like this; call it between steps. What is in the prefix cache already is shared.
 
         Raises:
             RuntimeError: there is no place for another, or too few blocks are free.
         """
         room = len(self.running) < self._max_num_seqs
-        if not (room and (computed == 0 or self.kv.admit(request, [], 0, computed))):
+        shared = self.kv.cached_blocks(request) if request.block_keys else []
+        rest = computed - len(shared) * self._block_size
+        if not (room and (computed == 0 or self.kv.admit(request, shared, 0, rest))):
             raise RuntimeError(f"no room for {request!r} in {self!r}")
         request.target = request.max_tokens or self._max_tokens - request.prompt_tokens
         request.computed = request.cached_tokens = computed

@@ -54,6 +54,8 @@ class RadixTree:
         self._namespaces: dict[Node, Hashable] = {}
         self._evictable = 0
         self._size = 0
+        self.shared_uses = 0
+        """Locks of blocks beyond the first of each."""
         self._now = 0
         """Counts uses: the clock of the strategies."""
         self._leaves: list[tuple[Worth, int, Node]] = []
@@ -176,7 +178,9 @@ class RadixTree:
         step: Node | None = node
         while step is not None:
             step.locks -= 1
-            if step.locks == 0:
+            if step.locks:
+                self.shared_uses -= len(step.blocks)
+            else:
                 step.last_use = self._now
                 self._evictable += len(step.blocks)
                 if not step.children:
@@ -207,7 +211,9 @@ class RadixTree:
     # -- shape -----------------------------------------------------------------------------------
 
     def _lock_one(self, node: Node) -> None:
-        if node.locks == 0:
+        if node.locks:
+            self.shared_uses += len(node.blocks)
+        else:
             self._evictable -= len(node.blocks)
         node.locks += 1
 

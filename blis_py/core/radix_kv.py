@@ -64,6 +64,7 @@ class RadixPool(BlockPool):
         assert self.num_free == len(blank) + self._tree.evictable_size(), "free blocks are miscounted"
         for block, users in locks.items():
             assert held.count(block) == users, f"block {block} has {held.count(block)} users, {users} counted"
+        assert len(held) - len(set(held)) == self.shared_uses, "uses of shared blocks are miscounted"
         self._tree.check()
 
 
@@ -116,6 +117,7 @@ class RadixKV(KVCache):
             request.node = self.tree.lock(match, request.priority)
             request.published = match.blocks
             pool.locked(unlocked)
+            pool.shared_uses = self.tree.shared_uses
             request.match = None
         request.block_table += shared
         if own:
@@ -141,6 +143,7 @@ class RadixKV(KVCache):
         new: Keys = list(keys[first:end])
         request.node, present = tree.insert(node, new, table[first:end], request.priority)
         request.published = end
+        self._pool.shared_uses = tree.shared_uses
         if present:
             self._pool.replace(table[first : first + len(present)], before - tree.evictable_size())
             table[first : first + len(present)] = present
@@ -157,6 +160,7 @@ class RadixKV(KVCache):
             before = tree.evictable_size()
             tree.unlock(request.node)
             self._pool.unlocked(tree.evictable_size() - before)
+            self._pool.shared_uses = tree.shared_uses
             request.node = None
         if keep:
             request.kept_blocks = private

@@ -111,6 +111,50 @@ class Request:
         "target",
     )
 
+    status: Status
+    computed: int
+    """Tokens whose KV is in the cache; stale while decoding."""
+    generated: int
+    """Tokens emitted, one in flight included; stale while decoding."""
+    target: int
+    """Output tokens after which it finishes, from every limit that is known in advance."""
+    ends_late: bool
+    """The scheduler learns that `target` is reached from the outcome of the step."""
+    block_table: list[int]
+    """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
+    cached_tokens: int
+    """Tokens found in the prefix cache at the first admission; -1 = not admitted yet."""
+    scheduled_ns: int
+    preemptions: int
+    finish_reason: FinishReason | None
+
+    first_tick: int
+    """Index of the step that emitted the first token."""
+    last_tick: int
+    """Index of the step that emitted the latest token; stale while decoding."""
+    gaps: list[tuple[int, int]] | None
+    """(step, next step) pairs between which it emitted nothing though it had begun."""
+
+    number: int
+    """Of a request with a deadline, on its instance."""
+    base: int
+    seq: int
+    """Position in the running list: larger is later."""
+    finish_tick: int
+    """Value of the step counter at which it will have reached `target`."""
+    kept_blocks: list[int] | None
+    kept_full: int
+    blocked_at_head: bool
+
+    match: Any
+    """What the prefix cache remembers of its last answer about this request."""
+    node: Node | None
+    """Where in the radix tree its published blocks end; None while it does not run."""
+    published: int
+    """Blocks of its table that belong to the tree, where it has a node."""
+    queued_at_tokens: int
+    """Prefill tokens the instance had computed when it came, where the policy asks."""
+
     def __init__(
         self,
         id: str,
@@ -139,49 +183,15 @@ class Request:
         self.ends_by_eos = ends_by_eos
         self.constrained = constrained
 
-        self.status: Status = WAITING
-        self.computed = 0
-        """Tokens whose KV is in the cache; stale while decoding."""
-        self.generated = 0
-        """Tokens emitted, one in flight included; stale while decoding."""
-        self.target = 0
-        """Output tokens after which it finishes, from every limit that is known in advance."""
-        self.ends_late = False
-        """The scheduler learns that `target` is reached from the outcome of the step."""
-        self.block_table: list[int] = []
-        """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
-        self.cached_tokens = -1
-        """Tokens found in the prefix cache at the first admission; -1 = not admitted yet."""
-        self.scheduled_ns = -1
-        self.preemptions = 0
-        self.finish_reason: FinishReason | None = None
-
-        self.first_tick = -1
-        """Index of the step that emitted the first token."""
-        self.last_tick = -1
-        """Index of the step that emitted the latest token; stale while decoding."""
-        self.gaps: list[tuple[int, int]] | None = None
-        """(step, next step) pairs between which it emitted nothing though it had begun."""
-
-        self.number = -1
-        """Of a request with a deadline, on its instance."""
-        self.base = 0
-        self.seq = 0
-        """Position in the running list: larger is later."""
-        self.finish_tick = -1
-        """Value of the step counter at which it will have reached `target`."""
-        self.kept_blocks: list[int] | None = None
-        self.kept_full = 0
-        self.blocked_at_head = False
-
-        self.match: Any = None
-        """What the prefix cache remembers of its last answer about this request."""
-        self.node: Node | None = None
-        """Where in the radix tree its published blocks end; None while it does not run."""
-        self.published: int
-        """Blocks of its table that belong to the tree, where it has a node."""
-        self.queued_at_tokens: int
-        """Prefill tokens the instance had computed when it came, where the policy asks."""
+        self.status = WAITING
+        self.computed = self.generated = self.target = self.preemptions = 0
+        self.cached_tokens = self.scheduled_ns = self.first_tick = self.last_tick = -1
+        self.ends_late = self.blocked_at_head = False
+        self.block_table = []
+        self.finish_reason = self.gaps = None
+        self.base = self.seq = self.kept_full = 0
+        self.number = self.finish_tick = -1
+        self.kept_blocks = self.match = self.node = None
 
     @property
     def num_tokens(self) -> int:

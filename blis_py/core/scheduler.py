@@ -84,8 +84,10 @@ class Scheduler(Lifecycle):
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
-                constrained = decoding.constrained
-                return Step(StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained))
+                constrained, shared = decoding.constrained, self.kv.pool.shared_uses * self._block_size
+                return Step(
+                    StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained, shared)
+                )
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
         self._former.fill(step, prefills, self, self.tick, now_ns)
@@ -348,6 +350,7 @@ class Scheduler(Lifecycle):
         longest = -1
         if self._track_longest:
             longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
+        shared = self.kv.pool.shared_uses * self._block_size
         return StepFeatures(
             len(prefills),
             tokens,
@@ -359,6 +362,7 @@ class Scheduler(Lifecycle):
             longest,
             rows,
             constrained,
+            shared,
         )
 
 

@@ -3,6 +3,9 @@
     GPU  = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
     host = Σ price * term
 
+less what KV entries cost less that are read again in the same step, being in pages that sequences share
+(`repeated_read_ns`, as far as that was measured).
+
 One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
 with its batch padded to the graph's size; everything else by those of `eager`. Nothing is refused beyond what
 was measured, but every such step is counted (`Fitted.outside`), and the notes of a run tell. Where the GPU
@@ -122,6 +125,7 @@ class Fitted:
         graph = profile.regimes.get("graph")
         self._graph = _Regime(graph, *prices["graph"]) if graph is not None else None
         self._buckets = profile.graph_buckets if graph is not None else ()
+        self._saved_ns = profile.repeated_read_ns
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
         self._decodes: dict[tuple[int, int], _Decode] = {}
         self._expert_cache: dict[int, float] = {}
@@ -193,7 +197,8 @@ class Fitted:
         if not f.prefill_seqs and f.decode_seqs:
             decode = self._decode(f.decode_seqs, f.emitted_rows)
             self._count(decode, f, 1)
-            return _decode_ns(decode, f.decode_kv_tokens, f.max_context), decode.host_ns
+            gpu_ns = _decode_ns(decode, f.decode_kv_tokens, f.max_context)
+            return self._less(gpu_ns, f), decode.host_ns
         bucket = self._bucket(f) if self._buckets else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
         self.outside.priced += 1
@@ -227,7 +232,13 @@ class Fitted:
         host = regime.host_step + a[0] * prompts + a[1] * new + a[4] * seqs + a[5] * rows
         if prompts:
             host += regime.host_prefill
-        return int(gpu) or 1, int(host + 0.5)
+        return self._less(int(gpu) or 1, f), int(host + 0.5)
+
+    def _less(self, gpu_ns: int, f: StepFeatures) -> int:
+        """Without what is saved where pages are read again."""
+        if not f.shared_kv_tokens:
+            return gpu_ns
+        return max(gpu_ns - int(self._saved_ns * f.shared_kv_tokens), 1)
 
     def _decode(self, seqs: int, rows: int) -> _Decode:
         found = self._decodes.get((seqs, rows))
@@ -283,11 +294,12 @@ class Fitted:
             return PricedRun(ends).until(until_ns)
         decode = self._decode(seqs, features.emitted_rows)
         # No later step is shorter, so this many are enough.
-        gpu_ns, hides = _decode_ns(decode, kv, longest), self._hides_host
+        gpu_ns, hides = self._less(_decode_ns(decode, kv, longest), features), self._hides_host
         least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
         price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
-        run = price(decode, features, steps, start_ns, until_ns, hides)
+        saved_ns = int(self._saved_ns * features.shared_kv_tokens)
+        run = price(decode, features, saved_ns, steps, start_ns, until_ns, hides)
         self._count(decode, features, run.steps)
         return run
 
@@ -320,11 +332,11 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
 
 
 def _one_by_one(
-    decode: _Decode, f: StepFeatures, steps: int, start_ns: int, until_ns: int, hides_host: bool
+    decode: _Decode, f: StepFeatures, less_ns: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
 ) -> PricedRun:
     kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
     for _ in range(steps):
-        gpu_ns = _decode_ns(decode, kv, longest)
+        gpu_ns = max(_decode_ns(decode, kv, longest) - less_ns, 1)
         end += max(gpu_ns, decode.host_ns) if hides_host else gpu_ns + decode.host_ns
         ends.append(end)
         if end >= until_ns or end > LAST_NS:
@@ -335,7 +347,7 @@ def _one_by_one(
 
 
 def _in_numpy(
-    decode: _Decode, f: StepFeatures, steps: int, start_ns: int, until_ns: int, hides_host: bool
+    decode: _Decode, f: StepFeatures, less_ns: int, steps: int, start_ns: int, until_ns: int, hides_host: bool
 ) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
@@ -349,6 +361,6 @@ def _in_numpy(
         gpu = ns[i] + slopes[i] * (kv - at[i])
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
-    whole = np.maximum(within_the_clock(gpu).astype(np.int64), 1)
+    whole = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
     whole = np.maximum(whole, decode.host_ns) if hides_host else whole + decode.host_ns
     return run_of(whole, start_ns, until_ns)

@@ -111,6 +111,8 @@ class FittedProfile:
     """Of structured outputs; None = no constrained row was measured."""
     sources: dict[str, int] = field(default_factory=dict)
     """Measured steps by the source of their samples."""
+    repeated_read_ns: float = 0.0
+    """What a KV entry costs less where another decode of the step has read it."""
     file: str | None = None
     """Where it was read from."""
 
@@ -197,7 +199,9 @@ def read_profile(name: str | Path) -> FittedProfile:
         fix = f"run `blis profile fit {path.parent}` first"
         raise InputError("nothing has been fitted here", file=path, key="fit", fix=fix)
     regimes, experts_in_use, masks, sources = _read_fit(fit, path)
-    return FittedProfile(values, regimes, experts_in_use, masks, sources, str(path))
+    saved_ns = fit.get("repeated_read_ns", 0.0)
+    saved = Part(saved_ns, path, "fit.repeated_read_ns", "fit again").number(0, _LARGEST)
+    return FittedProfile(values, regimes, experts_in_use, masks, sources, saved, str(path))
 
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
@@ -207,6 +211,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "provenance": replace(profile, meta=dict(meta)).describe(),
         "experts_in_use": profile.experts_in_use,
         **({} if profile.masks is None else {"masks": _plain(asdict(profile.masks))}),
+        **({"repeated_read_ns": _plain(profile.repeated_read_ns)} if profile.repeated_read_ns else {}),
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }

@@ -74,9 +74,11 @@ def _admission_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:
-    """How long each request waited at its client for others to end."""
+    """How long each request waited at its client for others to end; of open loops it is undefined."""
     due_ns = record.table.due_ns
-    return {} if due_ns is None else {"client_wait_ms": Times(record.table.arrival_ns - due_ns, 6)}
+    if due_ns is None:
+        return {}
+    return {"client_wait_ms": Times(np.where(due_ns < 0, -1, record.table.arrival_ns - due_ns), 6)}
 
 
 def _diffusion_columns(record: RunRecord) -> dict[str, Column]:

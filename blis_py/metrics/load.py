@@ -32,10 +32,20 @@ def load(record: RunRecord) -> dict[str, Any]:
     block of time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at
     least 1 % of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some
     wait for more than a second, but it drains. `overloaded_s` is how long somebody has waited so long.
+
+    Requests of closed loops wait for each other and have no backlog: where there are others the verdict, with
+    its rates, is on those, and `closed_loop_requests` says how many are not; where not, it is *closed loop*.
     """
+    due_ns = record.table.due_ns
+    if due_ns is not None:
+        if (due_ns >= 0).all():
+            return _told(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
+        is_open = due_ns < 0
+        if not is_open.all():
+            return load(record.take(np.flatnonzero(is_open))) | {
+                "closed_loop_requests": int((~is_open).sum())
+            }
     table = record.table
-    if table.due_ns is not None:
-        return _told(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
     rows = len(table)
     first_ns, last_ns = (int(table.arrival_ns[0]), int(table.arrival_ns[-1])) if rows else (0, 0)
     middle_ns = (first_ns + last_ns) // 2

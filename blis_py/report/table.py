@@ -113,6 +113,8 @@ def _load(load: Summary, counts: Summary) -> str:
     verdict, growth = load["verdict"], load["backlog_growth_per_s"]
     served = f"{_short(load['served_per_s'])} requests/s served"
     rates = f"{_short(load['offered_per_s'])} offered, {served}"
+    if closed := load.get("closed_loop_requests"):
+        rates += f" (without {closed:,} in closed loops)"
     if verdict == SATURATED:
         if counts["rejected"]:
             share = _percent(100 * counts["rejected"] / counts["injected"])

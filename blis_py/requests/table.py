@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS
+from blis_py.core.bounds import LAST_NS, SECOND_NS
 from blis_py.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -93,8 +93,8 @@ class RequestTable:
     constrained: NDArray[np.bool_] | None = None
     """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
     due_ns: Ints | None = None
-    """In a closed loop, when each request would have been sent but for the limit on requests under way;
-    `None` = there is none."""
+    """In a closed loop, when each request would have been sent but for the limit on requests under way; -1
+    where nothing limits it. `None` = there is no closed loop."""
     session: Ints | None = None
     """Numbers of the sessions, -1 for a request that belongs to none; `None` = there are no sessions."""
 
@@ -223,6 +223,12 @@ class RequestTable:
     def limited(self, count: int) -> RequestTable:
         """The first `count` requests."""
         return self if count >= len(self) else self.take(slice(0, count))
+
+    def busiest(self, count: int) -> int:
+        """The row at which those `count` requests in a row begin that bring most tokens per second."""
+        tokens = np.concatenate(([0], np.cumsum(self.prompt_tokens + self.output_tokens)))
+        span_ns = self.arrival_ns[count - 1 :] - self.arrival_ns[: len(self) - count + 1]
+        return int(((tokens[count:] - tokens[:-count]) / (span_ns + SECOND_NS)).argmax())
 
     def scaled(
         self,

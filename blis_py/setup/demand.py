@@ -12,9 +12,10 @@ import numpy as np
 from blis_py.config.check import duration_ns
 from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
-from blis_py.core.bounds import SECOND_NS, in_seconds
+from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
+from blis_py.requests.loops import Loops
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
 
@@ -35,7 +36,7 @@ class Demand:
     """What is asked of a cluster."""
 
     table: RequestTable
-    """The requests, in order of arrival."""
+    """The requests, in order of arrival; with `loops`, all that may be sent, loop by loop."""
     seed: int
     """What their random numbers start from."""
     diffusion: Mapping[str, DiffusionClient] = field(default_factory=dict)
@@ -46,13 +47,32 @@ class Demand:
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """What became of what was asked for."""
+    loops: Loops | None = None
+    """Clients that wait for answers before they send more; None = nobody does."""
     source: str = ""
     """Which format a recording was taken for, and why; empty where somebody said which, or there is none."""
 
 
 def requests(config: RunConfig) -> RequestTable:
-    """The requests of a configuration, in order of arrival."""
-    return demand(config).table
+    """The requests of a configuration, in order of arrival.
+
+    Raises:
+        InputError: they depend on what becomes of them.
+    """
+    asked = demand(config)
+    require_open_loops(asked, config)
+    return asked.table
+
+
+def require_open_loops(asked: Demand, config: RunConfig) -> None:
+    """
+    Raises:
+        InputError: what is sent depends on what becomes of it.
+    """
+    if asked.loops is not None:
+        problem = "has clients with concurrency, which only a simulation serves"
+        fix = "take that out, and limit all requests together with --concurrency"
+        raise InputError(problem, key="workload.spec", value=config.workload.spec, fix=fix)
 
 
 def demand(config: RunConfig, read: Read | None = None) -> Demand:
@@ -77,7 +97,7 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
 
 
 def _from_spec(config: RunConfig, name: str) -> Demand:
-    from blis_py.workload import generate
+    from blis_py.workload.generate import generate_loops
     from blis_py.workload.spec import load_spec
 
     load = config.workload
@@ -86,9 +106,12 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
     seed = DEFAULT_SEED if seed is None else seed
     resolved = spec.resolved()
     clients = {client.name: client.diffusion for client in resolved}
-    table = generate(
+    table, loops = generate_loops(
         spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns_of(config)
     )
+    if loops is not None and load.concurrency is not None:
+        problem, fix = "the workload spec's clients have a concurrency of their own", "drop one of the two"
+        raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
     ratios = {client.name: client.structured_output_ratio for client in resolved}
     if any(ratios.values()):
         own = np.array([ratios[name] for name in table.client.names])[table.client.codes]
@@ -98,6 +121,7 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
         seed,
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
+        loops=loops,
     )
 
 
@@ -261,7 +285,7 @@ def _horizon_notes(config: RunConfig, table: RequestTable) -> list[str]:
         notes.append(
             f"horizon {config.horizon} is in µs, as in BLIS: the run ends at {in_seconds(horizon_ns)}"
         )
-    first_ns = int(table.arrival_ns[0]) if len(table) else 0
+    first_ns = int(table.arrival_ns.min(initial=LAST_NS)) if len(table) else 0
     if first_ns > horizon_ns:
         problem = "before the first request comes"
         notes.append(f"the run ends at {in_seconds(horizon_ns)}, {problem} at {in_seconds(first_ns)}")

@@ -10,7 +10,7 @@ from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import AdmissionSection, RunConfig, SchedulerSection
+from blis_py.config.models import AdmissionSection, LatencySection, RunConfig, SchedulerSection
 from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -28,6 +28,7 @@ from blis_py.metrics.slo import (
     parse_slos,
     require_known_classes,
 )
+from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
@@ -35,7 +36,7 @@ from blis_py.setup.diffusion import block_diffusion
 
 if TYPE_CHECKING:
     from blis_py.cluster.admission import AdmissionSettings
-    from blis_py.cluster.closed_loop import ClosedLoop
+    from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.cluster.watch import Watch
     from blis_py.latency.fitted_profile import FittedProfile
@@ -65,6 +66,8 @@ class Setup:
     """Which format a recorded trace was taken for, and why."""
     diffusion: BlockDiffusion | None = None
     """None = the requests are autoregressive."""
+    loops: Loops | None = None
+    """Clients that wait for answers before they send more; None = nobody does."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
@@ -110,7 +113,27 @@ class Setup:
             ),
             source=asked.source,
             diffusion=block_diffusion(asked, config.dllm, scheduler),
+            loops=asked.loops,
         )
+
+    def priced_by(self, model: str) -> Self:
+        """The same under another latency model that needs nothing but the model and the GPU.
+
+        Raises:
+            InputError: it does not apply.
+        """
+        config = replace(self.config, latency=LatencySection(model=model))
+        return replace(self, config=config, latency=_latency_model(_served(config)))
+
+    def busiest(self, count: int) -> Self:
+        """The same with so many requests alone: those that come while most is asked for.
+
+        Where what comes depends on the answers, or the requests have numbers drawn for each, the first ones.
+        """
+        if self.loops is not None:
+            return replace(self, loops=self.loops.limited(count))
+        begin = 0 if self.diffusion is not None else self.table.busiest(count)
+        return replace(self, table=self.table.take(slice(begin, begin + count)))
 
     @property
     def models(self) -> str:
@@ -169,13 +192,16 @@ class Setup:
         record.config = as_dict(config)
         return record, domain_notes(self.latency)
 
-    def _source(self) -> RequestTable | ClosedLoop:
+    def _source(self) -> RequestTable | ClosedLoops:
         """The requests as they come, or as permits allow."""
         load = self.config.workload
-        if load.concurrency is None:
+        if load.concurrency is None and self.loops is None:
             return self.table
-        from blis_py.cluster.closed_loop import ClosedLoop
+        from blis_py.cluster.closed_loop import ClosedLoop, ClosedLoops
 
+        if self.loops is not None:
+            return ClosedLoops(self.table, self.loops)
+        assert load.concurrency is not None
         return ClosedLoop(self.table, load.concurrency, round(load.think_time_ms * 1e6))
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_TOKENS, check_count
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
 from blis_py.errors import InputError
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -101,6 +101,8 @@ DIFFUSION_STEP_KINDS: dict[str, Kind] = {
 TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 }
+SELDOM_KINDS: dict[str, Kind] = dict.fromkeys(SELDOM, "int")
+"""Features of which a log has the column where any step has some of it."""
 MASK_KINDS: dict[str, Kind] = {
     "constrained_rows": "int",  # emitted rows that a grammar constrains
     "mask_ns": "int",  # host time for their masks, a part of sample_ns
@@ -120,6 +122,7 @@ DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
 }
 _FURTHER = (
     TIMING_KINDS
+    | SELDOM_KINDS
     | MASK_KINDS
     | MASK_REQUEST_KINDS
     | OVERLAP_KINDS
@@ -153,10 +156,10 @@ class StepLog:
         """The features of one step; `DiffusionFeatures` of a round."""
         common = {name: self.steps[name][index] for name in FEATURE_KINDS}
         if "batch" not in self.steps:
-            told = "constrained" in self.requests  # else nobody can tell whose rows these were
-            return StepFeatures(
-                **common, constrained_rows=self.steps["constrained_rows"][index] if told else 0
-            )
+            seldom = {name: self.steps[name][index] for name in SELDOM if name in self.steps}
+            if "constrained" not in self.requests:  # nobody can tell whose rows these were
+                seldom.pop("constrained_rows", None)
+            return StepFeatures(**common, **seldom)
         return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
 
 

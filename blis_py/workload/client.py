@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A source of open-loop requests, every default resolved.
+    """A source of requests, every default resolved.
 
-    Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions.
+    Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions. One without arrivals
+    has `permits`, and sends whenever one of them is free.
     """
 
     name: str
-    arrivals: Arrivals
+    arrivals: Arrivals | None
     input: Lengths
     output: Lengths
     tenant: str = ""
@@ -41,3 +42,7 @@ class Client:
     """Share of its answers that a grammar constrains."""
     diffusion: DiffusionClient | None = None
     """How its model fills blocks by denoising; None = it is autoregressive."""
+    permits: int | None = None
+    """Closed loop: so many of its requests are under way, at most; None = an open loop."""
+    think_ns: int = 0
+    """In a closed loop, the pause between an answer and the next request."""

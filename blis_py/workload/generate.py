@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
 from blis_py.errors import InputError
+from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Content, Ints, Labels, RequestTable, deadlines_ns
 from blis_py.workload.arrivals import arrivals_until
@@ -46,7 +47,32 @@ def generate(
         Requests of all clients in order of arrival, up to the number or the horizon, whichever ends first.
 
     Raises:
-        InputError: the spec is inconsistent, or nothing says how long the workload is.
+        InputError: the spec is inconsistent, nothing says how long the workload is, or it depends on what
+            becomes of it: clients with `concurrency`.
+    """
+    table, loops = generate_loops(
+        spec, seed=seed, rate=rate, num_requests=num_requests, horizon_ns=horizon_ns
+    )
+    if loops is not None:
+        problem, fix = "what this client sends depends on its answers", "simulate it, with `blis run`"
+        key = f"clients[{table.client.codes[loops.parts[-1].rows.start]}].concurrency"
+        raise InputError(problem, file=spec.file, key=key, fix=fix)
+    return table
+
+
+def generate_loops(
+    spec: WorkloadSpec,
+    *,
+    seed: int | None = None,
+    rate: float | None = None,
+    num_requests: int | None = None,
+    horizon_ns: int | None = None,
+) -> tuple[RequestTable, Loops | None]:
+    """As `generate`, where clients may have `concurrency`.
+
+    Returns:
+        The requests and None; or, if there are such clients, all requests that may be sent, loop by loop, and
+        the loops.
     """
     if horizon_ns is None and spec.horizon:
         horizon_ns = spec.horizon * 1000
@@ -55,7 +81,23 @@ def generate(
     if seed is None:
         seed = DEFAULT_SEED if spec.seed is None else spec.seed
     clients = spec.resolved(rate=rate)
-    return merge(clients, seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, file=spec.file)
+    table = merge(clients, seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, file=spec.file)
+    if all(client.permits is None for client in clients):
+        return table, None
+    return table, Loops(_loops(clients, table), num_requests)
+
+
+def _loops(clients: Sequence[Client], table: RequestTable) -> list[Loop]:
+    """Where each client's loop is in the table that `merge` makes; those without one come first."""
+    counts = np.bincount(table.client.codes, minlength=len(clients)).tolist()
+    closed = [index for index, client in enumerate(clients) if client.permits is not None]
+    begin = len(table) - sum(counts[index] for index in closed)
+    loops = [Loop(slice(0, begin))] if begin else []
+    for index in closed:
+        client, end = clients[index], begin + counts[index]
+        loops.append(Loop(slice(begin, end), client.permits, client.think_ns, client.arrivals is not None))
+        begin = end
+    return loops
 
 
 def merge(
@@ -69,6 +111,8 @@ def merge(
 ) -> RequestTable:
     """The requests of all clients, merged by arrival (ties: order of the clients).
 
+    Behind them, client by client, those of clients with permits: all that may be sent.
+
     Every client draws from its own streams, so adding one changes nothing but the interleaving, and
     asking for more requests continues the same sequence.
 
@@ -80,14 +124,15 @@ def merge(
     """
     _check_extent(clients, num_requests, horizon_ns, file)
     sent = _sent(clients, seed, num_requests, horizon_ns)
-    endless = not any(client.sessions and client.sessions.single for client in clients)
-    _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
+    if any(client.arrivals for client in clients):
+        endless = not any(client.sessions and client.sessions.single for client in clients)
+        _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
     which = np.repeat(np.arange(len(clients), dtype=np.int32), list(map(_count, sent)))
     arrival_ns = np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent])
     order = np.argsort(arrival_ns, kind="stable")[:num_requests]
-    arrival_ns, which = arrival_ns[order], which[order]
-    prompt, output, content = (np.empty(len(order), dtype=np.int64) for _ in range(3))
-    session = np.full(len(order), -1, dtype=np.int64)
+    arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
+    prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
+    session = np.full(len(which), -1, dtype=np.int64)
     texts: dict[Content, int] = {}
     for index, client in enumerate(clients):
         rows = np.flatnonzero(which == index)
@@ -102,6 +147,23 @@ def merge(
             session[rows] = session.max(initial=-1) + 1 + part.session[: len(rows)]
     table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
     return replace(table, session=session) if session.max(initial=-1) >= 0 else table
+
+
+def _with_loops(
+    clients: Sequence[Client], arrival_ns: Ints, which: NDArray[np.int32], num_requests: int | None
+) -> tuple[Ints, NDArray[np.int32]]:
+    """Requests of clients with permits behind the others; without arrivals, as many as there may be."""
+    closed = np.array([index if client.permits else -1 for index, client in enumerate(clients)])
+    if (closed < 0).all():
+        return arrival_ns, which
+    order = np.argsort(closed[which], kind="stable")
+    arrival_ns, which = arrival_ns[order], which[order]
+    for index in [index for index, client in enumerate(clients) if client.arrivals is None]:
+        assert num_requests is not None
+        place = int(np.searchsorted(closed[which], index))
+        which = np.insert(which, place, np.full(num_requests, index, dtype=np.int32))
+        arrival_ns = np.insert(arrival_ns, place, np.zeros(num_requests, dtype=np.int64))
+    return arrival_ns, which
 
 
 def _count(sent: Ints | Turns) -> int:
@@ -153,15 +215,19 @@ def _tokens(contents: Sequence[Content]) -> Ints:
 def _check_extent(
     clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None, file: Path | None
 ) -> None:
-    if num_requests is None and horizon_ns is None:
-        problem, fix = "nothing says where the workload ends", "give num_requests or horizon"
+    unpaced = sum(client.arrivals is None for client in clients)
+    if num_requests is None and (horizon_ns is None or unpaced):
+        problem = "nothing says where the workload ends"
+        fix = "give num_requests" + ("" if unpaced else " or horizon")
+        if unpaced and horizon_ns is not None:
+            problem = "nothing says how many requests clients with concurrency and no rate send, at most"
         raise InputError(problem, file=file, key="num_requests", fix=fix)
     if num_requests is not None and num_requests < 1:
         raise InputError("must be at least 1", key="num_requests", value=num_requests)
     if horizon_ns is not None and horizon_ns < 1:
         raise InputError("must be positive", key="horizon", value=horizon_ns)
     by_time = math.inf if horizon_ns is None else _total_rate(clients) * horizon_ns / 1e9
-    expected = min(num_requests or math.inf, by_time)
+    expected = min(num_requests or math.inf, by_time) + unpaced * (num_requests or 0)
     if expected > MOST_REQUESTS:
         problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MOST_REQUESTS:,}"
         key = "num_requests" if horizon_ns is None else "horizon"
@@ -181,18 +247,23 @@ def _check_found(
 
 
 def _total_rate(clients: Sequence[Client]) -> float:
-    """Requests per second of all clients together."""
+    """Requests per second of all clients together that have a rate."""
 
     def per_arrival(client: Client) -> float:
         return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
 
-    return sum(per_arrival(client) * 1e6 / client.arrivals.mean_gap_us for client in clients)
+    return sum(per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
 
 
 def _sent(
     clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None
 ) -> list[Ints | Turns]:
-    """What each client sends, together at least the asked number unless the horizon comes first."""
+    """What each client sends, together at least the asked number unless the horizon comes first.
+
+    Nothing of clients without arrivals.
+    """
+    if not any(client.arrivals for client in clients):
+        return [np.zeros(0, dtype=np.int64) for _ in clients]
     end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
     until_ns = end_ns
     if num_requests is not None:
@@ -207,6 +278,8 @@ def _sent(
 
 def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None) -> Ints | Turns:
     """Arrival times of a client's requests, or its turns."""
+    if client.arrivals is None:
+        return np.zeros(0, dtype=np.int64)
     if client.sessions is not None:
         return turns_until(client, seed, until_ns, at_most=at_most)
     rng = stream(seed, "client", client.name, "arrivals")

@@ -1,4 +1,4 @@
-"""The YAML workload spec (version 2 of BLIS's), for open-loop clients.
+"""The YAML workload spec (version 2 of BLIS's): clients in open loops, or with so many requests under way.
 
 Prefixes and conversations are in `spec_sharing.py`.
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
 
+from blis_py.core.bounds import MOST_REQUESTS
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import arrivals
@@ -56,8 +57,6 @@ NOT_YET: dict[str, frozenset[str]] = {
     "client": frozenset(
         [
             "adapter",
-            "concurrency",
-            "think_time_us",
             "network",
             "lifecycle",
             "multimodal",
@@ -88,15 +87,20 @@ class DiffusionSpec(Strict):
 class ClientSpec(DiffusionSpec):
     """One source of requests, or with `reasoning.multi_turn` of sessions.
 
-    Times in us; `timeout` is patience from arrival, 0: endless; absent: endless, or 300 s with several turns.
+    With `concurrency` (absent or 0: an open loop) no more of its requests are under way, and each, once
+    answered, leaves its place to the next after `think_time_us`. With a rate (`rate_fraction`, `arrival`)
+    those that are due wait for a place; without one the next is sent as soon as there is one.
+    Times in us; `timeout` is patience from sending, 0: endless; absent: endless, or 300 s with several turns.
     """
 
     id: Text = ""
     tenant_id: Text = ""
     slo_class: str = ""
     model: str = ""
-    rate_fraction: Share
-    arrival: ArrivalSpec
+    rate_fraction: Share | None = None
+    arrival: ArrivalSpec | None = None
+    concurrency: Annotated[Whole, Field(le=MOST_REQUESTS)] = 0
+    think_time_us: TimeUs = 0
     input_distribution: DistributionSpec
     output_distribution: DistributionSpec
     prefix_group: Text = ""
@@ -115,14 +119,14 @@ class ClientSpec(DiffusionSpec):
 class WorkloadSpec(DiffusionSpec):
     """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
 
-    `num_requests` and `horizon` (us) bound it; 0 or absent: no bound. What it says of diffusion holds for
-    every client that does not say otherwise.
+    It is needed where a client has one. `num_requests` (those sent first) and `horizon` (us) bound it; 0 or
+    absent: no bound. What it says of diffusion holds for every client that does not say otherwise.
     """
 
     version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = "2"
     seed: Seed | None = None
     category: Literal["", "language", "multimodal", "reasoning"] = ""
-    aggregate_rate: Positive
+    aggregate_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     num_requests: Whole = 0
     horizon: TimeUs = 0
     clients: Annotated[
@@ -147,15 +151,24 @@ class WorkloadSpec(DiffusionSpec):
             InputError: with file and key of what cannot be.
         """
         _check_clients(self.clients, self._file, rate, self._classes)
-        total = math.fsum(client.rate_fraction for client in self.clients)
+        total = math.fsum(client.rate_fraction or 0.0 for client in self.clients)
         prefixes = _prefix_lengths(self.clients, self._file)
         check_prefixes([client.prefixes for client in self.clients], self._file)
-        aggregate = self.aggregate_rate if rate is None else rate
-        arrivals.check_rate(aggregate, key="aggregate_rate", file=self._file)
+        aggregate = self._aggregate_rate(rate) if total else 0.0
         return [
-            _client(client, index, aggregate * client.rate_fraction / total, prefixes, self)
+            _client(client, index, aggregate * (client.rate_fraction or 0.0) / (total or 1.0), prefixes, self)
             for index, client in enumerate(self.clients)
         ]
+
+    def _aggregate_rate(self, rate: float | None) -> float:
+        """Of the clients that have one."""
+        aggregate = self.aggregate_rate if rate is None else rate
+        if self.aggregate_rate is None:
+            raise InputError("missing key", file=self._file, key="aggregate_rate", fix="add it")
+        if not aggregate:
+            raise InputError("must be greater than 0", file=self._file, key="aggregate_rate", value=0)
+        arrivals.check_rate(aggregate, key="aggregate_rate", file=self._file)
+        return aggregate
 
 
 def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
@@ -227,6 +240,9 @@ def _check_clients(
         raise InputError("at least one client is needed", file=path, key="clients")
     if rate is not None:
         arrivals.check_rate(rate, key="--rate")
+        if all(client.arrival is None for client in clients):
+            fix = "drop it, or give clients a rate_fraction"
+            raise InputError("no client has a rate", file=path, key="--rate", value=rate, fix=fix)
     seen: set[str] = set()
     for index, client in enumerate(clients):
         key = f"clients[{index}]"
@@ -245,7 +261,10 @@ def _check_clients(
                 fix="make the group's prefix the first of the prefixes",
             )
         _check_class(client.slo_class, f"{key}.slo_class", path, classes)
+        _check_loop(client, key, path)
         arrival = client.arrival
+        if arrival is None:
+            continue
         arrivals.check(
             arrival.process, arrival.cv, arrival.shape, arrival.scale, key=f"{key}.arrival", file=path
         )
@@ -256,6 +275,25 @@ def _check_clients(
                 key=f"{key}.arrival.scale",
                 fix="use cv instead of shape and scale",
             )
+
+
+def _check_loop(client: ClientSpec, key: str, path: Path | None) -> None:
+    """A rate and how it is spaced, or a number of requests under way, or both."""
+
+    def refuse(problem: str, name: str, fix: str) -> InputError:
+        return InputError(problem, file=path, key=f"{key}.{name}", fix=fix)
+
+    given = (client.rate_fraction is not None, client.arrival is not None)
+    if given[0] != given[1] or not (given[1] or client.concurrency):
+        missing, other = ("arrival", "rate_fraction") if given[0] else ("rate_fraction", "arrival")
+        alone = f", or remove {other}: the client has a concurrency" if client.concurrency else ""
+        raise refuse("missing key", missing, f"add it{alone}")
+    if client.think_time_us and not client.concurrency:
+        raise refuse("means a closed loop", "think_time_us", "say how many are under way with concurrency")
+    if client.concurrency and client.reasoning is not None and client.reasoning.multi_turn is not None:
+        raise refuse("has no meaning for sessions", "concurrency", "remove it, or reasoning.multi_turn")
+    if client.concurrency and client.closed_loop is False:
+        raise refuse("contradicts concurrency", "closed_loop", "remove one of the two")
 
 
 def _check_class(name: str, key: str, path: Path | None, classes: Collection[str]) -> None:
@@ -291,21 +329,13 @@ def _prefix_lengths(clients: tuple[ClientSpec, ...], path: Path | None) -> dict[
 def _client(
     client: ClientSpec, index: int, rate: float, prefixes: dict[str, int], spec: WorkloadSpec
 ) -> Client:
-    key, arrival, path = f"clients[{index}]", client.arrival, spec.file
+    key, path = f"clients[{index}]", spec.file
     group = client.prefix_group
-    if arrival.shape is None:
-        arrivals.check_rate(rate, key=f"{key}.rate_fraction", file=path)
-    several = sessions(client.reasoning, client.closed_loop, key, path)
+    several = sessions(client.reasoning, None if client.concurrency else client.closed_loop, key, path)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
     return Client(
         name=client.id or f"client_{index}",
-        arrivals=Arrivals(
-            arrival.process,
-            rate,
-            cv=1.0 if arrival.cv is None else arrival.cv,
-            shape=arrival.shape,
-            scale_us=arrival.scale,
-        ),
+        arrivals=None if client.arrival is None else _arrivals(client.arrival, rate, key, path),
         input=lengths_of(client.input_distribution, f"{key}.input_distribution", path),
         output=lengths_of(client.output_distribution, f"{key}.output_distribution", path),
         tenant=client.tenant_id,
@@ -320,6 +350,20 @@ def _client(
         slo_target_ns=(client.slo_target_us or 0) * 1000,
         structured_output_ratio=client.structured_output_ratio,
         diffusion=_diffusion(client, key, spec),
+        permits=client.concurrency or None,
+        think_ns=client.think_time_us * 1000,
+    )
+
+
+def _arrivals(arrival: ArrivalSpec, rate: float, key: str, path: Path | None) -> Arrivals:
+    if arrival.shape is None:
+        arrivals.check_rate(rate, key=f"{key}.rate_fraction", file=path)
+    return Arrivals(
+        arrival.process,
+        rate,
+        cv=1.0 if arrival.cv is None else arrival.cv,
+        shape=arrival.shape,
+        scale_us=arrival.scale,
     )
 
 

@@ -50,6 +50,7 @@ def turns_until(client: Client, seed: int, until_ns: int, *, at_most: int | None
     """
     plan = client.sessions
     assert plan is not None
+    assert client.arrivals is not None
 
     def rng(name: str) -> np.random.Generator:
         return stream(seed, "client", client.name, name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 
 import torch
 
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.errors import InputError
-from engine.build import pick_device, run_meta, watch_kernels
+from engine.build import load, pick_device, run_meta, watch_kernels
 from engine.clock import Clock
 from engine.config import EngineConfig
 from engine.diffusion.engine import DiffusionEngine
@@ -24,9 +25,8 @@ from engine.graphs import Capture, CudaCapture, default_buckets
 from engine.kernels.gpu import gpu_of
 from engine.kv_pool import KVCache, allocate, capacity
 from engine.memory import check_memory
-from engine.models import build_model, load_model_config, load_tokenizer
+from engine.models import load_model_config
 from engine.models.tokenizer import Tokenizer
-from engine.models.weights import weight_bytes
 from engine.warm_up import Bounds
 from engine.yardstick import clock_for
 
@@ -52,6 +52,34 @@ def build_diffusion_engine(
         InputError: the model is unknown, damaged, not for block diffusion, or does not fit; settings that
             cannot work.
     """
+    _refuse_overlap(config)
+    device = pick_device(config.device)
+    dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
+    compilations = watch_kernels(device)
+    model, tokenizer, mask_id = _served(config, device, dtype, model, tokenizer, mask_id)
+    room = capacity(config, model.config, dtype, device, partial(largest_round, model, config, dtype, device))
+    core = settings.core(model.config.mask_block)
+    scheduler = DiffusionScheduler(config.scheduler_config(room.num_blocks, room.max_model_len), core)
+    slots = BlockSlots(config.max_num_seqs, core.block_tokens, mask_id, settings.algorithm, device)
+    kv = allocate(model.config, room.num_blocks, config.block_size, dtype, device)
+    capture = CudaCapture() if device.type == "cuda" else None
+    executor = make_executor(config, model, kv, slots, room.max_model_len, capture)
+    if clock is None:
+        clock = _clock(config, model, mask_id)
+    compilations.ready()
+    meta = run_meta(config, scheduler.config, room, device, dtype, clock)
+    return DiffusionEngine(
+        scheduler=scheduler,
+        executor=executor,
+        clock=clock,
+        recorder=RoundRecorder(meta | {"diffusion": asdict(core), "algorithm": repr(settings.algorithm)}),
+        vocab_size=model.config.vocab_size,
+        tokenizer=tokenizer,
+        compilations=compilations,
+    )
+
+
+def _refuse_overlap(config: EngineConfig) -> None:
     if config.async_scheduling:
         raise InputError(
             "block diffusion has no overlapped loop: its next batch depends on what this one finishes",
@@ -59,60 +87,35 @@ def build_diffusion_engine(
             value=True,
             fix="leave it off; --dllm-fdfo goes from round to round without the scheduler",
         )
-    device = pick_device(config.device)
-    dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
-    compilations = watch_kernels(device)
+
+
+def _served(
+    config: EngineConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    model: Model | None,
+    tokenizer: Tokenizer | None,
+    mask_id: int | None,
+) -> tuple[Model, Tokenizer | None, int]:
+    """Model, tokenizer and mask token: those given, or those the configuration names."""
     if model is None:
-        mask_id, architecture = mask_token(config.model), load_model_config(config.model)
-        check_memory(config, architecture, dtype, device, weight_bytes(architecture, dtype))
-        model = build_model(
-            architecture,
-            device=device,
-            dtype=dtype,
-            load_format=config.load_format,
-            path=config.model,
-            seed=config.seed,
-            max_positions=config.max_model_len,
-        )
-        tokenizer = tokenizer or load_tokenizer(config.tokenizer or config.model)
+        mask_id = mask_token(config.model)
+        model, tokenizer = load(config, load_model_config(config.model), device, dtype, tokenizer)
     else:
         check_memory(config, model.config, dtype, device)
     if mask_id is None:
         raise InputError("missing", key="mask_id", fix="give the id of the model's mask token")
-    sizes, loaded = model.config, model
+    return model, tokenizer, mask_id
 
-    def profile() -> None:
-        largest_round(loaded, config, dtype, device)
 
-    room = capacity(config, sizes, dtype, device, profile)
-    core = settings.core(sizes.mask_block)
-    scheduler = DiffusionScheduler(config.scheduler_config(room.num_blocks, room.max_model_len), core)
-    slots = BlockSlots(config.max_num_seqs, core.block_tokens, mask_id, settings.algorithm, device)
-    kv = allocate(sizes, room.num_blocks, config.block_size, dtype, device)
-    capture = CudaCapture() if device.type == "cuda" else None
-    executor = make_executor(config, model, kv, slots, room.max_model_len, capture)
-    if clock is None:
-        clock = clock_for(
-            config,
-            model,
-            lambda small, model: build_diffusion_engine(
-                small, DllmSettings(TopKPerStep(), reloop=False), model=model, mask_id=mask_id
-            ),
-            model.config.mask_block,
-        )
-    compilations.ready()
-    return DiffusionEngine(
-        scheduler=scheduler,
-        executor=executor,
-        clock=clock,
-        recorder=RoundRecorder(
-            run_meta(config, scheduler.config, room, device, dtype, clock)
-            | {"diffusion": asdict(core), "algorithm": repr(settings.algorithm)}
-        ),
-        vocab_size=sizes.vocab_size,
-        tokenizer=tokenizer,
-        compilations=compilations,
-    )
+def _clock(config: EngineConfig, model: Model, mask_id: int) -> Clock:
+    """The one that the configuration names; a steady one measures a twin that unmasks token by token."""
+    settings = DllmSettings(TopKPerStep(), reloop=False)
+
+    def twin(small: EngineConfig, model: Model | None) -> DiffusionEngine:
+        return build_diffusion_engine(small, settings, model=model, mask_id=mask_id)
+
+    return clock_for(config, model, twin, model.config.mask_block)
 
 
 def make_executor(

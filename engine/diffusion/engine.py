@@ -9,7 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Unpack, cast
 
 import torch
 
@@ -19,13 +19,10 @@ from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
 from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
-from engine.clock import Clock
 from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.loops import run_fdfo, run_sync
 from engine.diffusion.steplog import RoundRecorder, TimedRounds
-from engine.kernels.compilations import Watch
-from engine.lifecycle import EngineLifecycle
-from engine.models.tokenizer import Tokenizer
+from engine.lifecycle import EngineLifecycle, Parts
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
 
@@ -56,10 +53,9 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
     first-done-first-out goes straight on with it.
 
     Args:
-        scheduler: fresh; the engine is its only driver.
-        recorder: gets a row for every round.
+        executor: runs the model.
         poll: called between the rounds of a batch, to bring in arrivals (by `add_request`).
-        compilations: kernels that were compiled for it.
+        parts: what every engine is made of; its recorder gets a row for every round.
     """
 
     request_kind = DiffusionRequest
@@ -68,23 +64,11 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
     def __init__(
         self,
         *,
-        scheduler: DiffusionScheduler,
         executor: DiffusionExecutor,
-        clock: Clock,
-        recorder: RoundRecorder,
-        vocab_size: int,
-        tokenizer: Tokenizer | None = None,
         poll: Callable[[], None] | None = None,
-        compilations: Watch | None = None,
+        **parts: Unpack[Parts[DiffusionScheduler, RoundRecorder]],
     ) -> None:
-        super().__init__(
-            scheduler=scheduler,
-            recorder=recorder,
-            clock=clock,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            compilations=compilations,
-        )
+        super().__init__(**parts)
         self.executor = executor
         self.poll = poll
         self.log = DiffusionLog()

@@ -51,6 +51,19 @@ def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
             yield Shape("skewed", contexts, steps=grid.decode_steps)
 
 
+def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
+    """Decodes that begin alike, by how much of it they share; and the same ones sharing nothing."""
+    size = limits.block_size
+    for batch in grid.skewed_batches if limits.shares else ():
+        batch = min(batch, limits.max_num_seqs)
+        context = min(longest_context(limits), limits.num_kv_blocks // batch * size - 2 * size)
+        most = (context - 1) // size - 1
+        if batch > 1 and most >= grid.shared:
+            for part in range(grid.shared):
+                tokens = most * part // (grid.shared - 1) * size
+                yield Shape("shared", (context,) * batch, steps=grid.decode_steps, shared=tokens)
+
+
 def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
     """Tokens of a step, by the number of prompts they belong to and by what comes before these."""
     most = limits.max_num_batched_tokens

@@ -10,7 +10,6 @@ import torch
 from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
-from engine.batch import Inputs
 from engine.engine import LLMEngine
 from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
@@ -19,6 +18,7 @@ from engine.profile.prompts import Prompts
 from engine.profile.served import MOST_STEPS, concurrency, short_requests
 from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
+from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
 
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
@@ -38,6 +38,7 @@ def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits
         tuple(graphs.buckets) if graphs is not None else (),
         experts.experts if experts is not None else 0,
         experts.top_k if experts is not None else 0,
+        config.enable_prefix_caching and config.prefix_cache != "none",
     )
 
 
@@ -135,8 +136,9 @@ class StepBench:
         if not shape.decodes:
             engine.add_request(self._prompts.take(1), _ONE_TOKEN)
         else:
-            some, place = self._prompts.some, engine.place_request
-            placed = [place(some(context - 1), _ENDLESS) for context in shape.decodes]
+            some, begin = self._prompts.some, np.array(self._prompts.take(shape.shared), dtype=np.int64)
+            prompts = [np.concatenate((begin, some(n - 1 - shape.shared))) for n in shape.decodes]
+            placed = [engine.place_request(prompt, _ENDLESS, shape.shared) for prompt in prompts]
             self._skip()
             for sequence in placed:
                 sequence.table_changed = False  # its pages are no others than those it joined with
@@ -168,8 +170,10 @@ class StepBench:
         samples = samples.where(np.arange(first, first + shape.steps))
         samples.table["shape"][:] = 0
         new = sum(tokens for tokens, _ in shape.prefills)
-        planned = (len(shape.decodes), new, sum(past for _, past in shape.prefills))
-        names = ("decode_seqs", "prefill_tokens", "prefill_kv_tokens")
+        planned: tuple[int, ...] = (len(shape.decodes), new, sum(past for _, past in shape.prefills))
+        names: tuple[str, ...] = ("decode_seqs", "prefill_tokens", "prefill_kv_tokens")
+        if shape.decodes and not shape.prefills:
+            planned, names = (*planned, (len(shape.decodes) - 1) * shape.shared), (*names, "shared_kv_tokens")
         measured = tuple(int(samples[name][0]) for name in names)
         if measured != planned:
             raise RuntimeError(f"planned {dict(zip(names, planned, strict=True))}, was {measured}: {shape}")

@@ -22,6 +22,7 @@ def plan(limits: Limits, grid: Grid, seed: int = 0) -> list[Shape]:
         families.prefill(limits, grid),
         families.mixed(limits, grid, seed),
         families.experts(limits, grid),
+        families.shared(limits, grid),
     )
     shapes = list(dict.fromkeys(shape for family in chosen for shape in family if fits(shape, limits)))
     if not any(shape.source == "decode" for shape in shapes):

@@ -25,6 +25,8 @@ class Limits:
     """Routed experts of a sparse layer; 0 = the model has none."""
     top_k: int = 0
     """Experts of a token."""
+    shares: bool = False
+    """Whether sequences that begin alike share pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Shape:
     """Consecutive measured steps; from one to the next every context grows by 1."""
     experts: int = 0
     """Experts of a sparse layer that get tokens; 0 = whichever the tokens choose."""
+    shared: int = 0
+    """Leading tokens that all decodes have in common, whole blocks."""
 
     @property
     def contexts(self) -> list[int]:
@@ -61,6 +65,8 @@ class Grid:
     """Of a prompt: none, and so many less one up to the longest."""
     mixed: int = 48
     experts: int = 5
+    shared: int = 3
+    """How much decodes share: nothing, and so many less one up to all but their last blocks."""
     decode_steps: int = 3
     """Measured steps in a row."""
 
@@ -76,6 +82,7 @@ GRIDS = {
         pasts=2,
         mixed=2,
         experts=2,
+        shared=2,
         decode_steps=2,
     ),
 }

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
 
 import blis_py as blis
 
@@ -38,3 +42,75 @@ def test_a_model_that_does_not_apply_says_why(blis: Blis) -> None:
 
 def test_without_the_flag_nothing_is_checked(blis: Blis) -> None:
     assert "cross_check" not in json.loads(blis(*RUN[:-1])[1])
+
+
+LONG = ("run", "--model", "llama-3.1-8b", "--num-requests", "60", "--prompt-tokens", "3000")
+"""`trained-physics` prices such prompts at half of what the others say."""
+OTHERWISE = ("--latency-model", "trained-physics")
+
+
+def otherwise(told: str) -> list[str]:
+    return [line for line in told.splitlines() if "says otherwise" in line]
+
+
+def test_a_run_warns_where_other_models_differ_by_more_than_a_quarter(blis: Blis) -> None:
+    code, out, err = blis(*LONG, *OTHERWISE)
+    assert code == 0, err
+    warnings = otherwise(err)
+    assert [line.split()[1] for line in warnings] == ["trained", "roofline"]
+    assert all("TTFT mean" in line and "+" in line for line in warnings)
+    assert [f"note: {note}" for note in json.loads(out)["notes"] if "otherwise" in note] == warnings
+    assert not otherwise(blis(*LONG)[2]), "trained and roofline are within a quarter of each other here"
+
+
+def test_what_is_asked_for_is_what_is_compared(blis: Blis) -> None:
+    """TPOT is the same within a quarter; a TTFT that only one of the models keeps to is told as such."""
+    assert not otherwise(blis(*LONG, *OTHERWISE, "--slo", "tpot.mean=50ms")[2])
+    warned = otherwise(blis(*LONG, *OTHERWISE, "--slo", "ttft.mean=60ms")[2])
+    assert len(warned) == 2
+    assert all("ttft.mean=60ms would be missed" in line for line in warned)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (*OTHERWISE, "--no-cross-check"),
+        (*OTHERWISE, "--engine", "blis"),
+        (*OTHERWISE, "--cross-check"),
+        ("--set", "latency.model=linear", "--set", "latency.linear={gpu: {step: 1.0e+9}}"),
+        ("--gpu", "mi300x"),
+        (*OTHERWISE, "--num-requests", "40"),
+    ],
+    ids=["asked not to", "the peer's", "whole", "one's own", "one model applies", "too few"],
+)
+def test_where_there_is_nothing_to_compare_with_nothing_is_said(blis: Blis, flags: tuple[str, ...]) -> None:
+    code, _, err = blis(*LONG, *flags)
+    assert code == 0, err
+    assert not otherwise(err)
+
+
+def test_the_look_at_other_models_costs_a_small_share_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blis_py import disagreement
+
+    looked_at: list[int] = []
+    run = disagreement._run
+    monkeypatch.setattr(disagreement, "_run", lambda s: (looked_at.append(len(s.table)), run(s))[1])
+    for requests, share in ((60, 60), (4000, 200), (6000, 240)):
+        simulation = blis.build(model="qwen3-14b", num_requests=requests, rate=20, output_tokens=30)
+        disagreement.disagreements(simulation, simulation.run(record_steps=False))
+        assert looked_at == ([share] if share == requests else [share, share])
+        looked_at.clear()
+
+
+def test_the_busiest_requests_are_those_that_bring_most_tokens_per_second() -> None:
+    table = blis.build(model="qwen3-14b", num_requests=200, rate=1, arrival="constant").table
+    arrival_ns = table.arrival_ns.copy()
+    arrival_ns[120:] -= 40_000_000_000 - 10_000_000
+    arrival_ns[80:120] = arrival_ns[80] + 10_000_000 * np.arange(40)
+    assert abs(replace(table, arrival_ns=arrival_ns).busiest(40) - 80) <= 1
+
+
+def test_the_two_flags_contradict_each_other(blis: Blis) -> None:
+    code, _, err = blis(*LONG, "--cross-check", "--no-cross-check")
+    assert code == 2
+    assert "--no-cross-check" in err

@@ -24,6 +24,11 @@ def test_the_flags_of_a_server_and_of_its_benchmark(blis: Blis) -> None:
     assert json.loads(pasted[1])["load"]["verdict"] == "closed loop"
 
 
+def test_the_short_spelling_of_the_parallel_size_is_vllms(blis: Blis) -> None:
+    words = (*MODEL, "--num-requests", "5")
+    assert blis(*words, "-tp", "4") == blis(*words, "--tp", "4")
+
+
 def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
     tp = ("--tp", "4", "--num-requests", "5")
     assert blis(*MODEL, *tp, "--request-rate", "3") == blis(*MODEL, *tp, "--rate", "3")
@@ -41,6 +46,12 @@ def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
         (("--scheduling-policy", "sjf"), "--scheduling-policy: unknown value"),
         (("--engine", "blis", "--max-concurrency", "8"), "BLIS's saturation detector"),
         (("--rate", "2", "--request-rate", "3"), "--request-rate: disagrees with --rate"),
+        (("--dataset-name", "sharegpt"), "or give them with --trace"),
+        (("--random-range-ratio", "0.5"), "--random-range-ratio: is a flag of vLLM"),
+        (("--random-input-len", "9", "--prompt-tokens", "8"), "--random-input-len: disagrees with"),
+        (("--burstiness", "0"), "--burstiness: must be positive"),
+        (("--ramp-up-strategy", "linear"), "--ramp-up-strategy: is a flag of vLLM"),
+        (("--enable-lora",), "--enable-lora: is a flag of vLLM"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
@@ -53,4 +64,25 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 
 def test_of_the_peer_the_flag_is_another_limit_and_its_default_changes_nothing(blis: Blis) -> None:
     words = (*MODEL, "--tp", "4", "--num-requests", "5", "--engine", "blis")
-    assert blis(*words, "--max-concurrency", "100") == blis(*words)
+    code, out, err = blis(*words, "--max-concurrency", "100")
+    plain = blis(*words)
+    note, *rest = err.splitlines()
+    assert (code, out, rest) == (*plain[:2], plain[2].splitlines())
+    assert "--max-concurrency is the limit of BLIS's saturation detector" in note
+    assert "--concurrency limits a client's" in note
+
+
+def test_the_random_data_set_of_the_benchmark_is_requests_of_one_length(blis: Blis) -> None:
+    bench = "--backend vllm --dataset-name random --random-output-len 64 --random-prefix-len 32 --ignore-eos"
+    bench += " --burstiness 0.25 --request-rate 3 --num-prompts 20 --save-result --metric-percentiles 99"
+    ours = "--prompt-tokens 1024 --prompt-tokens-stdev 0 --output-tokens 64 --output-tokens-stdev 0"
+    ours += " --prefix-tokens 32 --arrival gamma --cv 2 --rate 3 --num-requests 20"
+    tp = ("--tp", "4")
+    pasted = blis(*MODEL, *tp, *bench.split())
+    assert pasted[0] == 0, pasted[2]
+    assert pasted == blis(*MODEL, *tp, *ours.split())
+
+
+def test_of_a_length_beyond_the_usual_ones_are_the_bounds_too(blis: Blis) -> None:
+    long = blis(*MODEL, "--tp", "4", "--num-requests", "3", "--random-input-len", "9000", "--format", "vllm")
+    assert json.loads(long[1])["total_input_tokens"] == 27000

@@ -346,6 +346,8 @@ class ReferenceScheduler:
         for job, tokens in self.granted.items():
             features.max_context = max(features.max_context, job.computed)
             features.emitted_rows += job.computed + tokens == job.num_tokens
+        held = [block for job in self.running for block in job.blocks]
+        features.shared_kv_tokens = (len(held) - len(set(held))) * self.config.block_size
         return Planned(
             prefills=[(job.id, tokens) for job, tokens in prefills],
             decoding={job.id for job in decodes},

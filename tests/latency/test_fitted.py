@@ -232,3 +232,20 @@ def test_a_run_reaches_the_time_asked_for(step: StepFeatures, extra: int, length
     ends = model.decode_run(step, length, 0, until_ns).ends_ns().tolist()
     assert ends == whole[: len(ends)]
     assert len(ends) == length or ends[-1] >= until_ns
+
+
+@pytest.mark.parametrize("profile", [PROFILE, PLAIN, CPU], ids=["graph and table", "eager", "cpu"])
+@settings(max_examples=40)
+@given(step=decode_steps, length=st.integers(2, 60), again=st.integers(1, 10**6))
+def test_what_is_read_again_costs_less_and_the_same_less_in_every_step_of_a_run(
+    profile: FittedProfile, step: StepFeatures, length: int, again: int
+) -> None:
+    plain, model = Fitted(profile), Fitted(replace(profile, repeated_read_ns=0.73))
+    shared = replace(step, shared_kv_tokens=again)
+    full = plain.step(shared)
+    assert full == plain.step(step) == model.step(step)
+    assert model.step(shared).gpu_ns == max(full.gpu_ns - int(0.73 * again), 1)
+    ends, end_ns = model.decode_run(shared, length).ends_ns(), 0
+    for done in range(length):
+        end_ns += model.step_ns(shared.after(done))
+        assert ends[done] == end_ns

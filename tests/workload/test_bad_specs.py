@@ -46,8 +46,21 @@ BAD = [
     ("clients:", "cohorts: [{id: x}]\nclients:", ["cohorts", "not supported yet"]),
     ("clients:", "servegen_data: {path: x}\nclients:", ["servegen_data", "not supported yet"]),
     ("clients:", "inference_perf: {stages: []}\nclients:", ["inference_perf", "not supported yet"]),
-    ("- id: b", "- id: b\n    concurrency: 4", ["clients[1].concurrency", "not supported yet"]),
-    ("- id: b", "- id: b\n    think_time_us: 4", ["clients[1].think_time_us", "not supported yet"]),
+    ("- id: b", "- id: b\n    concurrency: 4", ["clients[1].concurrency", "depends on its answers"]),
+    ("- id: b", "- id: b\n    concurrency: -4", ["clients[1].concurrency", "-4"]),
+    ("- id: b", "- id: b\n    think_time_us: 4", ["clients[1].think_time_us", "closed loop"]),
+    ("    rate_fraction: 1\n    arrival: {process: gamma", "    arrival: {process: gamma", ["rate_fraction"]),
+    ("    arrival: {process: gamma, cv: 2}\n", "    concurrency: 2\n", ["clients[1].arrival", "concurrency"]),
+    (
+        "- id: b",
+        "- id: b\n    concurrency: 2\n    closed_loop: false",
+        ["clients[1].closed_loop", "contradicts"],
+    ),
+    (
+        "- id: b",
+        "- id: b\n    concurrency: 2\n    reasoning: {multi_turn: {max_rounds: 4}}",
+        ["clients[1].concurrency", "multi_turn"],
+    ),
     ("- id: b", "- id: b\n    lifecycle: {windows: []}", ["clients[1].lifecycle", "not supported yet"]),
     ("- id: b", "- id: b\n    reasoning: {x: 1}", ["clients[1].reasoning.x", "unknown key"]),
     (
@@ -218,6 +231,18 @@ def test_a_rate_cannot_override_an_explicit_scale(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(GOOD.replace("gamma, cv: 2", "gamma, shape: 2, scale: 1000"))
     assert "clients[1].arrival.scale" in message(generate, load_spec(path), rate=5.0)
+
+
+def test_users_without_a_rate_need_a_number_of_requests_and_have_no_rate_to_set(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    rate = "    rate_fraction: 1\n    arrival: {{process: {}}}\n".format
+    users = GOOD.replace(rate("gamma, cv: 2"), "    concurrency: 2\n")
+    path.write_text(users.replace("num_requests: 10", "horizon: 60000000"))
+    assert "num_requests" in message(generate, load_spec(path))
+    only = users.replace(rate("poisson"), "    concurrency: 2\n")
+    path.write_text(only.replace("aggregate_rate: 10\n", ""))
+    assert "--rate" in message(generate, load_spec(path), rate=5.0)
+    assert "depends on its answers" in message(generate, load_spec(path))
 
 
 def test_yaml_numbers_names_and_no_ops_of_the_peer_are_accepted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from blis_py.calibrate.samples import DIFFUSION_NAMES, StepSamples
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import Accuracy
 
@@ -37,7 +37,7 @@ def accuracy(predicted: Array, measured: Array) -> Accuracy:
 def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
     """What a latency model sees of each step."""
     diffusion = any(samples[name].any() for name in DIFFUSION_NAMES)
-    names = (*FEATURE_NAMES, *DIFFUSION_NAMES) if diffusion else FEATURE_NAMES
+    names = (*FEATURE_NAMES, *(DIFFUSION_NAMES if diffusion else SELDOM))
     kind = DiffusionFeatures if diffusion else StepFeatures
     for values in zip(*(samples[name].tolist() for name in names), strict=True):
         yield kind(**dict(zip(names, values, strict=True)))

@@ -21,6 +21,7 @@ from blis_py.calibrate.fit.basis import (
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
 from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
+from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
 from blis_py.calibrate.samples import StepSamples
 from blis_py.errors import InputError
@@ -54,7 +55,7 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     in_use = experts_in_use(samples, shape)
     regimes: dict[str, RegimeFit] = {}
     for number, regime in enumerate(REGIMES):
-        mine = (samples["regime"] == regime) & (samples["gpu_ns"] > 0)
+        mine = (samples["regime"] == regime) & (samples["gpu_ns"] > 0) & (samples["source"] != SHARED)
         if not mine.any():
             continue
         rows = rows_of(one_row_per_shape(samples.where(mine)), shape, in_use)
@@ -66,7 +67,8 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
         raise InputError("no eager steps, so prefills cannot be priced", fix="measure prefills as well")
     names, counts = np.unique(samples["source"], return_counts=True)
     sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    return FittedProfile(dict(samples.meta), regimes, in_use, mask_prices(samples), sources)
+    saved_ns = repeated_read_ns(samples.where(samples["source"] == SHARED), regimes)
+    return FittedProfile(dict(samples.meta), regimes, in_use, mask_prices(samples), sources, saved_ns)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,66 @@ def _attend(
     return peak, total, acc
 
 
+@triton.jit
+def _first_tile(begin, seq, first_seq, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The first tile that sequence `seq` owns, whose query tokens begin at `begin`."""
+    return (begin - first_seq) * GROUP // BLOCK_M + seq - first_seq
+
+
+@triton.jit
+def _owner(tile, query_start, first_seq, num_seqs, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The sequence that owns a tile, by bisection."""
+    low = first_seq
+    high = first_seq + num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _first_tile(tl.load(query_start + middle), middle, first_seq, GROUP, BLOCK_M) <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def _limit(position, seq_len, MASK_BLOCK: tl.constexpr):
+    """The first key that a query at this position does not see: the end of its mask block."""
+    return tl.minimum((position // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
+
+
+@triton.jit
+def _key_tiles(seen_by_all, seen_by_any, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr):
+    """Tiles of keys that this program takes in: from `start`, up to `full` without a mask, to `stop` with."""
+    start = 0
+    stop = tl.cdiv(seen_by_any, BLOCK_N)
+    if SPLIT:
+        share = tl.cdiv(stop, tl.num_programs(2))
+        start = tl.program_id(2) * share
+        stop = tl.minimum(start + share, stop)
+    full = tl.maximum(tl.minimum(seen_by_all // BLOCK_N, stop), start)
+    return start, full, stop
+
+
+@triton.jit
+def _store_part(
+    partial_out,
+    partial_stats,
+    row,
+    row_valid,
+    row_mask,
+    num_rows,
+    peak,
+    total,
+    acc,
+    dims,
+    HEAD_DIM: tl.constexpr,
+):
+    """What this split of the keys says of its rows, `[splits, tokens, heads]`: for `_merge`."""
+    part = tl.program_id(2).to(tl.int64) * num_rows + row
+    tl.store(partial_out + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=row_mask)
+    tl.store(partial_stats + part * 2, peak, mask=row_valid)
+    tl.store(partial_stats + part * 2 + 1, total, mask=row_valid)
+
+
 @triton.jit(do_not_specialize=_VARYING)
 def _prefill(
     out,
@@ -112,21 +172,13 @@ def _prefill(
     # The last tiles of a sequence see the most keys: start with those.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
-    low = first_seq
-    high = first_seq + num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        owned = (tl.load(query_start + middle) - first_seq) * GROUP // BLOCK_M + middle - first_seq
-        if owned <= tile:
-            low = middle
-        else:
-            high = middle
-    begin = tl.load(query_start + low)
-    query_len = tl.load(query_start + low + 1) - begin
-    first_row = (tile - ((begin - first_seq) * GROUP // BLOCK_M + low - first_seq)) * BLOCK_M
+    seq = _owner(tile, query_start, first_seq, num_seqs, GROUP, BLOCK_M)
+    begin = tl.load(query_start + seq)
+    query_len = tl.load(query_start + seq + 1) - begin
+    first_row = (tile - _first_tile(begin, seq, first_seq, GROUP, BLOCK_M)) * BLOCK_M
 
     if first_row < query_len * GROUP:
-        seq_len = tl.load(seq_lens + low)
+        seq_len = tl.load(seq_lens + seq)
         rows = first_row + tl.arange(0, BLOCK_M)
         dims = tl.arange(0, BLOCK_D)
         tokens = rows // GROUP
@@ -142,20 +194,14 @@ def _prefill(
 
         # Keys that every row sees, and keys that any row sees: the limits of the first and the last row.
         position = seq_len - query_len
-        limits = tl.minimum(((position + tokens) // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
+        limits = _limit(position + tokens, seq_len, MASK_BLOCK)
         first_token = first_row // GROUP
         last_token = tl.minimum((first_row + BLOCK_M - 1) // GROUP, query_len - 1)
-        seen_by_all = tl.minimum(((position + first_token) // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
-        seen_by_any = tl.minimum(((position + last_token) // MASK_BLOCK + 1) * MASK_BLOCK, seq_len)
-        start = 0
-        stop = tl.cdiv(seen_by_any, BLOCK_N)
-        if SPLIT:
-            share = tl.cdiv(stop, tl.num_programs(2))
-            start = tl.program_id(2) * share
-            stop = tl.minimum(start + share, stop)
-        full = tl.maximum(tl.minimum(seen_by_all // BLOCK_N, stop), start)
+        seen_by_all = _limit(position + first_token, seq_len, MASK_BLOCK)
+        seen_by_any = _limit(position + last_token, seq_len, MASK_BLOCK)
+        start, full, stop = _key_tiles(seen_by_all, seen_by_any, BLOCK_N, SPLIT)
 
-        table = block_tables + low.to(tl.int64) * stride_table
+        table = block_tables + seq.to(tl.int64) * stride_table
         keys_of_head = k_cache + head.to(tl.int64) * stride_head
         values_of_head = v_cache + head.to(tl.int64) * stride_head
         peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -186,13 +232,22 @@ def _prefill(
             )
 
         if SPLIT:
-            # [splits, tokens, heads]: the float32 parts of every split
             num_heads = tl.num_programs(1) * GROUP
-            token = begin - first_seq + tokens
-            part = (tl.program_id(2).to(tl.int64) * num_tokens + token) * num_heads + heads
-            tl.store(partial_out + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=row_mask)
-            tl.store(partial_stats + part * 2, peak, mask=row_valid)
-            tl.store(partial_stats + part * 2 + 1, total, mask=row_valid)
+            row = (begin - first_seq + tokens) * num_heads + heads
+            num_rows = num_tokens * num_heads
+            _store_part(
+                partial_out,
+                partial_stats,
+                row,
+                row_valid,
+                row_mask,
+                num_rows,
+                peak,
+                total,
+                acc,
+                dims,
+                HEAD_DIM,
+            )
         else:
             result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
             out_rows = out + (begin + tokens).to(tl.int64) * stride_ot + heads * HEAD_DIM

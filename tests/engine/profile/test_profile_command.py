@@ -24,7 +24,7 @@ def test_a_profile_holds_samples_and_where_they_are_from(
     assert main([*QUICK, "--model", AR, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path)
     samples = read_samples(tmp_path / "samples.csv.gz")
-    sources = {"decode", "skewed", "prefill", "mixed", "host", "served", "sentinel"}
+    sources = {"decode", "skewed", "prefill", "mixed", "host", "shared", "served", "sentinel"}
     assert sources == set(samples["source"].tolist())
     assert (medians(samples.where(samples["source"] != "served"))["repetition"] >= 2).all()
     assert (samples["total_ns"] >= samples["gpu_ns"]).all()

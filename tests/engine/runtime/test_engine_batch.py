@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from stub_engine import StubModel, StubSizes, stub_engine
 
 from blis_py.errors import InputError
-from engine.batch import BatchBuilder, StagingBuffer
+from engine.batch import BatchBuilder
 from engine.config import EngineConfig
 from engine.graphs import default_buckets
 from engine.kv_pool import CPU_DEFAULT_BYTES, block_bytes, capacity
 from engine.memory import check_memory, host_bytes, memory_needs
 from engine.sampling_params import SamplingParams
+from engine.staging_buffer import StagingBuffer
 
 CPU = torch.device("cpu")
 

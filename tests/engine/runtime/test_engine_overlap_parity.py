@@ -7,52 +7,27 @@ from random import Random
 from typing import Any
 
 import pytest
+from busy_run import CHUNKS, CONFIGS, LFU, RADIX_SCHEDULERS, ROOMY, SCHEDULERS, assert_same_batches, busy_run
 from mixed_load import random_settings, serve_load
 from stub_engine import Letters, StubModel, run_all, stub_engine
-from test_engine_parity import busy_run
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.recorded import step_durations
 from blis_py.traces.steplog import read_step_log, write_step_log
 from engine.clock import WallClock
-from engine.engine import LLMEngine
 from engine.sampling_params import SamplingParams
 
 
-def assert_same_batches(engine: LLMEngine) -> None:
-    parity = replay_steps(engine.recorder.log())
-    assert parity.first is None
-    assert parity.identical == parity.steps == engine.scheduler.tick
-
-
-@pytest.mark.parametrize("scheduler", ["fcfs", "priority-fcfs", "sjf"])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"num_kv_blocks": 400},
-        {"num_kv_blocks": 24, "max_num_batched_tokens": 40},
-        {"num_kv_blocks": 24, "enable_prefix_caching": False, "long_prefill_token_threshold": 13},
-        {"num_kv_blocks": 24, "preemption_policy": "priority", "max_num_batched_tokens": 12},
-        {"num_kv_blocks": 40, "batch_former": "prefill-first"},
-    ],
-    ids=["roomy", "chunks", "no-prefix-cache", "tight", "prefill-first"],
-)
+@SCHEDULERS
+@CONFIGS
 def test_the_simulator_forms_the_same_batches(scheduler: str, config: dict[str, Any]) -> None:
     engine = busy_run(0, 40, scheduler=scheduler, async_scheduling=True, **config)
     assert_same_batches(engine)
     assert engine.scheduler.counters.discarded_tokens > 3
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "lpm", "hrrn", "dfs-weight"])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"num_kv_blocks": 400},
-        {"num_kv_blocks": 24, "max_num_batched_tokens": 40},
-        {"num_kv_blocks": 40, "batch_former": "prefill-first", "radix_eviction_policy": "lfu"},
-    ],
-    ids=["roomy", "chunks", "prefill-first"],
-)
+@RADIX_SCHEDULERS
+@pytest.mark.parametrize("config", [ROOMY, CHUNKS, LFU], ids=["roomy", "chunks", "prefill-first"])
 def test_the_simulator_forms_the_same_batches_over_a_radix_tree(
     scheduler: str, config: dict[str, Any]
 ) -> None:

@@ -7,74 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from busy_run import (
+    CHUNKS,
+    CONFIGS,
+    FAIR,
+    LFU,
+    RADIX_SCHEDULERS,
+    ROOMY,
+    SCHEDULERS,
+    assert_same_batches,
+    busy_run,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stub_engine import VOCAB, Letters, StubModel, run_all, stub_engine
+from stub_engine import VOCAB, StubModel, run_all, stub_engine
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog, read_step_log, write_step_log
-from engine.engine import LLMEngine
 from engine.sampling_params import SamplingParams
-from engine.sequence import Sequence
 
 
-def busy_run(seed: int, requests: int = 50, model: StubModel | None = None, **config: Any) -> LLMEngine:
-    """Requests come while others run: shared prefixes, next turns, aborts, deadlines, stops, idle times."""
-    rng = random.Random(seed)
-    engine = stub_engine(model, tokenizer=Letters(), max_model_len=256, **config)
-    beginnings = [[rng.randrange(1, VOCAB) for _ in range(60)] for _ in range(3)]
-    sequences: list[Sequence] = []
-    while len(sequences) < requests or engine.has_unfinished:
-        while len(sequences) < requests and rng.random() < 0.4:
-            prompt = rng.choice(beginnings)[: rng.randrange(60)]
-            prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]
-            if sequences and rng.random() < 0.3:
-                last = rng.choice(sequences)
-                prompt = [*last.prompt_ids.tolist(), *last.output_ids, 5][:190]
-            deadline = engine.clock.now_ns() + rng.randrange(10**5) if rng.random() < 0.1 else -1
-            params = SamplingParams(temperature=0, max_tokens=rng.randrange(1, 60))
-            sequences.append(
-                engine.add_request(prompt, params, priority=rng.choice([0, 1, 5]), deadline_ns=deadline)
-            )
-        if sequences and rng.random() < 0.02:
-            engine.abort_request(rng.choice(sequences).request.id)
-        if rng.random() < 0.1:
-            engine.clock.wait_until(engine.clock.now_ns() + rng.randrange(10**5))
-        engine.step()
-    return engine
-
-
-@pytest.mark.parametrize("scheduler", ["fcfs", "priority-fcfs", "sjf"])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"num_kv_blocks": 400},
-        {"num_kv_blocks": 24, "max_num_batched_tokens": 40},
-        {"num_kv_blocks": 24, "enable_prefix_caching": False, "long_prefill_token_threshold": 13},
-        {"num_kv_blocks": 24, "preemption_policy": "priority", "max_num_batched_tokens": 12},
-        {"num_kv_blocks": 40, "batch_former": "prefill-first"},
-    ],
-    ids=["roomy", "chunks", "no-prefix-cache", "tight", "prefill-first"],
-)
+@SCHEDULERS
+@CONFIGS
 def test_the_simulator_forms_the_same_batches(scheduler: str, config: dict[str, Any]) -> None:
     for seed in range(2):
-        engine = busy_run(seed, scheduler=scheduler, **config)
-        parity = replay_steps(engine.recorder.log())
-        assert parity.first is None
-        assert parity.identical == parity.steps == engine.scheduler.tick
+        assert_same_batches(busy_run(seed, scheduler=scheduler, **config))
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "lpm", "hrrn", "dfs-weight"])
+@RADIX_SCHEDULERS
 @pytest.mark.parametrize(
-    "config",
-    [
-        {"num_kv_blocks": 400},
-        {"num_kv_blocks": 24, "max_num_batched_tokens": 40},
-        {"num_kv_blocks": 24, "preemption_policy": "priority", "fairness_tokens": 200},
-        {"num_kv_blocks": 40, "batch_former": "prefill-first", "radix_eviction_policy": "lfu"},
-    ],
-    ids=["roomy", "chunks", "fair", "prefill-first"],
+    "config", [ROOMY, CHUNKS, FAIR, LFU], ids=["roomy", "chunks", "fair", "prefill-first"]
 )
 def test_the_simulator_forms_the_same_batches_over_a_radix_tree(
     scheduler: str, config: dict[str, Any]
@@ -82,9 +45,7 @@ def test_the_simulator_forms_the_same_batches_over_a_radix_tree(
     if scheduler == "fcfs":
         config = {key: value for key, value in config.items() if key != "fairness_tokens"}
     engine = busy_run(3, scheduler=scheduler, prefix_cache="radix", **config)
-    parity = replay_steps(engine.recorder.log())
-    assert parity.first is None
-    assert parity.identical == parity.steps == engine.scheduler.tick
+    assert_same_batches(engine)
     assert engine.scheduler.counters.prefix_hit_tokens > 500
 
 

@@ -1,0 +1,103 @@
+"""What a step gives to its requests: tokens, log-probabilities, blocks that others may find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass, field
+
+from blis_py.core.request import Request, Status
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.token_keys import token_keys
+from engine.executor import Emitters
+from engine.grammar.masks import emitted as allowed
+from engine.outcome import Outcome, SampledLogprobs
+from engine.sequence import Sequence, TokenLogprobs
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What one call of `LLMEngine.step` brought."""
+
+    sequences: Ordered[Sequence] = ()
+    """Those that emitted a token."""
+    tokens: Ordered[int] = ()
+    """Their tokens."""
+    finished: list[Sequence] = field(default_factory=list)
+    """Those that are over, for whatever reason."""
+
+
+@dataclass(slots=True)
+class Emitted:
+    """What a step gave to the requests that were still there."""
+
+    sequences: list[Sequence]
+    tokens: list[int]
+    rows: list[int] | None = field(default=None)
+    """Which rows of the outcome these are; None = all."""
+
+
+def emit(emitters: Emitters, outcome: Outcome, complete: bool = True) -> tuple[Emitted, list[Request]]:
+    """Gives tokens to the sequences that are still there; returns also those that stop with them.
+
+    Args:
+        complete: all are.
+    """
+    sequences, tokens, outputs = emitters.sequences, outcome.ids().tolist(), emitters.outputs
+    emitted = Emitted(sequences, tokens)
+    if not complete:
+        here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]
+        emitted = Emitted([sequences[i] for i in here], [tokens[i] for i in here], here)
+        outputs = [outputs[i] for i in here]
+    for output, token in zip(outputs, emitted.tokens, strict=True):
+        output.append(token)
+    if outcome.logprobs is not None:
+        note_logprobs(outcome.logprobs, emitted)
+    if not (emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens))):
+        return emitted, []
+    both = zip(emitted.sequences, emitted.tokens, strict=True)
+    return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
+
+
+def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
+    """Gives each sequence that is still there the log-probabilities of its token."""
+    own, values, ids = (part.tolist() for part in (told.own, told.values, told.ids))
+    places = range(len(emitted.sequences)) if emitted.rows is None else emitted.rows
+    here = {row: i for i, row in enumerate(places)}
+    for i, row in enumerate(told.rows):
+        if row not in here:
+            continue
+        sequence, token = emitted.sequences[here[row]], emitted.tokens[here[row]]
+        count = sequence.params.logprobs or 0
+        noted: TokenLogprobs = dict(zip(ids[i][:count], values[i][:count], strict=True))
+        noted.setdefault(token, own[i])
+        sequence.logprobs.append(noted)
+
+
+def told(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
+    """Who emitted, and what: where a grammar allowed no token, nothing was."""
+    if not emitters.constrained:
+        return emitted.sequences, emitted.tokens
+    return allowed(emitted.sequences, emitted.tokens)
+
+
+def publish(scheduler: Scheduler, sequence_of: Mapping[Request, Sequence], ending: Iterable[Request]) -> None:
+    """Before sequences end: the blocks their outputs have filled can be shared from now on.
+
+    The token just sampled has no keys and values that anybody should find.
+    """
+    kv = scheduler.kv
+    if not kv.prefix_caching:
+        return
+    for request in ending:
+        if request.status in (Status.FINISHED, Status.WAITING):
+            continue  # it has left, or has no blocks
+        if scheduler.config.async_scheduling:
+            scheduler.settle(request)
+        else:
+            scheduler.block_table(request)
+        sequence, named = sequence_of[request], len(request.block_keys) * kv.block_size
+        computed = sequence.tokens(named, request.prompt_tokens + len(sequence.output_ids) - 1).tolist()
+        parent = request.block_keys[-1] if named else b""
+        assert isinstance(parent, bytes)
+        request.block_keys = [*request.block_keys, *token_keys(computed, kv.block_size, parent)]
