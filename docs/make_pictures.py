@@ -14,6 +14,7 @@ import autopsy_picture
 import diffusion_picture
 import gallery
 import overlap_picture
+import overload_picture
 import routing_picture
 
 import blis_py as blis
@@ -81,6 +82,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "overlap-pipeline": overlap_picture.pipeline,
     "overlap-load": overlap_picture.load,
     "routing": routing_picture.figure,
+    "overload": overload_picture.figure,
     "plan": plan,
     "sweep": sweep,
     "explain": explain,
