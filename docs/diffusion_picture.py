@@ -10,6 +10,7 @@ from simpy import Environment
 from blis_py.cluster.diffusion import DiffusionInstance
 from blis_py.cluster.diffusion_record import RunLog
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
@@ -55,10 +56,11 @@ def serve(slots: int, cv: float, count: int, fdfo: bool) -> tuple[DiffusionSched
     requests: list[Any] = [DiffusionRequest(str(row), 0, 0, BLOCK, row=row) for row in range(count)]
     rounds = draw_rounds(requests, MeanAndSpread(MEAN_STEPS, cv), block_tokens=BLOCK, seed=4)
     config = SchedulerConfig(num_kv_blocks=slots, max_model_len=BLOCK, block_size=BLOCK, max_num_seqs=slots)
-    core, env, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Environment(), Slots(rounds)
-    instance = DiffusionInstance(env, core, ROUND, log, Outlook(), rounds)
+    core, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Slots(rounds)
+    timeline = Timeline(Environment(), Outlook())
+    instance = DiffusionInstance(timeline, core, ROUND, log, Outlook(), rounds)
     instance.submit([(0, request) for request in requests])
-    env.run()
+    timeline.env.run()
     return core, log
 
 

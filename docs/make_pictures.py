@@ -16,6 +16,7 @@ import gallery
 import overlap_picture
 import overload_picture
 import routing_picture
+import trust_picture
 
 import blis_py as blis
 from blis_py.figures import Picture
@@ -83,6 +84,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "overlap-load": overlap_picture.load,
     "routing": routing_picture.figure,
     "overload": overload_picture.figure,
+    "trust": trust_picture.figure,
     "plan": plan,
     "sweep": sweep,
     "explain": explain,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import blis_py as blis
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from blis_py.figures.style import (
+    DASHES,
+    Picture,
+    grid,
+    in_house_style,
+    legend_above,
+    legend_room,
+    series_lines,
+)
 
 SETTINGS: dict[str, Any] = {"model": "llama-3.1-8b", "num_instances": 4, "num_requests": 1200}
 WORKLOADS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -15,36 +21,34 @@ WORKLOADS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "multi-turn-chat": ({"num_kv_blocks": 4000}, (10, 20, 30, 40, 60, 80, 100)),
 }
 SHARE = {"prefix-affinity": 1.0, "load-balance": 1.0}
-ROUTERS: dict[str, tuple[dict[str, Any], str]] = {
-    "round-robin": ({"routing_policy": "round-robin"}, "#8a8f98"),
-    "least-loaded": ({"routing_policy": "least-loaded"}, "#1b4a94"),
-    "weighted, default profile": ({"routing_policy": "weighted"}, "#d9642a"),
-    "weighted, share of the prompt": ({"routing_policy": "weighted", "routing_scorers": SHARE}, "#2a9d5c"),
-    "session-affinity": ({"routing_policy": "session-affinity"}, "#7b4bb3"),
+ROUTERS: dict[str, dict[str, Any]] = {
+    "round-robin": {"routing_policy": "round-robin"},
+    "least-loaded": {"routing_policy": "least-loaded"},
+    "weighted, default profile": {"routing_policy": "weighted"},
+    "weighted, share of the prompt": {"routing_policy": "weighted", "routing_scorers": SHARE},
+    "session-affinity": {"routing_policy": "session-affinity"},
 }
+FOOT = (
+    "1,200 requests · 4 instances of llama-3.1-8b on H100, few KV blocks · engine vllm · step times trained"
+)
 
 
-def figure() -> Figure:
+@in_house_style
+def figure() -> Picture:
     """Prefix hits, and the median E2E, of each router."""
-    from matplotlib import pyplot as plt
-
-    drawing, grid = plt.subplots(2, len(WORKLOADS), figsize=(11, 6.4), sharex="col", layout="constrained")
-    for (hits, waits), (workload, (settings, rates)) in zip(grid.T, WORKLOADS.items(), strict=True):
-        for name, (router, colour) in ROUTERS.items():
+    above = legend_room(len(ROUTERS), columns=3)
+    picture, axes = grid(2, len(WORKLOADS), height=6.6 + above, foot=FOOT, above=above)
+    for hits, waits, (workload, (settings, rates)) in zip(axes[:2], axes[2:], WORKLOADS.items(), strict=True):
+        for index, (name, router) in enumerate(ROUTERS.items()):
             clusters = [measured(workload, rate, settings | router) for rate in rates]
-            style: dict[str, Any] = {"marker": "o", "markersize": 3, "color": colour, "label": name}
-            hits.plot(rates, [100 * cluster["prefix_hit_rate"] for cluster in clusters], **style)
-            waits.plot(rates, [cluster["e2e_ms"]["p50"] / 1000 for cluster in clusters], **style)
-        hits.set_title(workload, loc="left", fontsize=11)
-        hits.set_ylim(0, 100)
+            look = series_lines(index) | {"linestyle": DASHES[index % len(DASHES)], "markersize": 4}
+            hits.plot(rates, [100 * cluster["prefix_hit_rate"] for cluster in clusters], label=name, **look)
+            waits.plot(rates, [cluster["e2e_ms"]["p50"] / 1000 for cluster in clusters], **look)
+        hits.set(title=f"{workload}: prefix hits, % of prompt tokens", ylim=(0, 100))
+        waits.set(title=f"{workload}: median E2E, s", xlabel="requests a second")
         waits.set_ylim(bottom=0)
-        waits.set_xlabel("requests a second")
-    grid[0][0].set_ylabel("prefix hits, % of prompt tokens")
-    grid[1][0].set_ylabel("median E2E, s")
-    grid[0][1].legend(fontsize=9, frameon=False, loc="lower right")
-    for axes in grid.flat:
-        axes.spines[["top", "right"]].set_visible(False)
-    return drawing
+    legend_above(picture, axes[0], from_top=0.12, columns=3)
+    return picture
 
 
 def measured(workload: str, rate: float, settings: dict[str, Any]) -> dict[str, Any]:

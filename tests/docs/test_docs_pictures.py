@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-QUICK = ("autopsy", "journey", "step", "overlap-pipeline")
+QUICK = ("autopsy", "journey", "step", "overlap-pipeline", "trust")
 """Those that take less than a few seconds."""
 
 

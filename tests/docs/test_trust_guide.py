@@ -1,0 +1,109 @@
+"""The guide to trust shows the committed figures of real engines, in its tables and in its picture."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import ROOT
+
+STATISTICS = [(metric, statistic) for metric in ("TTFT", "TPOT", "E2E") for statistic in ("mean", "p99")]
+ROUNDED = 0.06
+"""Per cent: results have five digits, the guide one behind the point."""
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def figures() -> list[Row]:
+    path = ROOT / "benchmarks" / "results" / "real_engines.json"
+    rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def tables() -> list[list[str]]:
+    """The rows of all tables of the guide, as cells."""
+    lines = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+
+
+def row_of(tables: Sequence[list[str]], begin: str) -> list[str]:
+    (found,) = [cells[1:] for cells in tables if cells[0].startswith(begin)]
+    return found
+
+
+def errors(rows: Sequence[Row], **wanted: object) -> Any:
+    """In per cent."""
+    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return np.array([100 * (row["predicted"] / row["measured"] - 1) for row in found])
+
+
+def shown(cell: str) -> float:
+    return float(cell.removesuffix("%"))
+
+
+def test_the_five_runs_have_the_errors_of_the_results(figures: list[Row], tables: list[list[str]]) -> None:
+    five = [row for row in figures if row["truth"] == "five H100 runs"]
+    cases = {row["case"] for row in five}
+    assert len(cases) == 5
+    for case in cases:
+        found = [errors(five, case=case, metric=m, statistic=s)[0] for m, s in STATISTICS]
+        assert [shown(cell) for cell in row_of(tables, case)] == pytest.approx(found, abs=ROUNDED)
+    means = [np.abs(errors(five, metric=m, statistic=s)).mean() for m, s in STATISTICS]
+    cells = row_of(tables, "mean of the absolute errors")
+    assert [shown(cell) for cell in cells] == pytest.approx(means, abs=ROUNDED)
+
+
+def test_the_runs_on_workstation_cards_have_the_errors_of_the_results(
+    figures: list[Row], tables: list[list[str]]
+) -> None:
+    heads = next(index for index, cells in enumerate(tables) if cells[0] == "run, `kernel-tables`")
+    rows = tables[heads + 2 : heads + 8]
+    for (_, metric, mean, *_, p99), case in zip(rows, ["RTX4090"] * 3 + ["RTXPRO6000"] * 3, strict=True):
+        found = [errors(figures, case=case, metric=metric, statistic=s)[0] for s in ("mean", "p99")]
+        assert [shown(mean), shown(p99)] == pytest.approx(found, abs=ROUNDED)
+
+
+def test_every_group_of_closed_loops_has_the_errors_of_the_results(
+    figures: list[Row], tables: list[list[str]]
+) -> None:
+    loops = [row for row in figures if row["truth"] == "closed loops"]
+    kinds = [(metric, prices) for metric in ("TTFT", "TPOT") for prices in ("trained", "kernel-tables")]
+    for model, gpu, tp in {(row["model"], row["gpu"], row["tp"]) for row in loops}:
+        points, *cells = row_of(tables, f"{model} on {gpu} TP{tp},")
+        for cell, (metric, prices) in zip(cells, kinds, strict=True):
+            found = errors(loops, model=model, gpu=gpu, tp=tp, metric=metric, prices=prices)
+            assert len(found) == int(points)
+            told = [float(number) for number in re.findall(r"([+-]?\d+)%", cell)]
+            assert told == pytest.approx([np.median(np.abs(found)), np.median(found)], abs=0.51)
+
+
+def test_the_picture_shows_every_point_that_can_be_true_within_its_axes(
+    figures: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "docs"), *sys.path])
+    import trust_picture
+
+    by_kernels = [row for row in figures if row["truth"] == "two RTX runs"]
+    by_trained = [row for row in figures if row["prices"] in ("trained", "trained, run left out")]
+    alone = "qwen3-32b FP8"
+    rows = [row for row in by_kernels + by_trained if row["consistent"] and row["model"] != alone]
+    times, ratios = np.split(np.array(trust_picture.figure().axes), 2)
+    for metric, above, below in zip(("TTFT", "TPOT"), times, ratios, strict=True):
+        of = [row for row in rows if row["metric"] == metric]
+        predicted = [(row["measured"], row["predicted"]) for row in of]
+        for ax, points in ((above, predicted), (below, [(x, y / x) for x, y in predicted])):
+            assert sorted(_drawn(ax)) == sorted(points)
+            (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+            assert all(left < x < right and low < y < high for x, y in points)
+
+
+def _drawn(ax: Any) -> list[tuple[float, float]]:
+    lines = [line for line in ax.lines if line.get_linestyle() == "None"]
+    return [(float(x), float(y)) for line in lines for x, y in line.get_xydata()]
