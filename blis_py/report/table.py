@@ -62,8 +62,10 @@ def _print(
 
 def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     cluster = summary["cluster"]
-    yield _load(summary["load"])
+    yield _load(summary["load"], cluster["requests"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
+    if "admission" in summary:
+        yield _flow(_admission(summary["admission"]), width)
     yield _latency_table(cluster, width)
     if summary["slo"]:
         yield _slo_table(summary["slo"], width)
