@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,8 @@ from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.report.table import print_short, print_summary
+from blis_py.report.vllm import vllm_result
 from blis_py.workload.diffusion import MeasuredSteps, table_rounds
 from blis_py.workload.diffusion_steps import MeanAndSpread
 
@@ -267,6 +270,16 @@ def test_rejections_are_counted_by_reason_by_class_and_by_tenant() -> None:
         "by_tenant": {"a": {NO_TOKENS: 2}, "b": {NO_TOKENS: 3}, "default": {TOO_LONG: 1}},
     }
     assert Counter(reasons(record)) == {"": 1, **told["by_reason"]}
+
+
+def test_both_tables_and_the_result_file_of_vllm_say_why() -> None:
+    record = run([Row(0, 60, 1), Row(1, 60, 1, slo_class="batch")], "token-bucket", token_bucket_capacity=100)
+    summary = summarise(record)
+    for show in (print_summary, print_short):
+        out = io.StringIO()
+        show(summary, out)
+        assert f"1 rejected: 1 {NO_TOKENS} · shed (batch) 1" in out.getvalue()
+    assert vllm_result(record)["errors"] == ["", f"rejected by admission: {NO_TOKENS}"]
 
 
 def test_without_rejections_nothing_is_said_of_them() -> None:
