@@ -179,12 +179,25 @@ def test_in_a_closed_loop_a_rejection_frees_the_permit(
     assert differences(*records) == []
     record = records[0]
     check(record)
+    assert len(record.table) == len(rows)
     assert set(record.outcome.tolist()) <= {Outcome.COMPLETED, Outcome.REJECTED}
+    if policy == "reject-all":
+        assert record.outcome.tolist() == [Outcome.REJECTED] * len(rows)
     sent, ended = np.sort(record.table.arrival_ns), np.sort(record.finish_ns)
     assert (np.arange(1, len(sent) + 1) - np.searchsorted(ended, sent, side="right")).max() <= permits
     if policy == "reject-all":
         nth = np.arange(len(rows)) // permits
         assert record.table.arrival_ns.tolist() == (nth * (5 + delay_us) * US).tolist()
+
+
+@pytest.mark.parametrize("policy", ["reject-all", "token-bucket"])
+def test_clients_whose_requests_are_rejected_go_on(policy: str) -> None:
+    source = ClosedLoop(table_of([Row(0, 200, 2)] * 9), 2, 5 * US)
+    limits = AdmissionSettings(token_bucket_capacity=100)
+    options: dict[str, Any] = {"admission_policy": policy, "admission": limits}
+    record = simulate(source, scheduler=CONFIG, latency=linear(STEP_NS), **options)
+    assert record.outcome.tolist() == [Outcome.REJECTED] * 9
+    assert record.table.arrival_ns.tolist() == [n // 2 * 5 * US for n in range(9)]
 
 
 def test_what_is_decided_behind_the_end_of_a_run_is_not_decided() -> None:
