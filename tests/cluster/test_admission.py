@@ -148,6 +148,19 @@ def test_every_request_ends_in_one_bucket_and_the_same_whether_or_not_steps_are_
         assert record.finish_ns[record.outcome == Outcome.REJECTED].max(initial=0) <= horizon_ns
 
 
+@pytest.mark.parametrize("routing_us", [0, 40])
+def test_requests_that_come_in_several_chunks_are_decided_about_as_if_in_one(
+    routing_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row(7 * i, 20, 5 + i % 9, slo_class="batch") for i in range(60)]
+    delays = {"admission_latency_ns": 3 * US, "routing_latency_ns": routing_us * US}
+    options: dict[str, Any] = {"tier_shed_threshold": 5, "num_instances": 2, **delays, **LIVE}
+    whole = run(rows, "tier-shed", **options)
+    monkeypatch.setattr("blis_py.cluster.source.CHUNK", 4)
+    assert differences(whole, run(rows, "tier-shed", **options)) == []
+    assert 5 < (whole.outcome == Outcome.REJECTED).sum() < 55
+
+
 @settings(max_examples=40)
 @given(
     policy=st.sampled_from(sorted(ADMISSION_POLICIES)),
