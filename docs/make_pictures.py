@@ -15,6 +15,7 @@ import day_picture
 import diffusion_picture
 import gallery
 import overlap_picture
+import overload_picture
 import routing_picture
 import trust_picture
 
@@ -84,6 +85,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "overlap-load": overlap_picture.load,
     "routing": routing_picture.figure,
     "day": day_picture.figure,
+    "overload": overload_picture.figure,
     "trust": trust_picture.figure,
     "plan": plan,
     "sweep": sweep,

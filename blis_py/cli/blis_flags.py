@@ -10,7 +10,6 @@ from blis_py.cli.options import Flag, Flags, Group
 from blis_py.errors import InputError
 
 _DEFAULTS: dict[str, str | None] = {
-    "--admission-policy": "always-admit",
     "--decode-hardware": None,
     "--decode-instances": "0",
     "--decode-latency-model": None,
@@ -61,8 +60,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--saturation-final-window": None,
     "--saturation-report": None,
     "--slo-targets": None,
-    "--token-bucket-capacity": "10000",
-    "--token-bucket-refill-rate": "1000",
     "--trace-output": None,
     "--usage-limit-threshold": "1",
 }

@@ -40,7 +40,7 @@ def configure(flags: Flags) -> RunConfig:
     if bundle is not None:
         from blis_py.config.policy import bundle_notes
 
-        for note in bundle_notes(bundle, config.routing.policy):
+        for note in bundle_notes(bundle, config.routing.policy, config.admission.policy):
             print(f"note: {note}", file=sys.stderr)
     return config
 
@@ -57,6 +57,14 @@ def _numbers(name: str, text: str) -> list[float]:
 
 
 def _shares(name: str, text: str) -> dict[str, float]:
+    return _named_shares(name, text, "class", "critical=0.2,standard=0.8")
+
+
+def _budgets(name: str, text: str) -> dict[str, float]:
+    return _named_shares(name, text, "tenant", "acme=0.25,beta=0.1")
+
+
+def _named_shares(name: str, text: str, what: str, example: str) -> dict[str, float]:
     shares: dict[str, float] = {}
     for part in text.split(","):
         label, equals, number = (piece.strip() for piece in part.partition("="))
@@ -65,12 +73,8 @@ def _shares(name: str, text: str) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not label or label in shares:
-            raise InputError(
-                "must give each class once with its share",
-                key=name,
-                value=text,
-                fix="write critical=0.2,standard=0.8",
-            )
+            problem = f"must give each {what} once with its share"
+            raise InputError(problem, key=name, value=text, fix=f"write {example}")
         shares[label] = share
     return shares
 
@@ -135,6 +139,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--beta-coeffs": _numbers,
     "--frontend-ms": _numbers,
     "--slo-shares": _shares,
+    "--tenant-budgets": _budgets,
     "--routing-scorers": _weights,
     "--columns": _roles,
     "--no-enable-prefix-caching": _off,

@@ -84,4 +84,5 @@ class Dispatcher:
         """Tells how far the run has come."""
         if self._progress is not None:
             under_way = sum(instance.in_flight for instance in self._instances)
-            self._progress(dispatched - under_way, len(self._recorder.table))
+            ended = dispatched + self._recorder.num_rejected - under_way
+            self._progress(ended, len(self._recorder.table))

@@ -1,4 +1,4 @@
-"""The entrance of the cluster: admission, and the way to the router."""
+"""The entrance of a cluster that lets in everybody: the way to the router."""
 
 from __future__ import annotations
 
@@ -37,15 +37,25 @@ class Gateway:
     def receive(self, requests: Sequence[Request]) -> None:
         """Requests have been sent."""
         delay_ns = self._delay_ns
-        due = [(request.arrival_ns + delay_ns, request) for request in requests]
-        if not delay_ns or self._outlook.is_open:
+        self._send_on([(request.arrival_ns + delay_ns, request) for request in requests])
+
+    def _send_on(self, due: Sequence[tuple[int, Request]]) -> None:
+        """Dispatches them at their times, or ahead of them if nobody minds."""
+        if not self._delay_ns or self._outlook.is_open:
             self._dispatch(due)
             return
         for one in due:
-            self._on_the_way.append(one)
-            callbacks = self._env.timeout(one[0] - self._env.now).callbacks
-            assert callbacks is not None
-            callbacks.append(self._arrived)
+            self._hold(one)
+
+    def _hold(self, due: tuple[int, Request]) -> None:
+        """It is dispatched when its time has come."""
+        self._on_the_way.append(due)
+        self._call_at(due[0], self._arrived)
+
+    def _call_at(self, time_ns: int, callback: Callable[[Event], None]) -> None:
+        callbacks = self._env.timeout(time_ns - self._env.now).callbacks
+        assert callbacks is not None
+        callbacks.append(callback)
 
     def _arrived(self, event: Event) -> None:
         self._dispatch([self._on_the_way.popleft()])

@@ -1,7 +1,8 @@
-"""The routing policies to choose from."""
+"""The routing and admission policies to choose from."""
 
 from __future__ import annotations
 
+from blis_py.cluster.admission import ADMISSION_GROUP, ADMISSION_POLICIES, MakeAdmission
 from blis_py.cluster.extensions import find, names
 from blis_py.cluster.router import (
     AlwaysBusiest,
@@ -64,4 +65,17 @@ def scorer(name: str) -> MakeScorer:
     if found is None:
         fix = f"use some of {', '.join(names(SCORERS, GROUP))}"
         raise InputError("unknown scorer", key="routing_scorers", value=name, fix=fix)
+    return found
+
+
+def admission_policy(name: str) -> MakeAdmission:
+    """The admission policy of that name.
+
+    Raises:
+        InputError: there is none, nor an installed package that brings one.
+    """
+    found = find(ADMISSION_POLICIES, ADMISSION_GROUP, name)
+    if found is None:
+        fix = f"use one of {', '.join(names(ADMISSION_POLICIES, ADMISSION_GROUP))}"
+        raise InputError("unknown admission policy", key="admission_policy", value=name, fix=fix)
     return found

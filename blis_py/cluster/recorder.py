@@ -16,7 +16,7 @@ from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
-from blis_py.requests.table import Ints, RequestTable
+from blis_py.requests.table import Ints, Labels, RequestTable
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 """Of the steps table; the features follow."""
@@ -34,7 +34,8 @@ class Recorder:
         on_the_way_ns: from a request's arrival to its dispatch.
 
     Attributes:
-        on_end: called with a request that has ended, for whatever reason, and when its client sees that.
+        on_end: called with a request that has ended at an instance, for whatever reason, and when its client
+            sees that.
     """
 
     def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
@@ -61,10 +62,26 @@ class Recorder:
         )
         self.breaks: list[tuple[int, int, int]] = []
         self.decisions: Decisions | None = None
+        self._rejections: dict[int, str] = {}
+        """Row -> why it was not let in."""
 
     def listen(self, on_end: Callable[[Request, int], None]) -> None:
         """The table's arrivals are not known beforehand: every request that is sent is to be told."""
-        self.on_end, self._sent = on_end, []
+        self._sent = []
+        self.tell(on_end)
+
+    def tell(self, on_end: Callable[[Request, int], None]) -> None:
+        """One more who wants to know of the end of every request that was dispatched."""
+        before = self.on_end
+        if before is None:
+            self.on_end = on_end
+            return
+
+        def both(request: Request, seen_ns: int) -> None:
+            before(request, seen_ns)
+            on_end(request, seen_ns)
+
+        self.on_end = both
 
     def sent(self, requests: Sequence[Request]) -> None:
         """These arrive now."""
@@ -78,6 +95,27 @@ class Recorder:
     def dispatched(self, request: Request, instance: int) -> None:
         """Where it goes."""
         self._instance[request.row] = instance
+
+    def rejected(self, request: Request, now_ns: int, why: str) -> None:
+        """It is not let in."""
+        row = request.row
+        self.outcome[row], self.finish_ns[row] = Outcome.REJECTED, now_ns
+        self._rejections[row] = why
+
+    @property
+    def num_rejected(self) -> int:
+        """Requests that were not let in, so far."""
+        return len(self._rejections)
+
+    def _reasons(self) -> Labels | None:
+        """Why requests were not let in; `None` where everybody was."""
+        if not self._rejections:
+            return None
+        names = ("", *sorted(set(self._rejections.values())))
+        code_of = {name: code for code, name in enumerate(names)}
+        codes = np.zeros(len(self.table), dtype=np.int32)
+        codes[list(self._rejections)] = [code_of[why] for why in self._rejections.values()]
+        return Labels(codes, names)
 
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
@@ -110,6 +148,7 @@ class Recorder:
             frontend=self.frontend,
             end_ns=end_ns,
             decisions=self.decisions,
+            rejection=self._reasons(),
         )
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:

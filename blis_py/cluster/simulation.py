@@ -1,6 +1,6 @@
 """A whole run: the parts of a cluster, put together, and requests on their way through them.
 
-source -> gateway -> dispatcher (router) -> instance -> recorder -> back to the source, if it listens
+source -> gateway (admission) -> dispatcher (router) -> instance -> recorder -> source, if it listens
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from simpy import Environment
 
+from blis_py.cluster.admission import (
+    Admission,
+    AdmissionSettings,
+    AdmissionSetup,
+    MakeAdmission,
+    TenantBudgets,
+)
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
+from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.policies import admission_policy as admission_named
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import RouterSetup
@@ -59,6 +68,8 @@ def simulate(
     num_instances: int = 1,
     routing_policy: str = "round-robin",
     routing_scorers: Mapping[str, float] | None = None,
+    admission_policy: str = "always-admit",
+    admission: AdmissionSettings | None = None,
     admission_latency_ns: int = 0,
     routing_latency_ns: int = 0,
     snapshot_refresh_ns: int = 50_000_000,
@@ -78,6 +89,7 @@ def simulate(
     Args:
         demand: the requests, or a source that sends them.
         routing_scorers: weights by name, of the `weighted` policy; None = its default profile.
+        admission: what the admission policy is told; None = its defaults.
         snapshot_refresh_ns: how old the load an instance reports to the router may get.
         cache_delay_ns: the same for what its prefix cache holds.
         seed: of the router's random ties.
@@ -92,15 +104,17 @@ def simulate(
         watch: sees every step, and costs what it does with them.
 
     Raises:
-        InputError: an unknown routing policy or scorer, no instances, an SLO class without a priority, times
-            that go beyond the clock.
+        InputError: an unknown admission or routing policy or scorer, no instances, an SLO class without a
+            priority, times that go beyond the clock.
     """
     if num_instances < 1:
         raise InputError("must be at least 1", key="num_instances", value=num_instances)
-    new_router = policy(routing_policy)
+    new_router, new_admission = policy(routing_policy), admission_named(admission_policy)
     delay_ns = admission_latency_ns + routing_latency_ns
+    rules = admission or AdmissionSettings()
+    decides = admission_policy != "always-admit" or bool(rules.tenant_budgets)
     kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
-    source = _source(demand, horizon_ns, delay_ns)
+    source = _source(demand, horizon_ns, admission_latency_ns if decides else delay_ns)
 
     env = Environment()
     outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
@@ -120,9 +134,16 @@ def simulate(
     if record_decisions is not None:
         log = DecisionLog(signals, router, record_decisions, len(source.table))
     dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress)
-    gateway = Gateway(env, source, delay_ns, dispatch, outlook)
-    outlook.over(gateway)
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
+    gateway = Gateway(env, source, delay_ns, dispatch, outlook)
+    if decides:
+        slots = num_instances * scheduler.max_num_seqs
+        admit = _admission(
+            new_admission, AdmissionSetup(rules, signals, slots, source.table, slo_priorities), recorder
+        )
+        delays_ns = admission_latency_ns, routing_latency_ns
+        gateway = Gate(env, source, *delays_ns, dispatch, outlook, admit, signals, recorder)
+    outlook.over(gateway)
     source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
 
     end_ns = _run(env, instances, horizon_ns)
@@ -131,6 +152,16 @@ def simulate(
     outlook.over()  # the parts hold one another, and the instances with their KV pools
     del instances, signals, router, log, dispatch, gateway
     return recorder.record(end_ns)
+
+
+def _admission(make: MakeAdmission, setup: AdmissionSetup, recorder: Recorder) -> Admission:
+    """The policy, behind the tenants' budgets if there are any."""
+    admit = make(setup)
+    if not setup.settings.tenant_budgets:
+        return admit
+    budgets = TenantBudgets(setup, admit)
+    recorder.tell(budgets.ended)
+    return budgets
 
 
 def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:

@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.layers import Layers, did_you_mean
-from blis_py.config.models import RoutingSection, RunConfig, WorkloadSection
+from blis_py.config.models import AdmissionSection, RoutingSection, RunConfig, WorkloadSection
 from blis_py.core.bounds import clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
@@ -45,6 +45,7 @@ def check(config: RunConfig, layers: Layers) -> None:
             "unknown value", "latency.model", value=name, fix=did_you_mean(name, LATENCY_MODELS)
         )
     _check_routing(config.routing, layers)
+    _check_admission(config.admission, layers)
     _check_source(config.workload, layers)
     if config.workload.think_time_ms and config.workload.concurrency is None:
         fix = "say how many requests may be under way with --concurrency, or drop it"
@@ -111,6 +112,32 @@ def _check_routing(routing: RoutingSection, layers: Layers) -> None:
     if routing.counterfactual_k and routing.trace_level == "none":
         fix = "give --trace-level decisions"
         raise layers.error("means decisions that are kept", "routing.counterfactual_k", fix=fix)
+
+
+SETTINGS_OF = {"token-bucket": "token_bucket_", "tier-shed": "tier_shed_", "gaie-legacy": "gaie_"}
+"""How the settings of an admission policy begin."""
+
+
+def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
+    from blis_py.cluster.admission import ADMISSION_GROUP, ADMISSION_POLICIES
+    from blis_py.cluster.extensions import find, names
+
+    chosen = admission.policy
+    if find(ADMISSION_POLICIES, ADMISSION_GROUP, chosen) is None:
+        fix = did_you_mean(chosen, names(ADMISSION_POLICIES, ADMISSION_GROUP))
+        raise layers.error("unknown value", "admission.policy", value=chosen, fix=fix)
+    for f in fields(admission):
+        for policy, prefix in SETTINGS_OF.items():
+            useless = f.name.startswith(prefix) and policy != chosen
+            if useless and layers.by_flag(f"admission.{f.name}") and getattr(admission, f.name) != f.default:
+                fix = f"give --admission-policy {policy}, or drop it"
+                raise layers.error(f"has no effect on {chosen}", f"admission.{f.name}", fix=fix)
+    for tenant, share in admission.tenant_budgets.items():
+        if not 0 <= share <= 1:
+            fix = "give a share of all request slots, such as 0.25"
+            raise layers.error(
+                "must be from 0 to 1", "admission.tenant_budgets", value=f"{tenant}={share:g}", fix=fix
+            )
 
 
 def _check_source(load: WorkloadSection, layers: Layers) -> None:

@@ -194,10 +194,27 @@ class RoutingSection:
 class AdmissionSection:
     """Who is let in."""
 
-    policy: str = setting("always-admit", choices=("always-admit",))
-    """Who is let in: everybody."""
+    policy: str = "always-admit"
+    """Who is let in: `always-admit`, `reject-all`, `token-bucket`, `tier-shed`, `gaie-legacy`, or one that
+    is installed."""
     latency_us: int = setting(0, least=0, most=_LAST_US)
     """Time that admitting a request takes."""
+    token_bucket_capacity: float = setting(10_000.0, above=0, most=1e15)
+    """With `token-bucket`: prompt tokens that may come at once."""
+    token_bucket_refill_rate: float = setting(1_000.0, above=0, most=1e15)
+    """With `token-bucket`: prompt tokens per second."""
+    tier_shed_threshold: float = setting(0.0, least=0, most=1e15)
+    """With `tier-shed`: load of the most loaded instance (waiting, running and in flight) above which it
+    sheds."""
+    tier_shed_min_priority: int = setting(0, least=-101, most=101)
+    """With `tier-shed`: SLO classes of a smaller priority are shed."""
+    gaie_qd_threshold: float = setting(5.0, above=0, most=1e15)
+    """With `gaie-legacy`: requests waiting at an instance that is saturated."""
+    gaie_kv_threshold: float = setting(0.8, above=0, most=1)
+    """With `gaie-legacy`: share of its KV blocks in use."""
+    tenant_budgets: dict[str, float] = field(default_factory=dict)
+    """By tenant, the share of all instances' `max_num_seqs` above which its sheddable requests are rejected,
+    whatever the policy; a tenant without has no limit."""
     slo_priorities: dict[str, int] = field(default_factory=dict)
     """Urgency by SLO class, larger = more urgent; adds to or replaces the defaults."""
 
@@ -292,6 +309,11 @@ NAMES: dict[str, str] = {
     "counterfactual_k": "routing.counterfactual_k",
     "admission_policy": "admission.policy",
     "admission_latency": "admission.latency_us",
+    **{
+        f.name: f"admission.{f.name}"
+        for f in fields(AdmissionSection)
+        if f.name not in ("policy", "latency_us", "slo_priorities")
+    },
     "slo_priorities": "admission.slo_priorities",
 }
 """Short names, of flags and of keyword arguments, and the key each one sets."""

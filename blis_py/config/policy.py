@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blis_py.config.check import SETTINGS_OF
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
@@ -16,7 +17,19 @@ _SETS: dict[str, str] = {
     "routing.policy": "routing.policy",
     "routing.scorers": "routing.scorers",
     "admission.policy": "admission.policy",
-    "admission.slo_priorities": "admission.slo_priorities",
+    **{
+        f"admission.{name}": f"admission.{name}"
+        for name in (
+            "slo_priorities",
+            "token_bucket_capacity",
+            "token_bucket_refill_rate",
+            "tier_shed_threshold",
+            "tier_shed_min_priority",
+            "gaie_qd_threshold",
+            "gaie_kv_threshold",
+        )
+    },
+    "tenant_budgets": "admission.tenant_budgets",
 }
 """Key of the bundle -> key of the configuration."""
 
@@ -24,21 +37,15 @@ KEYS = {own: theirs for theirs, own in _SETS.items()}
 """What a key of the configuration is called in a bundle."""
 
 _NOT_YET: dict[str, tuple[str, ...]] = {
-    "": ("tenant_budgets", "node_pools", "autoscaler", "instance_lifecycle"),
-    "admission.": (
-        "token_bucket_capacity",
-        "token_bucket_refill_rate",
-        "tier_shed_threshold",
-        "tier_shed_min_priority",
-        "gaie_qd_threshold",
-        "gaie_kv_threshold",
-        "slo_targets",
-    ),
+    "": ("node_pools", "autoscaler", "instance_lifecycle"),
+    "admission.": ("slo_targets",),
     "routing.": (),
     "preemption.": (),
 }
 """Keys of BLIS's that blis-py does not know what to do with, by section."""
 
+_TIER_SHED_MIN_PRIORITY = 3
+"""What BLIS takes where a bundle names `tier-shed` and no priority: that of standard requests."""
 _SECTIONS = ("admission", "routing", "preemption")
 _WITHOUT_EFFECT = "priority"
 """A section that every bundle of BLIS has and that BLIS ignores, whatever policy it names."""
@@ -52,17 +59,24 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
     """
     values = load_mapping(Path(path))
     _check_ignored(values.pop(_WITHOUT_EFFECT, None), path)
-    return _read(values, "", path)
+    leaves = _read(values, "", path)
+    if leaves.get("admission.policy") == "tier-shed":
+        leaves.setdefault("admission.tier_shed_min_priority", _TIER_SHED_MIN_PRIORITY)
+    return leaves
 
 
-def bundle_notes(path: str | Path, policy: str) -> list[str]:
-    """What a bundle says without effect, under this routing policy."""
+def bundle_notes(path: str | Path, policy: str, admission: str) -> list[str]:
+    """What a bundle says without effect, under these policies of routing and admission."""
     bundle, notes = load_mapping(Path(path)), []
     if bundle.get(_WITHOUT_EFFECT) is not None:
         instead = "SLO classes have priorities, and schedulers heed them"
         notes.append(f"{path}: {_WITHOUT_EFFECT} is ignored, as in BLIS: {instead}")
     if (bundle.get("routing") or {}).get("scorers") and policy != "weighted":
         notes.append(f"{path}: routing.scorers have no effect on {policy} routing")
+    for other, prefix in SETTINGS_OF.items():
+        for key in bundle.get("admission") or {}:
+            if key.startswith(prefix) and other != admission:
+                notes.append(f"{path}: admission.{key} has no effect on {admission}")
     return notes
 
 

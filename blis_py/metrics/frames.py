@@ -62,9 +62,15 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
         **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
+        **_admission_columns(record),
         **_closed_loop_columns(record),
         **_diffusion_columns(record),
     }
+
+
+def _admission_columns(record: RunRecord) -> dict[str, Column]:
+    """Why a request was rejected, where some were."""
+    return {} if record.rejection is None else {"rejected_because": record.rejection}
 
 
 def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:

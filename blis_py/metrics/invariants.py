@@ -23,11 +23,23 @@ def check(record: RunRecord) -> None:
         raise InternalError(f"{len(record.table)} requests went in, {len(record.outcome)} outcomes came out")
     known = (record.outcome >= 0) & (record.outcome <= max(Outcome))
     _require(record, known, "a request ended in no known outcome")
+    _check_rejections(record)
     _check_lifecycle(record)
     _check_tokens(record)
     by_instance = sum(instance.preemptions for instance in record.instances)
     if by_instance != record.preemptions.sum():
         raise InternalError(f"instances preempted {by_instance} times, requests {record.preemptions.sum()}")
+
+
+def _check_rejections(record: RunRecord) -> None:
+    """Who is rejected has a reason and was never dispatched, and nobody else has one."""
+    rejected = record.outcome == Outcome.REJECTED
+    _require(record, ~rejected | (record.instance < 0), "a rejected request was dispatched")
+    if record.rejection is None:
+        _require(record, ~rejected, "a request was rejected without a reason")
+    else:
+        has_reason = np.array([bool(name) for name in record.rejection.names])[record.rejection.codes]
+        _require(record, rejected == has_reason, "a rejection and its reason disagree")
 
 
 def _check_lifecycle(record: RunRecord) -> None:

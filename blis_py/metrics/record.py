@@ -13,7 +13,7 @@ from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
-from blis_py.requests.table import Ints, RequestTable
+from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.core.diffusion_request import DiffusionCounters
@@ -26,7 +26,7 @@ class Outcome(IntEnum):
     LENGTH_CAPPED = 1
     """Completed by reaching max_model_len; a sub-bucket of completed in reports."""
     REJECTED = 2
-    """Refused by admission or routing."""
+    """Refused by admission; `RunRecord.rejection` says why."""
     UNSERVABLE = 3
     """Could never fit: more blocks than exist, or beyond max_model_len."""
     TIMED_OUT = 4
@@ -134,6 +134,8 @@ class RunRecord:
     """Tokens that come at once: those of a block."""
     decisions: Decisions | None = None
     """What the router knew when it decided, where that was recorded."""
+    rejection: Labels | None = None
+    """Why each request was rejected, empty for those that were not; `None` where nobody was."""
 
     def take(self, rows: NDArray[np.intp]) -> RunRecord:
         """The given requests, in the given order, which is that of their arrival."""
@@ -148,7 +150,9 @@ class RunRecord:
         breaks = breaks[breaks[:, 0] >= 0]
         breaks = breaks[np.lexsort(breaks.T[::-1])]
         decisions = None if self.decisions is None else self.decisions.moved(place)
-        return replace(self, table=self.table.take(rows), breaks=breaks, decisions=decisions, **columns)
+        rejection = None if self.rejection is None else self.rejection.take(rows)
+        moved = {"breaks": breaks, "decisions": decisions, "rejection": rejection}
+        return replace(self, table=self.table.take(rows), **moved, **columns)
 
     @property
     def outputs(self) -> Ints:

@@ -17,7 +17,7 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
-from blis_py.requests.table import RequestTable
+from blis_py.requests.table import Labels, RequestTable
 
 LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")
@@ -91,8 +91,22 @@ class _Summary:
             "tenants": tenants,
             "instances": instances,
             "slo": self._verdicts(),
+            **self._admission(),
             **self._routing(),
         }
+
+    def _admission(self) -> dict[str, Any]:
+        """Why requests were rejected, and of which class and tenant they were; where some were."""
+        why = self.record.rejection
+        if why is None:
+            return {}
+        groups = {"by_class": self.classes, "by_tenant": self.tenants}
+        counted = {
+            of: {name: found for name, rows in parts.items() if (found := counts(why, rows))}
+            for of, parts in groups.items()
+        }
+        by_reason = counts(why, self.everyone)
+        return {"admission": {"rejected": sum(by_reason.values()), "by_reason": by_reason, **counted}}
 
     def _routing(self) -> dict[str, Any]:
         decisions = self.record.decisions
@@ -245,6 +259,13 @@ def _prefix_hit_ceiling(record: RunRecord) -> float | None:
         contents=table.contents,
     )
     return unlimited(requests, int(settings["block_size"])).hit_rate
+
+
+def counts(labels: Labels, rows: Rows) -> dict[str, int]:
+    """How many of the rows have each label, the most frequent first; without those that have none."""
+    found = np.bincount(labels.codes[rows], minlength=len(labels.names)).tolist()
+    named = [(name, count) for name, count in zip(labels.names, found, strict=True) if name and count]
+    return dict(sorted(named, key=lambda item: (-item[1], item[0])))
 
 
 def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:

@@ -62,8 +62,10 @@ def _print(
 
 def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     cluster = summary["cluster"]
-    yield _load(summary["load"])
+    yield _load(summary["load"], cluster["requests"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
+    if "admission" in summary:
+        yield _flow(_admission(summary["admission"]), width)
     yield _latency_table(cluster, width)
     if summary["slo"]:
         yield _slo_table(summary["slo"], width)
@@ -72,8 +74,10 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     """What is shown, from top to bottom."""
     cluster = summary["cluster"]
-    yield _load(summary["load"])
+    yield _load(summary["load"], cluster["requests"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
+    if "admission" in summary:
+        yield _flow(_admission(summary["admission"]), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
     if "diffusion" in cluster:
@@ -106,7 +110,7 @@ def _flow(facts: Iterable[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def _load(load: Summary) -> str:
+def _load(load: Summary, counts: Summary) -> str:
     """Whether the cluster keeps up, which comes before any latency."""
     verdict, growth = load["verdict"], load["backlog_growth_per_s"]
     served = f"{_short(load['served_per_s'])} requests/s served"
@@ -114,6 +118,9 @@ def _load(load: Summary) -> str:
     if closed := load.get("closed_loop_requests"):
         rates += f" (without {closed:,} in closed loops)"
     if verdict == SATURATED:
+        if counts["rejected"]:
+            share = _percent(100 * counts["rejected"] / counts["injected"])
+            return f"[bold red]saturated[/]: {rates}, {share} are rejected; latencies are of those let in"
         grows = "requests give up" if growth is None else f"the backlog grows by {_short(growth)} per second"
         return (
             f"[bold red]saturated[/]: {rates}, {grows}; latencies say how long the run was, not how it serves"
@@ -136,6 +143,14 @@ def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
         if counts[name]:
             yield f"[yellow]{counts[name]:,} {name.replace('_', ' ')}[/]"
     yield f"{_seconds(window['duration_s'])} on {_count(cluster['num_instances'], 'instance')}"
+
+
+def _admission(admission: Summary) -> Iterable[str]:
+    """Why requests were rejected, and of which class they were."""
+    reasons = (f"{count:,} {_name(why)}" for why, count in admission["by_reason"].items())
+    yield f"[bold]{admission['rejected']:,} rejected[/]: {', '.join(reasons)}"
+    for name, by_reason in admission["by_class"].items():
+        yield f"shed ({_name(name)}) {sum(by_reason.values()):,}"
 
 
 def _throughput(cluster: Summary) -> Iterable[str]:

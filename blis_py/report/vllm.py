@@ -131,8 +131,18 @@ def _lists(record: RunRecord, columns: Latencies, gaps: TokenGaps, done: Rows) -
         "latencies": _seconds_or_zero(columns, columns.e2e_ns),
         "start_times": (record.table.arrival_ns / 1e9).tolist(),
         "queue_times": [0.0] * requests,
-        "errors": [_ERRORS.get(Outcome(end), "") for end in record.outcome.tolist()],
+        "errors": _errors(record),
     }
+
+
+def _errors(record: RunRecord) -> list[str]:
+    errors = [_ERRORS.get(Outcome(end), "") for end in record.outcome.tolist()]
+    if record.rejection is None:
+        return errors
+    return [
+        f"{error}: {why}" if why else error
+        for error, why in zip(errors, record.rejection.to_list(), strict=True)
+    ]
 
 
 def _seconds_or_zero(columns: Latencies, column: NDArray[np.float64]) -> list[float]:

@@ -10,7 +10,7 @@ from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import LatencySection, RunConfig, SchedulerSection
+from blis_py.config.models import AdmissionSection, LatencySection, RunConfig, SchedulerSection
 from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -35,6 +35,7 @@ from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
 
 if TYPE_CHECKING:
+    from blis_py.cluster.admission import AdmissionSettings
     from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.cluster.watch import Watch
@@ -175,6 +176,8 @@ class Setup:
             num_instances=config.num_instances,
             routing_policy=config.routing.policy,
             routing_scorers=config.routing.scorers,
+            admission_policy=config.admission.policy,
+            admission=_admission(config.admission),
             admission_latency_ns=config.admission.latency_us * 1000,
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
@@ -242,6 +245,12 @@ def _served(config: RunConfig) -> _Served:
         fix="use fewer instances, fewer or larger blocks",
     )
     return _Served(config, shape, gpu, profile, line, blocks)
+
+
+def _admission(settings: AdmissionSection) -> AdmissionSettings:
+    from blis_py.cluster.admission import AdmissionSettings
+
+    return AdmissionSettings(**{f.name: getattr(settings, f.name) for f in fields(AdmissionSettings)})
 
 
 def _model_name(config: RunConfig) -> str:

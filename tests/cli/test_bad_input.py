@@ -164,8 +164,6 @@ NOT_YET = [
     ("--kv-cpu-blocks", "100"),
     ("--prefill-instances", "2"),
     ("--decode-instances", "2"),
-    ("--admission-policy", "token-bucket"),
-    ("--token-bucket-capacity", "5"),
     ("--lora-config", "lora.yaml"),
     ("--dp", "2"),
     ("--defaults-filepath", "defaults.yaml"),
@@ -242,11 +240,11 @@ def test_bad_configs_name_file_and_key(blis: Blis, tmp_path: Path, text: str, me
 
 BAD_BUNDLES = [
     ("shceduler: fcfs", "shceduler: unknown key; did you mean 'scheduler'?"),
-    (
-        "admission: {token_bucket_capacity: 5}",
-        "admission.token_bucket_capacity: a setting of BLIS that is not",
-    ),
-    ("admission: {policy: token-bucket}", "admission.policy: unknown value"),
+    ("admission: {slo_targets: {batch: 5}}", "admission.slo_targets: a setting of BLIS that is not"),
+    ("admission: {policy: token-buckets}", "admission.policy: unknown value"),
+    ("admission: {policy: token-bucket, token_bucket_capacity: 0}", "must be greater than 0"),
+    ("admission: {gaie_kv_threshold: 1.5}", "admission.gaie_kv_threshold: must be at most 1"),
+    ("tenant_budgets: {acme: 1.5}", "tenant_budgets: must be from 0 to 1"),
     ("routing: {scorers: {queue-depth: 1}}", "routing.scorers: must be a list"),
     ("routing: {scorers: [{name: queue-depth}]}", "routing.scorers: must be a name and a weight"),
     ("routing: {scorers: [{name: q, weight: 1}, {name: q, weight: 1}]}", "the scorer is given twice"),

@@ -84,6 +84,13 @@ VALUES = [
     (("--goodput", "ttft:500", "--goodput", "tpot:50"), "goodput", ("ttft:500", "tpot:50")),
     (("--routing-latency", "250"), "routing.latency_us", 250),
     (("--admission-latency", "50"), "admission.latency_us", 50),
+    (("--admission-policy", "tier-shed"), "admission.policy", "tier-shed"),
+    (
+        ("--admission-policy", "token-bucket", "--token-bucket-capacity", "50"),
+        "admission.token_bucket_capacity",
+        50.0,
+    ),
+    (("--tenant-budgets", "acme=0.25,b=0"), "admission.tenant_budgets", {"acme": 0.25, "b": 0.0}),
     (("--horizon", "60s"), "horizon", "60s"),
     (("--horizon", "5000000"), "horizon", "5000000"),
     (("--workload", "chatbot"), "workload.preset", "chatbot"),
@@ -102,7 +109,8 @@ def test_blis_flags_that_ask_for_nothing_are_accepted(blis: Blis, small: tuple[s
     plain = blis("run", *small)
     defaults = "--admission-policy always-admit --dp 1 --kv-cpu-blocks 0 --queue-depth-threshold 5.0"
     harmless = (
-        "--counterfactual-k 0 --log debug --lazy-generation --trace-level none --usage-limit-threshold 1"
+        "--token-bucket-capacity 10000 --counterfactual-k 0 --log debug --lazy-generation "
+        "--trace-level none --usage-limit-threshold 1"
     )
     assert blis("run", *small, *defaults.split(), *harmless.split()) == plain
     assert plain[0] == 0
@@ -124,6 +132,31 @@ def test_a_flag_beats_the_policy_bundle_which_beats_the_config_file(tmp_path: Pa
     assert resolved.routing.policy == "least-loaded"
     assert resolved.admission.slo_priorities == {"batch": 2}
     assert resolved.num_instances == 2
+
+
+def test_a_bundle_that_names_tier_shed_keeps_standard_requests_and_the_flag_alone_all_but_the_sheddable(
+    tmp_path: Path,
+) -> None:
+    bundle = tmp_path / "bundle.yaml"
+    bundle.write_text("admission: {policy: tier-shed}\n")
+    assert given("--policy-config", str(bundle)).admission.tier_shed_min_priority == 3
+    assert given("--admission-policy", "tier-shed").admission.tier_shed_min_priority == 0
+    bundle.write_text("admission: {policy: tier-shed, tier_shed_min_priority: -2}\n")
+    assert given("--policy-config", str(bundle)).admission.tier_shed_min_priority == -2
+
+
+def test_what_has_no_effect_on_the_admission_policy_is_refused_as_a_flag_and_told_of_a_bundle(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, _, err = blis("run", *small, "--admission-policy", "tier-shed", "--gaie-qd-threshold", "3")
+    assert code == 2
+    assert "--gaie-qd-threshold: has no effect on tier-shed; give --admission-policy gaie-legacy" in err
+    bundle = tmp_path / "bundle.yaml"
+    bundle.write_text("admission: {policy: tier-shed, gaie_qd_threshold: 3}\n")
+    code, _, err = blis("run", *small, "--policy-config", bundle)
+    assert code == 0
+    assert "note: " in err
+    assert "admission.gaie_qd_threshold has no effect on tier-shed" in err
 
 
 def test_goodput_takes_several_values_as_in_vllm() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
 from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.scorers import SCORERS
 from blis_py.cluster.simulation import simulate
@@ -35,6 +36,7 @@ class Row:
     output: int
     limit: int = 0
     slo_class: str = ""
+    tenant: str = ""
     patience_us: int = -1
     runs: tuple[tuple[str, int], ...] = ()
 
@@ -78,6 +80,7 @@ def table_of(rows: list[Row]) -> RequestTable:
         max_tokens=ints([r.limit for r in rows]),
         deadline_ns=ints([-1 if r.patience_us < 0 else 1000 * (r.arrival_us + r.patience_us) for r in rows]),
         slo_class=Labels.of([r.slo_class for r in rows]),
+        tenant=Labels.of([r.tenant for r in rows]),
         content=ints([i if r.runs else -1 for i, r in enumerate(rows)]),
         contents=[r.runs for r in rows],
     )
@@ -128,6 +131,7 @@ def rows(draw: st.DrawFn, longest: int, slowness: int) -> Row:
         output=output,
         limit=draw(st.sampled_from([0, output, output, output + 5])),
         slo_class=draw(st.sampled_from(CLASSES)),
+        tenant=draw(st.sampled_from(["", "acme", "beta"])),
         patience_us=patience if patience < 0 else slowness * patience,
         runs=runs,
     )
@@ -159,6 +163,23 @@ def routing(draw: st.DrawFn) -> dict[str, Any]:
         return {"routing_policy": policy}
     names = draw(st.lists(st.sampled_from(list(SCORERS)), unique=True, max_size=4))
     return {"routing_policy": policy, "routing_scorers": {name: draw(st.integers(1, 3)) for name in names}}
+
+
+@st.composite
+def admission(draw: st.DrawFn) -> dict[str, Any]:
+    """Mostly everybody is let in, as by default; else any policy, with limits that small runs reach."""
+    policy = draw(st.sampled_from(["always-admit"] * 5 + list(ADMISSION_POLICIES)))
+    budgets = {"acme": draw(st.sampled_from([0.0, 0.1])), "beta": 0.5}
+    limits = AdmissionSettings(
+        token_bucket_capacity=draw(st.sampled_from([40, 100, 10_000])),
+        token_bucket_refill_rate=draw(st.sampled_from([1_000, 100_000])),
+        tier_shed_threshold=draw(st.sampled_from([0, 1, 3])),
+        tier_shed_min_priority=draw(st.sampled_from([0, 3, 4])),
+        gaie_qd_threshold=draw(st.sampled_from([0.5, 2])),
+        gaie_kv_threshold=draw(st.sampled_from([0.2, 0.8])),
+        tenant_budgets=draw(st.sampled_from([{}, {}, budgets])),
+    )
+    return {"admission_policy": policy, "admission": limits}
 
 
 @st.composite
@@ -194,6 +215,7 @@ def runs(draw: st.DrawFn) -> Run:
         options={
             "num_instances": instances,
             **draw(routing()),
+            **draw(admission()),
             "admission_latency_ns": draw(st.sampled_from([0, 0, 3_000])),
             "routing_latency_ns": draw(st.sampled_from([0, 0, 777])),
             "snapshot_refresh_ns": draw(st.sampled_from([0, 20_000, 50_000_000])),
@@ -214,6 +236,9 @@ def differences(one: RunRecord, other: RunRecord, order_of_breaks: bool = True) 
             a, b = (x[np.lexsort(x.T[::-1])] for x in (a, b))
         if isinstance(a, np.ndarray) and (a.dtype != b.dtype or a.tobytes() != b.tobytes()):
             found.append(column.name)
+    reasons = [run.rejection and run.rejection.to_list() for run in (one, other)]
+    if reasons[0] != reasons[1]:
+        found.append("rejection")
     if one.end_ns != other.end_ns:
         found.append("end_ns")
     for index, (a, b) in enumerate(zip(one.instances, other.instances, strict=True)):

@@ -11,6 +11,7 @@ import pytest
 from simpy import Environment, Event
 
 from blis_py.cluster import extensions, policies
+from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSetup
 from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.scorers import SCORERS, Known, Scores, of_load
@@ -117,6 +118,25 @@ def test_a_routing_policy_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch)
     assert record.instance.tolist() == [0, 2, 0, 2]
 
 
+class NoLongPrompts:
+    """An admission policy."""
+
+    looks_at_load = False
+
+    def __init__(self, setup: AdmissionSetup) -> None: ...
+
+    def __call__(self, request: Request, now_ns: int) -> str:
+        return "too long for us" if request.prompt_tokens > 100 else ""
+
+
+def test_an_admission_policy_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADMISSION_POLICIES, "short", NoLongPrompts)
+    demand = table([8, 200, 9], [2, 2, 2])
+    record = simulate(demand, scheduler=CONFIG, latency=TenMicroseconds(), admission_policy="short")
+    assert record.rejection is not None
+    assert record.rejection.to_list() == ["", "too long for us", ""]
+
+
 def fewest_in_flight(known: Known) -> Scores:
     """A scorer."""
     return 1 / (1 + known.in_flight)
@@ -138,6 +158,7 @@ def test_a_scorer_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_installed_packages_bring_policies_and_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {
         "blis_py.routing_policies": EntryPoint("by-prompt", f"{__name__}:ByPrompt", "g"),
+        "blis_py.admission_policies": EntryPoint("short", f"{__name__}:NoLongPrompts", "g"),
         "blis_py.routing_scorers": EntryPoint("mine", f"{__name__}:mine", "g"),
     }
 
@@ -147,6 +168,10 @@ def test_installed_packages_bring_policies_and_scorers(monkeypatch: pytest.Monke
     monkeypatch.setattr(extensions, "entry_points", entry_points)
     monkeypatch.setattr(policies, "ROUTING_POLICIES", {**ROUTING_POLICIES})
     monkeypatch.setattr(policies, "SCORERS", {**SCORERS})
+    monkeypatch.setattr(policies, "ADMISSION_POLICIES", {**ADMISSION_POLICIES})
+    assert policies.admission_policy("short") is NoLongPrompts
+    with pytest.raises(InputError, match="gaie-legacy, short"):
+        policies.admission_policy("shorts")
     assert policies.policy("by-prompt") is ByPrompt
     assert policies.scorer("mine") is mine
     with pytest.raises(InputError, match="always-busiest, by-prompt"):

@@ -1,0 +1,112 @@
+"""The entrance of a cluster that does not let in everybody."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from simpy import Environment, Event
+
+from blis_py.cluster.admission import Admission
+from blis_py.cluster.gateway import Dispatch, Gateway
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.signals import Signals
+from blis_py.cluster.source import Source
+from blis_py.core.request import NEVER_NS, Request
+
+
+class Gate(Gateway):
+    """Asks an admission policy about each request, some time after its arrival. Who is rejected has ended.
+
+    What happens, happens in the order of time: decisions, and dispatches between them. Of the same
+    nanosecond, a dispatch comes first.
+
+    Args:
+        admission_ns: from an arrival to the decision.
+        routing_ns: from there to the dispatch.
+        signals: of the instances, for a policy that looks at them.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        source: Source,
+        admission_ns: int,
+        routing_ns: int,
+        dispatch: Dispatch,
+        outlook: Outlook,
+        admit: Admission,
+        signals: Signals,
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(env, source, admission_ns + routing_ns, dispatch, outlook)
+        self._admission_ns, self._routing_ns = admission_ns, routing_ns
+        self._admit, self._signals, self._recorder = admit, signals, recorder
+        self._looks = admit.looks_at_load
+        self._asking: deque[tuple[int, Request]] = deque()
+        """Those about whom there is no decision yet."""
+        if self._looks:
+            signals.watch()
+
+    def receive(self, requests: Sequence[Request]) -> None:
+        due = [(request.arrival_ns + self._admission_ns, request) for request in requests]
+        if not self._looks:
+            admitted = [one for one in due if self._lets_in(*one)]
+            self._send_on([(now_ns + self._routing_ns, request) for now_ns, request in admitted])
+        elif not self._admission_ns or self._outlook.is_open:
+            self._decide(due)
+        else:
+            for one in due:
+                self._asking.append(one)
+                self._call_at(one[0], self._asked)
+
+    def _asked(self, event: Event) -> None:
+        self._decide([self._asking.popleft()])
+
+    def _decide(self, due: Sequence[tuple[int, Request]]) -> None:
+        """In order of time, at the state of the cluster then."""
+        for now_ns, request in due:
+            self._send_until(now_ns)
+            self._signals.look(now_ns)
+            if self._lets_in(now_ns, request):
+                self._hold((now_ns + self._routing_ns, request))
+                if not self._routing_ns:
+                    self._send_until(now_ns)
+        self._outlook.look()
+
+    def _lets_in(self, now_ns: int, request: Request) -> bool:
+        """Whether a request is admitted, before the run ends."""
+        if now_ns > self._outlook.end_ns:
+            return False
+        why = self._admit(request, now_ns)
+        if not why:
+            return now_ns + self._routing_ns <= self._outlook.end_ns
+        self._recorder.rejected(request, now_ns, why)
+        if self._source.listens:
+            self._source.ended(request, now_ns)
+        return False
+
+    def _hold(self, due: tuple[int, Request]) -> None:
+        self._on_the_way.append(due)
+        if self._routing_ns or not self._looks:
+            self._call_at(due[0], self._arrived)
+
+    def _arrived(self, event: Event) -> None:
+        self._send_until(int(self._env.now))
+
+    def _send_until(self, now_ns: int) -> None:
+        """Dispatches those whose time has come."""
+        on_the_way = self._on_the_way
+        while on_the_way and on_the_way[0][0] <= now_ns:
+            one = on_the_way.popleft()
+            self._outlook.narrow(one[0] - 1)  # an earlier dispatch may have looked further ahead
+            self._dispatch([one])
+
+    def quiet_until_ns(self) -> int:
+        if not self._looks or self._source.listens:
+            return super().quiet_until_ns()
+        coming_ns = self._source.quiet_until_ns()
+        if coming_ns < NEVER_NS:
+            coming_ns += self._admission_ns
+        return min(self._on_the_way[0][0] - 1, coming_ns) if self._on_the_way else coming_ns
