@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_py.calibrate import client_runs
+from blis_py.calibrate.client_runs import is_client_table, read_json, read_table
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
 from blis_py.files import paths
@@ -38,9 +38,9 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     check_complete(path)
     file = _trace_at(path)
     if file.suffix == ".json":
-        return client_runs.read_json(file)
-    if client_runs.is_client_table(file):
-        return client_runs.read_table(file)
+        return read_json(file)
+    if is_client_table(file):
+        return read_table(file)
     times = _read_trace(file, str(path))
     if itl is None:
         itl = file.with_name(ITL_NAME)
@@ -55,7 +55,7 @@ def is_client_run(path: str | Path) -> bool:
     file = Path(path)
     if not paths.is_file(file):
         return False
-    if file.suffix == ".json" or client_runs.is_client_table(file):
+    if file.suffix == ".json" or is_client_table(file):
         return True
     return file.suffix in (".csv", ".gz") and "first_chunk_time_us" in header_of(file)
 

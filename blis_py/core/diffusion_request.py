@@ -100,6 +100,7 @@ class DiffusionFeatures(StepFeatures):
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
         constrained_rows: int = 0,
+        shared_kv_tokens: int = 0,
     ) -> None:
         """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`."""
         StepFeatures.__init__(
@@ -114,6 +115,7 @@ class DiffusionFeatures(StepFeatures):
             max_context,
             emitted_rows,
             constrained_rows,
+            shared_kv_tokens,
         )
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks

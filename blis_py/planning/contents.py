@@ -16,6 +16,7 @@ from blis_py.config.models import RunConfig
 from blis_py.config.paths import named_files
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.files.opening import read_text
 from blis_py.files.yaml_files import parse_yaml
 from blis_py.planning.job import Job
 from blis_py.version import __version__
@@ -91,7 +92,7 @@ def _with_header(path: Path) -> list[Path]:
 
 def _with_references(path: Path) -> list[Path]:
     """A workload, and the files that it names in turn."""
-    texts = _texts(parse_yaml(path.read_text(encoding="utf-8"), path))
+    texts = _texts(parse_yaml(read_text(path), path))
     named = {path.parent / text for text in texts if 0 < len(text) < _LONGEST_NAME and "\0" not in text}
     return [path, *(file for file in named if file.is_file() and file != path)]
 

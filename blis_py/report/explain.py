@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
@@ -45,12 +46,18 @@ def text_of(told: Told) -> str:
     return text.getvalue().rstrip("\n")
 
 
+def _from_here(path: str) -> str:
+    """Of a folder below the one we are in, the way to it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if here in Path(path).parents else path
+
+
 def _parts(told: Told) -> Iterable[Any]:
     yield _answer(told)
     if told["not_reproduced"]:
         yield f"This is not the saved run: {told['not_reproduced']}. What follows is of the run as it is now."
     elif told["source"]:
-        yield f"{plain(told['source'])}, simulated again: its figures are reproduced."
+        yield f"{plain(_from_here(told['source']))}, simulated again: its figures are reproduced."
     request = told["request"]
     if request is None:
         yield f"Nothing to explain: {told['nobody']}."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 
 from blis_py.core.bounds import LAST_NS, MOST_ARRIVALS_PER_S, SECOND_NS
 from blis_py.errors import InputError
+from blis_py.files.csv_files import csv_rows, stripped
+from blis_py.files.opening import reading
 from blis_py.workload.profile import Profile
 
 COLUMNS = ["seconds", "rate"]
@@ -32,20 +33,14 @@ def read_rates(path: Path) -> tuple[float, Profile]:
 
 def _rows(path: Path) -> list[tuple[float, float]]:
     rows: list[tuple[float, float]] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as text:
-            reader = csv.reader(text, skipinitialspace=True)
-            head = [name.strip() for name in next(reader, [])]
-            if head != COLUMNS:
-                problem, fix = f"the first line must be {','.join(COLUMNS)}", "name the two columns so"
-                raise InputError(problem, file=path, value=",".join(head)[:80], fix=fix)
-            for cells in reader:
-                if cells:
-                    rows.append(_row(cells, rows[-1][0] if rows else None, path, reader.line_num))
-    except OSError as error:
-        raise InputError(error.strerror or "cannot be read", file=path, fix="check the path") from None
-    except UnicodeDecodeError:
-        raise InputError("not a UTF-8 text file", file=path) from None
+    with reading(path) as text:
+        lines = csv_rows(text, path)
+        head = next((stripped(names) for _, names in lines), [])
+        if head != COLUMNS:
+            problem, fix = f"the first line must be {','.join(COLUMNS)}", "name the two columns so"
+            raise InputError(problem, file=path, value=",".join(head)[:80], fix=fix)
+        for line, cells in lines:
+            rows.append(_row(stripped(cells), rows[-1][0] if rows else None, path, line))
     return rows
 
 

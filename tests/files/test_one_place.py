@@ -21,12 +21,15 @@ READING = {
 METHODS = ("read_text", "read_bytes")
 ALLOWED = {
     "blis_py/native/__init__.py": "its own manifest and sources",
+    "blis_py/planning/contents.py": "digests of what others read, and of its own sources",
+    "blis_py/planning/store.py": "what it has kept itself; anything damaged is made again",
     "blis_py/traces/columns.py": "np.loadtxt on lines that have been read",
     "blis_py/traces/observed.py": "what it has just dumped",
     "blis_py/traces/steplog.py": "Parquet, which pyarrow opens",
     "engine/grammar/vocabulary.py": "what the tokenizer says of itself",
     "engine/kernels/cuda/build.py": "its own sources",
     "engine/kernels/dry_run.py": "what Triton has just dumped",
+    "engine/lifecycle.py": "the output of a request, which is no file",
     "engine/memory.py": "/proc/meminfo, and the limits of the control group",
     "engine/profile/journal.py": "what a killed measurement left, whose last line may be cut",
     "engine/profile/provenance.py": "/proc/cpuinfo",

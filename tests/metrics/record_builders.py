@@ -110,6 +110,9 @@ def record(
     for index, one in enumerate(instances):
         one.preemptions = int(per_request[where == index].sum())
     ends_ns = [int(one.step_end_ns[-1]) for one in instances if len(one.step_end_ns)]
+    rejected = np.asarray(outcome, dtype=np.int8) == Outcome.REJECTED
+    if rejected.any():
+        fields.setdefault("rejection", Labels(rejected.astype(np.int32), ("", "no tokens left")))
     return RunRecord(
         table=requests,
         outcome=np.asarray(outcome, dtype=np.int8),

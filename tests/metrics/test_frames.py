@@ -25,7 +25,8 @@ COLUMNS = [*LABELS, "arrival_s", "finish_s", *COUNTS, *LATENCIES]
 def test_the_requests_frame_has_one_row_per_request_with_units_in_its_names() -> None:
     run = random_record(1, requests=30)
     frame = requests_frame(run)
-    assert list(frame.columns) == COLUMNS
+    assert [name for name in frame.columns if name != "rejected_because"] == COLUMNS
+    assert set(frame["rejected_because"][frame["outcome"] == "rejected"]) == {"no tokens left"}
     assert len(frame) == 30
     columns = latencies(run)
     assert np.allclose(frame["ttft_ms"], columns.ttft_ns / 1e6, equal_nan=True, atol=1e-6)

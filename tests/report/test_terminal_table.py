@@ -49,7 +49,7 @@ def test_names_are_not_taken_for_markup() -> None:
     names = ["[red]a[/red]", "[b"]
     run = record(table([0, 1], tenant=names, slo_class=names), [instance([5])], [None, None])
     text = text_of(summarise(run))
-    assert all(text.count(name) == 2 for name in names)
+    assert all(text.count(name) >= 2 for name in names)
 
 
 def test_names_do_nothing_to_the_terminal() -> None:

@@ -25,6 +25,7 @@ from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.requests.table import Content, RequestTable
@@ -341,7 +342,6 @@ def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[st
     Args:
         settings, sources: of the preset that was simulated, on its GPU.
     """
-    import yaml
 
     def said(*names: str) -> str:
         told = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
@@ -369,7 +369,5 @@ def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[st
             for name, error in fit.held_out.items()
         ),
     ]
-    body = yaml.safe_dump(
-        {"title": f"{title}, fitted to a server", "settings": entries}, sort_keys=False, width=110
-    )
+    body = dump_yaml({"title": f"{title}, fitted to a server", "settings": entries})
     return "\n".join(head) + "\n" + body
