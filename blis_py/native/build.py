@@ -28,7 +28,7 @@ ignore_missing_imports = true
 
 
 def build() -> None:
-    """Translates and compiles `MODULES`, which takes up to a minute.
+    """Translates and compiles `MODULES`, which takes a minute or a few.
 
     Raises:
         InputError: something that it takes is missing, or it did not work.
