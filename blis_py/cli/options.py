@@ -288,6 +288,7 @@ CLUSTER = (
         "routing.cache_signal_delay_us",
         "Age of what it knows of prefix caches, µs; 0 = live. Default 50000.",
     ),
+    Flag("--any-model", bool, "routing.any_model", "Serve requests whatever model they ask for."),
     Flag(
         "--trace-level",
         str,

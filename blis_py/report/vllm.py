@@ -22,7 +22,7 @@ _METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
 """vLLM's name of each metric, and ours."""
 
 _ERRORS = {
-    Outcome.REJECTED: "rejected by admission",
+    Outcome.REJECTED: "rejected",
     Outcome.UNSERVABLE: "does not fit: too long for the model or for the KV cache",
     Outcome.TIMED_OUT: "timed out",
     Outcome.QUEUED: "still queued when the run ended",

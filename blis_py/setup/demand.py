@@ -48,6 +48,8 @@ class Demand:
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """What became of what was asked for."""
+    asks_for_models: bool = False
+    """Whether requests for another model than the one that is served are nobody's."""
     loops: Loops | None = None
     """Clients that wait for answers before they send more; None = nobody does."""
     horizon_ns: int | None = None
@@ -128,6 +130,7 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
         notes=(*spec.notes, *_end_notes(end_ns)),
+        asks_for_models=True,
         loops=loops,
         horizon_ns=end_ns,
     )
@@ -209,7 +212,13 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
-    asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as)
+    asked = Demand(
+        table,
+        seed,
+        notes=reading.told(),
+        asks_for_models=reading.asks_for_models,
+        source=reading.chosen_as,
+    )
     found = header_of(trace, load.trace_header)
     if found is None:
         return asked

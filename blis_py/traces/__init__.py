@@ -58,6 +58,7 @@ def read_trace(
     if reading.header is not None and chosen.title != "TraceV2":
         raise InputError(f"{chosen.title} has no header file", file=reading.header, fix="leave it out")
     table = chosen.read(found, reading)
+    table = _without_answerers(table, reading)
     _tell_order(table, reading)
     table = table.sorted_by_arrival()
     if limit is not None:
@@ -73,6 +74,15 @@ def _part(path: Path, reading: Reading) -> Path:
         reading.part = int(number)
         return path.with_name(name)
     return path
+
+
+def _without_answerers(table: RequestTable, reading: Reading) -> RequestTable:
+    """The models that answered when it was recorded are not those that its requests ask for."""
+    names = sorted(filter(None, table.model.names))
+    if reading.asks_for_models or not names:
+        return table
+    reading.tell(f"it was recorded with {', '.join(names)}; its requests are for any model")
+    return replace(table, model=Labels.constant("", len(table)))
 
 
 def _tell_order(table: RequestTable, reading: Reading) -> None:

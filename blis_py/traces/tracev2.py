@@ -122,6 +122,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
             (`adapter`, accumulated session context).
     """
     read_header(reading.header if reading.header is not None else header_beside(path))
+    reading.asks_for_models = True
     kinds = {name: labels() for name in (*TEXT, "content")}
     kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
     optional = tuple(name for name in kinds if name not in REQUIRED)
