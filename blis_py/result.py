@@ -127,6 +127,14 @@ class Result(Shown):
             everyone=bool(self.config.goodput),
         )
 
+    def blis_text(self) -> str:
+        """What BLIS prints: JSON blocks under their headings, and text."""
+        from blis_py.report.blis_text import blis_blocks, blis_sections
+
+        asked: dict[str, Any] = {"goodput": self.simulation.targets, "everyone": bool(self.config.goodput)}
+        blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in blis_blocks(self.record, **asked))
+        return "".join((*blocks, *(f"{line}\n" for line in blis_sections(self.record, **asked))))
+
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 

@@ -420,7 +420,12 @@ OUTPUT = (
     Flag("--force", bool, "", "Replace the result that is in the folder of --out."),
     Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),
     Flag("--record-itl", bool, "", "In --out, itl.csv with the time of every token."),
-    Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),
+    Flag(
+        "--format",
+        str,
+        "",
+        "table, json, vllm, blis, blis-text. By default a table on a terminal, else json.",
+    ),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
 )

@@ -50,12 +50,22 @@ def _blis(result: Result) -> None:
     sys.stdout.write(to_json(result.blis()))
 
 
+def _blis_text(result: Result) -> None:
+    sys.stdout.write(result.blis_text())
+
+
 if TYPE_CHECKING:
     from blis_py.outputs.staging import Outputs
 
 _FILES = {"--out", "--metrics-path", "--results-path"}
 """What is written besides stdout."""
-FORMATS: dict[str, Callable[[Result], None]] = {"table": _table, "json": _json, "vllm": _vllm, "blis": _blis}
+FORMATS: dict[str, Callable[[Result], None]] = {
+    "table": _table,
+    "json": _json,
+    "vllm": _vllm,
+    "blis": _blis,
+    "blis-text": _blis_text,
+}
 
 
 def check_format(name: str | None) -> str:

@@ -377,4 +377,3 @@ def _asked_of(config: RunConfig, asked: Demand, targets: GoodputTargets) -> Good
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, classes)
     return targets
-

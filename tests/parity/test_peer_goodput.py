@@ -29,7 +29,7 @@ def command(folder: Path, tmp_path: Path) -> list[str]:
         text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
         (tmp_path / name).write_bytes(text)
     place = {name: str(tmp_path / name) for name in words if name.endswith((".yaml", ".csv", ".json"))}
-    return [*(place.get(word, word) for word in words), "--engine", "blis", "--format", "blis"]
+    return [*(place.get(word, word) for word in words), "--engine", "blis", "--format", "blis-text"]
 
 
 def packed(path: Path) -> Any:
