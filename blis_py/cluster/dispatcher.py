@@ -19,8 +19,9 @@ Progress = Callable[[int, int], None]
 
 
 class Dispatcher:
-    """Sends every request to the instance that the router picks. Who asks for a model that none of them serves
-    is rejected, and the router is not asked.
+    """Sends every request to the instance that the router picks.
+
+    Who asks for a model that none of them serves is rejected, and the router is not asked.
 
     Args:
         signals: of the instances, for a router that looks at them.
