@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.config.check import duration_ns
+from blis_py.config.check import TRACE_ONLY, duration_ns
 from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
 from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
+from blis_py.files.paths import exists
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.loops import Loops
 from blis_py.requests.streams import stream
@@ -88,7 +89,9 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
-    if load.trace is not None:
+    if load.trace is not None and _describes(load.trace):
+        asked = _from_spec(_as_spec(config), load.trace)
+    elif load.trace is not None:
         asked = _from_trace(load, load.trace, seed, read or as_recorded)
     elif load.spec is not None:
         asked = _from_spec(config, load.spec)
@@ -101,6 +104,29 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     if config.horizon is not None:
         asked = replace(asked, horizon_ns=horizon_ns_of(config))
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
+
+
+def _describes(trace: str) -> bool:
+    """Whether what was given as a recording describes a workload: a folder of ServeGen, a configuration of
+    inference-perf, a workload spec."""
+    from blis_py.traces import is_spec
+
+    return exists(trace) and is_spec(trace)
+
+
+def _as_spec(config: RunConfig) -> RunConfig:
+    """
+    Raises:
+        InputError: a setting that only a recording heeds.
+    """
+    given = WorkloadSection()
+    for name in TRACE_ONLY:
+        value = getattr(config.workload, name)
+        if value != getattr(given, name):
+            fix = "drop it, or make a recording of it with `blis convert`"
+            problem = f"has no effect on {config.workload.trace}, which describes a workload"
+            raise InputError(problem, key=f"workload.{name}", value=value, fix=fix)
+    return config
 
 
 def _from_spec(config: RunConfig, name: str) -> Demand:

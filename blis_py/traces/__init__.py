@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.files.paths import exists
+from blis_py.files.paths import exists, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.outputs.complete import check_complete
 from blis_py.requests.streams import stream
@@ -103,9 +103,12 @@ def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path,
 
 
 def is_spec(source: str) -> bool:
-    """Whether this is a workload spec, or the name of a bundled one, rather than a recording."""
+    """Whether this is a workload spec, or the name of a bundled one, rather than a recording.
+
+    A folder (of ServeGen) and a configuration (of inference-perf) describe a workload, too.
+    """
     path = Path(source)
-    if not exists(path):
+    if not exists(path) or is_folder(path):
         return True
     return path.suffix in _YAML and "trace_version" not in load_mapping(path)
 

@@ -57,7 +57,7 @@ def generate(
         problem, fix = "what this client sends depends on its answers", "simulate it, with `blis run`"
         from blis_py.workload.spec_sources import sources_of
 
-        source = next(s for s in sources_of(spec.clients, spec.cohorts) if s.spec.concurrency)
+        source = next(s for s in sources_of(spec.everyone, spec.cohorts) if s.spec.concurrency)
         key = f"{source.key}.concurrency"
         raise InputError(problem, file=spec.file, key=key, fix=fix)
     return table
