@@ -48,6 +48,12 @@ DIFFERENCES = """
 - **`horizon`** does not end the simulation where a number of requests has ended the load before it: those are
   served to the end.
 - **Version 1**: classes of cohorts are renamed too.
+- **`servegen_data`**: every client of ServeGen is a client here, with its own rate, burstiness and measured
+  lengths. BLIS makes one cohort of each class, whose members all have the average of the clients' laws.
+  `time_window`, `span_start` and `span_end` have the meaning that is told above; BLIS reads them without
+  effect.
+- **`inference_perf`**: every stage has exactly its number of requests, however many stages there are; in BLIS
+  only a single one does. The users of a system prompt are one client, unless they have conversations.
 """
 
 
@@ -57,7 +63,7 @@ def page() -> str:
     order = [
         *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
         *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "ReasoningSpec"),
-        "MultiTurnSpec",
+        *("MultiTurnSpec", "ServeGenSpec", "InferencePerfSpec", "StageSpec", "SharedPrefixSpec"),
     ]
     assert sorted(order) == sorted(models)
     own = set(models["ClientSpec"]["properties"])
@@ -137,14 +143,9 @@ def _bounds(what: dict[str, Any]) -> str:
 
 
 def _not_yet() -> str:
-    def names(place: str) -> str:
-        return ", ".join(f"`{key}`" for key in sorted(NOT_YET[place]))
-
-    return (
-        "\n## Not supported yet\n\n"
-        f"At the top {names('top')}; of clients and cohorts {names('client')}. They are errors, unless "
-        "they are empty.\n"
-    )
+    lines = [f"- `{key}`: {instead}." for key, instead in sorted(NOT_YET.items())]
+    head = "\n## Not supported yet\n\nOf clients and cohorts. They are errors, unless they are empty.\n\n"
+    return head + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

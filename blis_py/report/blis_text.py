@@ -1,4 +1,4 @@
-"""The standard output of BLIS (inference-sim): JSON of every instance and of the cluster, and text about both.
+"""The standard output of BLIS (inference-sim): JSON of every instance and of the cluster, and text on both.
 
 Sections come in its order and in its words, each only if it has something to say; what it counts otherwise
 than we do is counted our way (docs/metrics.md).

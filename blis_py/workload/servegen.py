@@ -23,7 +23,13 @@ from blis_py.files.opening import reading
 from blis_py.files.paths import is_folder
 
 _TRACE = re.compile(r"chunk-(\d+)-trace\.csv")
-_LAWS = {"gamma": "gamma", "weibull": "weibull", "": "poisson", "exponential": "poisson", "poisson": "poisson"}
+_LAWS = {
+    "gamma": "gamma",
+    "weibull": "weibull",
+    "": "poisson",
+    "exponential": "poisson",
+    "poisson": "poisson",
+}
 _SIDES = ("input_tokens", "output_tokens")
 
 Weights = dict[str, float]
@@ -75,14 +81,9 @@ def read_chunks(folder: Path) -> list[Chunk]:
     """The clients of a folder that send something and of which lengths are known.
 
     Raises:
-        InputError: no such folder, a file that is missing, a bad cell; with file and line.
+        InputError: a file that is missing, a bad cell; with file and line.
     """
-    if not is_folder(folder):
-        raise InputError("no such folder", file=folder, fix="give the folder of a model of ServeGen")
     files = sorted((int(m[1]), one) for one in folder.iterdir() if (m := _TRACE.fullmatch(one.name)))
-    if not files:
-        fix = "give the folder with its chunk-N-trace.csv and chunk-N-dataset.json"
-        raise InputError("no data of ServeGen in it", file=folder, fix=fix)
     chunks = []
     for number, trace in files:
         sends = tuple(sorted(_sends(trace), key=lambda one: one.start_s))
@@ -128,6 +129,8 @@ def _lengths(dataset: Path) -> list[tuple[float, tuple[Weights, Weights]]]:
 
 def _weights(histogram: Any, where: str, key: str) -> Weights:
     """Of `"{45: 0.01, 46: 0.02}"` or the same as JSON; a length of 0 counts as 1."""
+    if histogram is None:
+        return {}
     if isinstance(histogram, str):
         items = histogram.strip().strip("{}").split(",")
         pairs = (item.partition(":")[::2] for item in items if item.strip())

@@ -46,7 +46,7 @@ DEFAULT_PREFIX_TOKENS = 50
 
 NOT_YET: dict[str, str] = {
     "adapter": "LoRA adapters are not simulated yet: remove the key, and all requests are for the base model",
-    "network": "give the network's time to all requests with --frontend-ms, or remove the key",
+    "network": "add its time with --frontend-ms to every request, and remove the key",
     "multimodal": "count the tokens of pictures and sounds in input_distribution, and remove the key",
 }
 """Keys of a client that this program does not act on yet, and what to do; refused unless they are null, 0 or
@@ -164,7 +164,14 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
         InputError: one, for the first problem: file, dotted key, value and what to do.
     """
     path = Path(path)
-    values = spec_values(path)
+    spec = parse_spec(spec_values(path), path, classes=classes)
+    if not is_servegen(path) and is_config(load_mapping(path)):
+        spec._notes = (f"{path.name} is read as a configuration of inference-perf", *spec._notes)
+    return spec
+
+
+def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
+    """The same of what was written in the file `path`, which is changed."""
     _refuse_not_yet(values, path)
     notes = _upgrade(values, classes)
     try:

@@ -1,7 +1,7 @@
 """`inference_perf` of a workload spec, and the configuration file of inference-perf itself.
 
-    spec                                         config.yaml of inference-perf
-    inference_perf: {stages, shared_prefix}      load: {type, stages}, data: {type: shared_prefix, ...}
+spec                                         config.yaml of inference-perf
+inference_perf: {stages, shared_prefix}      load: {type, stages}, data: {type: shared_prefix, ...}
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class InferencePerfSpec(Strict):
     """Load as inference-perf makes it: one stage after the other, each with exactly rate times duration
     requests at random times, dealt out to the system prompts in equal shares."""
 
-    stages: Annotated[tuple[StageSpec, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    stages: Annotated[tuple[StageSpec, ...], BeforeValidator(as_tuple)]
     """One after the other."""
     shared_prefix: SharedPrefixSpec
     """What is asked."""
@@ -137,8 +137,10 @@ def inference_perf_clients(spec: InferencePerfSpec, file: Path | None) -> list[C
     """A client for each system prompt; in conversations, for each user and stage.
 
     Raises:
-        InputError: too many of them, or conversations without end.
+        InputError: no stages, too many clients, or conversations without end.
     """
+    if not spec.stages:
+        raise InputError("at least one stage is needed", file=file, key="inference_perf.stages")
     return list(_chats(spec, file) if spec.shared_prefix.enable_multi_turn_chat else _questions(spec))
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from blis_py.errors import InputError
 from blis_py.requests.streams import stream
 from blis_py.workload.arrivals import GAMMA_CV, WEIBULL_CV
-from blis_py.workload.servegen import Chunk, Sends, Weights, read_chunks
+from blis_py.workload.servegen import Chunk, Sends, Weights, is_servegen, read_chunks
 from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Whole
 from blis_py.workload.spec_client import ClientSpec
 from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
@@ -74,7 +74,11 @@ def servegen_clients(spec: ServeGenSpec, seed: int, file: Path | None) -> tuple[
         InputError: the folder is no good, or nobody sends.
     """
     slots = list(_slots(spec, seed, file))
-    chunks = read_chunks((file.parent if file else Path()) / Path(spec.path).expanduser())
+    folder = (file.parent if file else Path()) / Path(spec.path)
+    if not is_servegen(folder):
+        fix = "give the folder with its chunk-N-trace.csv and chunk-N-dataset.json"
+        raise InputError("no data of ServeGen", file=file, key="servegen_data.path", value=spec.path, fix=fix)
+    chunks = read_chunks(folder)
     sending = [chunk for chunk in chunks if _windows_of(chunk, slots, spec)]
     if not sending:
         raise InputError("nobody sends at that time of day", file=file, key="servegen_data", value=spec.path)

@@ -78,8 +78,11 @@ def test_in_a_closed_loop_they_give_their_permit_back() -> None:
 
 
 def test_a_tenants_budget_is_not_used_up_by_them() -> None:
-    """Budget 0 admits one at a time: were the rejected one under way for ever, the second would be refused."""
-    rows = [Row(10, 40, 3, slo_class="batch", tenant="acme"), Row(20, 40, 3, slo_class="batch", tenant="acme")]
+    """Budget 0 admits one at a time: were the first under way for ever, the second would be refused."""
+    rows = [
+        Row(10, 40, 3, slo_class="batch", tenant="acme"),
+        Row(20, 40, 3, slo_class="batch", tenant="acme"),
+    ]
     settings = AdmissionSettings(tenant_budgets={"acme": 0.0})
     record = run(table(rows, ["theirs", "ours"]), admission=settings)
     assert record.outcome.tolist() == [Outcome.REJECTED, Outcome.COMPLETED]
