@@ -24,7 +24,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--encode-decider": "never",
     "--encode-instances": "0",
     "--fairness-policy": "global-strict",
-    "--fitness-weights": None,
     "--hardware-config": None,
     "--kv-cache-util-threshold": "0.8",
     "--kv-cpu-blocks": "0",
@@ -60,7 +59,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--saturation-final-window": None,
     "--saturation-report": None,
     "--slo-targets": None,
-    "--trace-output": None,
     "--usage-limit-threshold": "1",
 }
 """The value that changes nothing; None where every value asks for something."""
@@ -73,11 +71,22 @@ _SWITCHES = (
     "--queue-shedding",
 )
 
+_PARALLEL = "data and expert parallelism within an instance are not simulated; drop it"
 _INSTEAD: dict[str, str] = {
     "--defaults-filepath": "name the GPU and the TP degree with --gpu and --tp",
     "--hardware-config": "give a GPU file with --gpu FILE",
-    "--trace-output": "use --out, which writes the trace too",
+    "--prefill": "prefill and decode on separate instances are not simulated; drop it",
+    "--decode": "prefill and decode on separate instances are not simulated; drop it",
+    "--pd": "prefill and decode on separate instances are not simulated; drop it",
+    "--encode": "instances that encode pictures are not simulated; drop it",
+    "--kv": "KV caches in host memory and on disks are not simulated; drop it",
+    "--lora": "LoRA adapters are not simulated; drop it",
+    "--model-autoscaler": "the number of instances does not change; drop it",
+    "--dp": _PARALLEL,
+    "--moe-comm": _PARALLEL,
+    "--enable-expert-parallel": _PARALLEL,
 }
+"""By how a flag begins: what is missing, and what to do."""
 
 _WITHOUT_EFFECT = ("--lazy-generation", "--log")
 """Accepted with any value: the workload is a table in any case, and there is no log to be more or less
@@ -103,7 +112,7 @@ def refuse(flags: Flags) -> None:
                 "is a BLIS flag that blis-py does not have yet",
                 key=name,
                 value=None if value is True else value,
-                fix=_INSTEAD.get(name),
+                fix=next((fix for begin, fix in _INSTEAD.items() if name.startswith(begin)), None),
             )
 
 

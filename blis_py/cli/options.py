@@ -428,6 +428,10 @@ OUTPUT = (
         "table, json, vllm, blis, blis-text. By default a table on a terminal, else json.",
     ),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
+    Flag("--trace-output", str, "", "TraceV2 of what was sent: PREFIX.yaml, PREFIX.csv.", metavar="PREFIX"),
+    Flag(
+        "--fitness-weights", str, "", "One number for the run: throughput:0.5,p99_ttft:0.5.", (), "NAME:W,…"
+    ),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
 )
 

@@ -20,6 +20,9 @@ def _table(result: Result) -> None:
         print(result.simulation.capacity)
         print(result.simulation.models)
     print_summary(result.summary)
+    if result.fitness_weights is not None:
+        score, *parts = (f"{name} {value:.6f}" for name, value in result.fitness.items())
+        print(f"fitness: {score} ({', '.join(parts)})")
     if result.intervals is not None:
         from blis_py.report.intervals import print_intervals
 
@@ -57,7 +60,7 @@ def _blis_text(result: Result) -> None:
 if TYPE_CHECKING:
     from blis_py.outputs.staging import Outputs
 
-_FILES = {"--out", "--metrics-path", "--results-path"}
+_FILES = {"--out", "--metrics-path", "--results-path", "--trace-output"}
 """What is written besides stdout."""
 FORMATS: dict[str, Callable[[Result], None]] = {
     "table": _table,
@@ -108,8 +111,10 @@ def _check_places(flags: Flags) -> None:
 
     if "--out" in flags:
         writable(flags["--out"], force=flags.get("--force", False))
-    for name in sorted(_FILES & flags.keys() - {"--out"}):
+    for name in sorted(_FILES & flags.keys() - {"--out", "--trace-output"}):
         check_file(flags[name], name)
+    for file in _trace_files(flags):
+        check_file(file, "--trace-output")
     metrics, results = flags.get("--metrics-path"), flags.get("--results-path")
     if metrics is not None and metrics == results:
         raise InputError("is the file of --metrics-path, too", key="--results-path", value=results)
@@ -126,10 +131,17 @@ def _write_files(result: Result, flags: Flags) -> None:
         if "--out" in flags:
             folder = outputs.folder(flags["--out"], force=flags.get("--force", False))
             result.fill(folder, plots="--no-plots" not in flags, itl="--record-itl" in flags)
+        if "--trace-output" in flags:
+            result.save_trace(*(outputs.file(file) for file in _trace_files(flags)))
         if "--metrics-path" in flags:
             _write(outputs, flags["--metrics-path"], result.blis(requests=True))
         if "--results-path" in flags:
             _write(outputs, flags["--results-path"], blis_results(result.record))
+
+
+def _trace_files(flags: Flags) -> list[str]:
+    """The header and the data of `--trace-output PREFIX`."""
+    return [f"{flags['--trace-output']}.{ending}" for ending in ("yaml", "csv") if "--trace-output" in flags]
 
 
 def _write(outputs: Outputs, path: str, data: Any) -> None:

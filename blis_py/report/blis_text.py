@@ -6,7 +6,7 @@ than we do is counted our way (docs/metrics.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -46,12 +46,21 @@ def blis_blocks(
 
 
 def blis_sections(
-    record: RunRecord, goodput: GoodputTargets | None = None, *, everyone: bool = False
+    record: RunRecord,
+    goodput: GoodputTargets | None = None,
+    *,
+    everyone: bool = False,
+    fitness: Mapping[str, float] | None = None,
 ) -> Lines:
-    """The lines of text behind the JSON."""
+    """The lines of text behind the JSON.
+
+    Args:
+        fitness: what `blis_py.metrics.fitness` made of the run, where that is asked for.
+    """
     columns = latencies(record)
     limited = goodput is not None and bool(goodput.limits_ns or everyone)
     for title, lines in {
+        "Fitness Evaluation": _fitness(fitness or {}),
         "Anomaly Counters": _anomalies(record),
         "KV Cache Metrics": _kv_cache(record, columns),
         "Per-SLO Metrics": _classes(record, columns, limited),
@@ -64,6 +73,11 @@ def blis_sections(
         if own:
             yield f"=== {title} ==="
             yield from own
+
+
+def _fitness(values: Mapping[str, float]) -> Lines:
+    for name, value in values.items():
+        yield f"Score: {value:.6f}" if name == "score" else f"  {name}: {value:.6f}"
 
 
 def _anomalies(record: RunRecord) -> Lines:

@@ -87,3 +87,19 @@ def test_every_instance_has_its_block_before_the_clusters(
             assert block[key] == want[key]
         for key in ("e2e_mean_ms", "ttft_p99_ms", "vllm_estimated_duration_s"):
             assert block[key] == pytest.approx(want[key], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "case", ["07_tier_shed", "08_gaie_legacy", "09_tenant_budgets", "16_autoscaler_node_pools"]
+)
+def test_policy_bundles_run_as_they_are_or_are_refused_by_name(
+    case: str, shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = shared_data / "peer_runs" / case / "bundle.yaml"
+    words = ["run", "--model", "qwen3-14b", "--num-requests", "3", "--policy-config", str(bundle)]
+    code = main([*words, "--engine", "blis", "--format", "blis-text"])
+    err = capsys.readouterr().err
+    later = [key for key in ("node_pools", "autoscaler") if f"\n{key}:" in f"\n{bundle.read_text()}"]
+    assert code == (2 if later else 0)
+    if later:
+        assert f"{bundle}: {later[0]}" in err or f"{bundle}: {later[1]}" in err
