@@ -60,6 +60,7 @@ class SavedResult(Shown):
         self._summary = load_object(folder / SUMMARY)
         self._settings = load_mapping(folder / CONFIG)
         self._facts = _facts(self._summary, folder / SUMMARY)
+        _check_targets(self._settings, folder / CONFIG)
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:
@@ -254,6 +255,19 @@ def _pandas(column: Any) -> Any:
 def _of(columns: dict[str, NDArray[Any]], instance: int) -> StepColumns:
     own = columns["instance"] == instance
     return {name: column[own] for name, column in columns.items() if name != "instance"}
+
+
+def _check_targets(settings: dict[str, Any], file: Path) -> None:
+    """What was promised of the run is in texts, as a configuration has it."""
+    for key, kind, what in (
+        ("slo", list, "a list of texts"),
+        ("goodput", list, "a list of texts"),
+        ("goodput_by_class", dict, "texts by name"),
+    ):
+        given = settings.get(key)
+        texts = given.values() if isinstance(given, dict) else given or ()
+        if given is not None and not (isinstance(given, kind) and all(isinstance(t, str) for t in texts)):
+            raise InputError(f"must be {what}", file=file, key=key, value=given)
 
 
 def _targets(settings: dict[str, Any]) -> GoodputTargets:

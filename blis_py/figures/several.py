@@ -181,7 +181,10 @@ def points_of(runs: Any) -> list[Point]:
 def _beside(table: Path) -> dict[str, Any]:
     """What all runs of a sweep have in common, where it lies beside its table."""
     told = table.with_name("sweep.yaml")
-    return (load_mapping(told).get("first") or {}) if exists(told) else {}
+    first = load_mapping(told).get("first") if exists(told) else None
+    if not isinstance(first, Mapping | None):
+        raise InputError("must be a mapping", file=told, key="first", value=first)
+    return first or {}
 
 
 def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:
