@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -113,8 +112,8 @@ def _numbers(row: Any, names: Sequence[str], where: str) -> list[float]:
     found = []
     for name in names:
         value = row.get(name) if isinstance(row, Mapping) else None
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not 0 <= float(value or 0) < 2**53 or not math.isfinite(float(value or 0)):
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
+        if not 0 <= number < 2**53:
             raise InputError("must be a number, not negative", file=where, key=name, value=value)
-        found.append(float(value or 0))
+        found.append(float(number))
     return found
