@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
+from blis_py.core.bounds import MOST_INSTANCES
 from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of
 from blis_py.files.json_files import load_object
@@ -146,7 +147,12 @@ class SavedResult(Shown):
         if not self._facts.requests:
             return None
         optional = (*_ALSO_COUNTS, *_ALSO_TIMES)
-        return read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
+        columns = read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
+        instance = columns["instance"]
+        columns.refuse(
+            (instance < -1) | (instance >= MOST_INSTANCES), "no such instance", "instance", instance
+        )
+        return columns
 
     @property
     def _request_names(self) -> list[str]:

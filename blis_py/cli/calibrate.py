@@ -149,8 +149,7 @@ def _compared(flags: Flags) -> Calibration:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
     warm_up, rtt_s = _asked(flags)
     real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
-    say(f"{real.source} is read as {real.read_as}, {sim.source} as {sim.read_as}")
-    return calibrate(
+    result = calibrate(
         real,
         sim,
         warm_up_requests=warm_up,
@@ -159,6 +158,8 @@ def _compared(flags: Flags) -> Calibration:
         network_mbps=_bandwidth_mbps(flags),
         targets=_targets(flags),
     )
+    say(f"{real.source} is read as {real.read_as}, {sim.source} as {sim.read_as}")
+    return result
 
 
 def _asked(flags: Flags) -> tuple[int, float]:

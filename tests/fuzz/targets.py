@@ -228,7 +228,6 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("other/requests.csv", "compare {}/saved {}/other --format json"),
     "compare, summaries": Command("other/summary.json", "compare {}/saved {}/other --format json"),
     "explain": Command("saved/config.yaml", "explain {}/saved --no-what-ifs --format json"),
-    "explain, requests": Command("saved/requests.csv", "explain {}/saved --no-what-ifs --format json"),
     "plot": Command("saved/requests.csv", "plot {}/saved --figure ttft --out {}/figures"),
     "plot, steps": Command("saved/steps.csv", "plot {}/saved --figure batch --out {}/figures"),
     "plot, sweep": Command("swept/sweep.csv", "plot {}/swept --figure throughput_latency --out {}/figures"),

@@ -81,6 +81,7 @@ FOUND = {
     "gpu-efficiency-of-nothing.yaml": "run --gpu, roofline",
     "profile-key-null.yaml": "run --profile",
     "space-without-end.yaml": "sweep --space",
+    "instance-beyond-all.csv": "compare",
     "promises-of-no-texts.yaml": "saved config.yaml",
     "sweep-without-settings.yaml": "settings of a sweep",
     "requests-without-prompt.csv": "parity, requests",
