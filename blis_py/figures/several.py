@@ -184,7 +184,7 @@ def _beside(table: Path) -> dict[str, Any]:
     first = load_mapping(told).get("first") if exists(told) else None
     if not isinstance(first, Mapping | None):
         raise InputError("must be a mapping", file=told, key="first", value=first)
-    return first or {}
+    return dict(first or {})
 
 
 def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:

@@ -153,7 +153,8 @@ def compact(weights: Weights, most: int) -> Weights:
     """About the same law with so many lengths at most: parts of equal weight, each by its mean."""
     if len(weights) <= most:
         return weights
-    total, compacted, passed = math.fsum(weights.values()), {}, 0.0
+    total, passed = math.fsum(weights.values()), 0.0
+    compacted: Weights = {}
     part: list[tuple[int, float]] = []
     for tokens, weight in sorted((int(tokens), weight) for tokens, weight in weights.items()):
         part.append((tokens, weight))

@@ -113,7 +113,8 @@ class WorkloadSpec(DiffusionSpec):
 
     def _expand(self) -> list[str]:
         """Makes the clients that are only described; returns what there is to know of them."""
-        made, notes = list(self.clients), []
+        made = list(self.clients)
+        notes: list[str] = []
         if self.servegen_data is not None:
             seed = DEFAULT_SPEC_SEED if self.seed is None else self.seed
             clients, notes = servegen_clients(self.servegen_data, seed, self._file)
