@@ -45,6 +45,7 @@ _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds")
 _TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in PER_REQUEST))
+_OF_STEPS = ("instance", "start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 _ALSO_TIMES = ("client_wait_ms", "time_per_block_ms")
 
 
@@ -170,7 +171,8 @@ class SavedResult(Shown):
         names = header_of(path)
         if not self._facts.steps:
             return {name: np.zeros(0, dtype=np.int64) for name in names}
-        kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in names}
+        wanted = (*names, *(name for name in _OF_STEPS if name not in names))
+        kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in wanted}
         columns = read_columns(path, kinds)
         return {name: columns[name] for name in names}
 
