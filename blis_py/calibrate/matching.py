@@ -58,7 +58,8 @@ def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
     Where one run does not tell when requests were sent, by their lengths alone.
     """
     if not (measured.tells_sending and predicted.tells_sending):
-        return bool(_as_long(measured, predicted).mean() >= MOST)
+        alike = _about_as_long(measured, predicted) & (measured.output_tokens == predicted.output_tokens)
+        return bool(alike.mean() >= MOST)
     if _at_the_same_time(measured.sent_s, predicted.sent_s).mean() >= MOST:
         return bool(_about_as_long(measured, predicted).mean() >= _HALF)
     alike = _as_long(measured, predicted)

@@ -14,7 +14,7 @@ from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
 from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
-from blis_py.files.paths import exists
+from blis_py.files.paths import is_file, is_folder
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.loops import Loops
 from blis_py.requests.streams import stream
@@ -29,6 +29,8 @@ DEFAULT_SEED = 42
 STRUCTURED_OUTPUTS = "structured outputs"
 """Names the random numbers that say whose answer a grammar constrains."""
 Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
+_DESCRIPTION = {"clients", "cohorts", "servegen_data", "inference_perf"}
+"""What a workload spec has, and the header of a trace has not."""
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -109,9 +111,17 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
 def _describes(trace: str) -> bool:
     """Whether what was given as a recording describes a workload: a folder of ServeGen, a configuration of
     inference-perf, a workload spec."""
-    from blis_py.traces import is_spec
+    path = Path(trace)
+    if path.suffix not in (".yaml", ".yml") and not is_folder(path):
+        return False
+    from blis_py.files.yaml_files import load_mapping
+    from blis_py.workload.servegen import is_servegen
+    from blis_py.workload.spec_inference_perf import is_config
 
-    return exists(trace) and is_spec(trace)
+    if not is_file(path):
+        return is_servegen(path)
+    values = load_mapping(path)
+    return is_config(values) or not _DESCRIPTION.isdisjoint(values)
 
 
 def _as_spec(config: RunConfig) -> RunConfig:

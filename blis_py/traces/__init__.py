@@ -108,8 +108,10 @@ def is_spec(source: str) -> bool:
     A folder (of ServeGen) and a configuration (of inference-perf) describe a workload, too.
     """
     path = Path(source)
-    if not exists(path) or is_folder(path):
+    if not exists(path):
         return True
+    if is_folder(path):
+        return any(path.glob("chunk-*-trace.csv"))
     return path.suffix in _YAML and "trace_version" not in load_mapping(path)
 
 
