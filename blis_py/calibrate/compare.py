@@ -163,9 +163,10 @@ def _as_seen(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
     up_s, down_s = np.zeros(len(sim.request_id)), np.zeros(len(sim.request_id))
     if mbps:
         bytes_per_s = mbps * 1e6 / 8
+        if sim.prompt_tokens is None:
+            raise InputError("does not tell how long prompts are, for the network", file=sim.source)
+        up_s = sim.prompt_tokens * BYTES_PER_TOKEN / bytes_per_s
         down_s = sim.output_tokens * BYTES_PER_TOKEN / bytes_per_s
-        if sim.prompt_tokens is not None:
-            up_s = sim.prompt_tokens * BYTES_PER_TOKEN / bytes_per_s
     return replace(sim, ttft_s=sim.ttft_s + rtt_s + up_s, e2e_s=sim.e2e_s + rtt_s + up_s + down_s)
 
 

@@ -11,6 +11,7 @@ from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.places import check_file
 
 if TYPE_CHECKING:
@@ -164,10 +165,10 @@ def _compared(flags: Flags) -> Calibration:
 
 def _asked(flags: Flags) -> tuple[int, float]:
     """Requests to leave out, and the network's time in s: as the flags say, or the trace's header."""
-    header = _header(flags)[1]
+    file, header = _header(flags)
     warm_up = flags.get("--warm-up-requests", -1)
     if warm_up == -1:
-        warm_up = header.get("warm_up_requests") or 0
+        warm_up = _number_in(header, "warm_up_requests", int, file)
     check_count(warm_up, least=0, most=MOST_REQUESTS, key="--warm-up-requests")
     rtt_ms = flags.get("--network-rtt-ms")
     if flags.get("--network-rtt-us", -1) != -1:
@@ -177,9 +178,17 @@ def _asked(flags: Flags) -> tuple[int, float]:
         rtt_ms = flags["--network-rtt-us"] / 1e3
     if rtt_ms is None:
         network = header.get("network")
-        rtt_ms = (network.get("measured_rtt_ms") if isinstance(network, dict) else None) or 0.0
+        rtt_ms = _number_in(network if isinstance(network, dict) else {}, "measured_rtt_ms", float, file)
     clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
     return warm_up, rtt_ms / 1e3
+
+
+def _number_in(section: dict[str, Any], key: str, kind: type, file: Path | None) -> Any:
+    """What a header says; 0 where it says nothing."""
+    value = section.get(key) or 0
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise InputError("must be a number", file=file, key=key, value=value)
+    return value
 
 
 def _bandwidth_mbps(flags: Flags) -> float:
@@ -209,9 +218,9 @@ def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
     if "--trace-header" in flags:
         return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
     path = Path(measured_run(flags))
-    folder, name = (path, "trace.csv") if path.is_dir() else (path.parent, path.name)
+    folder, name = (path, "trace.csv") if is_folder(path) else (path.parent, path.name)
     beside = folder / (name.removesuffix(".gz").removesuffix(".csv") + ".yaml")
-    return (beside, load_mapping(beside)) if name != beside.name and beside.is_file() else (None, {})
+    return (beside, load_mapping(beside)) if name != beside.name and is_file(beside) else (None, {})
 
 
 def _skipped_s(flags: Flags) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 from blis_py.cli.execute import say
 from blis_py.cli.options import Flag, Flags
 from blis_py.errors import InputError
-from blis_py.workload.arrivals import check_rate
 
 FLAGS = (
     Flag("--name", str, "", "preset: which one."),
@@ -58,6 +57,7 @@ def _needed(flags: Flags, name: str, kind: str) -> Any:
 
 
 def _preset(flags: Flags) -> dict[str, Any]:
+    from blis_py.workload.arrivals import check_rate
     from blis_py.workload.presets import PRESETS
 
     name, count = _needed(flags, "--name", "preset"), flags.get("--num-requests", 100)

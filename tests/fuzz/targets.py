@@ -233,6 +233,7 @@ COMMANDS: dict[str, Command] = {
     "plot, sweep": Command("swept/sweep.csv", "plot {}/swept --figure throughput_latency --out {}/figures"),
     "sweep --space": Command("space.yaml", f"{scenario.SWEEP} --format json"),
     "plan --space": Command("space.yaml", f"{_PLAN} --space {{}}/space.yaml"),
+    "calibrate, header": Command("engine/trace.yaml", "calibrate {}/engine --results {}/run --format json"),
     "calibrate, results of BLIS": Command(
         "results.json", "calibrate {}/run --sim-results {}/results.json --format json"
     ),
