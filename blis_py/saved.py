@@ -171,6 +171,8 @@ class SavedResult(Shown):
         names = header_of(path)
         if not self._facts.steps:
             return {name: np.zeros(0, dtype=np.int64) for name in names}
+        if "" in names:
+            raise InputError("a column has no name", file=path, fix="save the run again")
         wanted = (*names, *(name for name in _OF_STEPS if name not in names))
         kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in wanted}
         columns = read_columns(path, kinds)

@@ -82,6 +82,7 @@ FOUND = {
     "profile-key-null.yaml": "run --profile",
     "space-without-end.yaml": "sweep --space",
     "instance-beyond-all.csv": "compare",
+    "steps-without-a-name.csv": "saved steps.csv",
     "promises-of-no-texts.yaml": "saved config.yaml",
     "sweep-without-settings.yaml": "settings of a sweep",
     "requests-without-prompt.csv": "parity, requests",
