@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -232,6 +233,7 @@ class _Facts:
 
 def _facts(summary: dict[str, Any], path: Path) -> _Facts:
     try:
+        json.dumps(summary, allow_nan=False)  # or nobody could write what is made of it
         return _Facts(
             requests=int(summary["cluster"]["requests"]["injected"]),
             steps=int(summary["cluster"]["steps"]),
@@ -239,7 +241,7 @@ def _facts(summary: dict[str, Any], path: Path) -> _Facts:
             kv_blocks=tuple(int(each["kv_blocks"]) for each in summary["instances"]),
             notes=tuple(str(note) for note in summary["notes"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         problem = f"is no summary of a run: {type(error).__name__} {error}"
         raise InputError(problem, file=path, fix="save the run again") from None
 

@@ -12,13 +12,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from blis_py.core.bounds import MOST_ARRIVALS_PER_S
 from blis_py.errors import InputError
 from blis_py.workload.sessions import MOST_ROUNDS
-from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Tokens, Whole, as_tuple
+from blis_py.workload.spec_base import DistributionSpec, Strict, Tokens, Whole, as_tuple
 from blis_py.workload.spec_client import MOST_MEMBERS, ClientSpec
 from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
 from blis_py.workload.spec_sharing import MultiTurnSpec, ReasoningSpec
 
+SHORTEST_S, LONGEST_S = 1e-3, 1e9
+"""Of a stage."""
 _LOADS = ("constant", "poisson")
 _NAMES = {
     "num_groups": "num_unique_system_prompts",
@@ -32,9 +35,9 @@ _WITHOUT_EFFECT = ("api", "server", "tokenizer", "metrics", "report", "storage",
 class StageSpec(Strict):
     """So many requests per second, for so long."""
 
-    rate: Positive
+    rate: Annotated[float, Field(gt=0, le=MOST_ARRIVALS_PER_S)]
     """Requests/s."""
-    duration: Annotated[float, Field(gt=0, le=1e9)]
+    duration: Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
     """In s."""
 
 
@@ -111,9 +114,10 @@ def _random_lengths(data: Mapping[str, Any], stages: list[dict[str, Any]], path:
     begin_us, windows = 0, []
     for number, stage in enumerate(stages):
         for key, value in stage.items():
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1e9:
+            least, most = (SHORTEST_S, LONGEST_S) if key == "duration" else (1e-12, MOST_ARRIVALS_PER_S)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
                 where = f"load.stages[{number}].{key}"
-                raise InputError("must be a number above 0", file=path, key=where, value=value)
+                raise InputError(f"must be from {least:g} to {most:g}", file=path, key=where, value=value)
         end_us = begin_us + round(stage["duration"] * 1e6)
         count = max(round(stage["rate"] * stage["duration"]), 1)
         windows.append(_window(begin_us, end_us, count).model_dump(exclude_none=True, exclude_defaults=True))

@@ -13,7 +13,7 @@ from blis_py.errors import InputError
 from blis_py.requests.streams import stream
 from blis_py.workload.arrivals import GAMMA_CV, WEIBULL_CV
 from blis_py.workload.servegen import Chunk, Sends, Weights, is_servegen, read_chunks
-from blis_py.workload.spec_base import DistributionSpec, Positive, Strict, Whole
+from blis_py.workload.spec_base import DistributionSpec, Strict, Whole
 from blis_py.workload.spec_client import ClientSpec
 from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
 
@@ -37,7 +37,7 @@ class ServeGenSpec(Strict):
     """The folder; a relative one starts at the spec."""
     time_window: Literal["", "midnight", "morning", "afternoon"] = ""
     """Only that one of the three."""
-    window_duration_secs: Positive = _WINDOW_S
+    window_duration_secs: Annotated[float, Field(ge=1e-3, le=1e9)] = _WINDOW_S
     """How long each is played."""
     drain_timeout_secs: Annotated[float, Field(ge=0, le=1e9)] = 0
     """Pause after each."""

@@ -82,6 +82,8 @@ FOUND = {
     "profile-key-null.yaml": "run --profile",
     "space-without-end.yaml": "sweep --space",
     "instance-beyond-all.csv": "compare",
+    "summary-without-end.json": "compare, summaries",
+    "stage-without-duration.yaml": "convert inference-perf",
     "steps-without-a-name.csv": "saved steps.csv",
     "promises-of-no-texts.yaml": "saved config.yaml",
     "sweep-without-settings.yaml": "settings of a sweep",
