@@ -83,7 +83,7 @@ FOUND = {
     "space-without-end.yaml": "sweep --space",
     "instance-beyond-all.csv": "compare",
     "summary-without-end.json": "compare, summaries",
-    "stage-without-duration.yaml": "convert inference-perf",
+    "endless-rate.yaml": "convert inference-perf",
     "steps-without-a-name.csv": "saved steps.csv",
     "promises-of-no-texts.yaml": "saved config.yaml",
     "sweep-without-settings.yaml": "settings of a sweep",
