@@ -12,7 +12,7 @@ from blis_py.metrics.distribution import NS_PER_MS, Distribution
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import Rows, TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
-from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, assess
 from blis_py.requests.table import Ints
 
@@ -22,7 +22,7 @@ _METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
 """vLLM's name of each metric, and ours."""
 
 _ERRORS = {
-    Outcome.REJECTED: "rejected",
+    Outcome.REJECTED: "rejected by admission",
     Outcome.UNSERVABLE: "does not fit: too long for the model or for the KV cache",
     Outcome.TIMED_OUT: "timed out",
     Outcome.QUEUED: "still queued when the run ended",
@@ -140,7 +140,7 @@ def _errors(record: RunRecord) -> list[str]:
     if record.rejection is None:
         return errors
     return [
-        f"{error}: {why}" if why else error
+        f"{'rejected at routing' if why == NOT_SERVED else error}: {why}" if why else error
         for error, why in zip(errors, record.rejection.to_list(), strict=True)
     ]
 
