@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 from simpy import Container, Environment, Event
 
 from blis_py.cluster.source import CHUNK, Maker, Send
-from blis_py.core.request import Request
+from blis_py.core.request import FinishReason, Request
 from blis_py.requests.loops import Loop, Loops
+from blis_py.requests.sessions import next_turns
 from blis_py.requests.table import RequestTable
+
+_ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class ClosedLoops:
@@ -21,6 +26,9 @@ class ClosedLoops:
     request, as its client sees it, and a pause after it free the permit. What a request's patience and its
     latencies count from is its sending. Requests of open loops (without permits) are sent when due.
 
+    The later turns of sessions are sent when their client has seen the answer before and thought. A turn
+    without an answer, for whatever reason, is the last of its session.
+
     Args:
         table: the requests that may be sent; those of a loop in order of arrival.
     """
@@ -29,23 +37,36 @@ class ClosedLoops:
 
     def __init__(self, table: RequestTable, loops: Loops) -> None:
         self._due_ns, self._deadline_ns = table.arrival_ns, table.deadline_ns
-        due_ns = self._due_ns.copy()
-        for loop in loops.parts:
-            if loop.permits is None:
-                due_ns[loop.rows] = -1
-        self.table = replace(
-            table, arrival_ns=table.arrival_ns.copy(), deadline_ns=table.deadline_ns.copy(), due_ns=due_ns
-        )
         self._loops, self._loop_of = loops.parts, loops.of_rows(table)
+        limited = [loop for loop in loops.parts if loop.permits is not None]
+        due_ns = np.full(len(table), -1, dtype=np.int64)
+        for loop in limited:
+            due_ns[loop.rows] = self._due_ns[loop.rows]
+        self.table = replace(
+            table,
+            arrival_ns=table.arrival_ns.copy(),
+            deadline_ns=table.deadline_ns.copy(),
+            due_ns=due_ns if limited else None,
+        )
+        self._next = next_turns(table) if loops.later_turns else {}
+        self._as_blis = loops.as_blis
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
     def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
         self._env, self._make, self._send, self._left = env, make, send, self._at_most
-        self._permits = [
-            None if loop.permits is None else Container(env, init=loop.permits) for loop in self._loops
-        ]
+        self._permits = [None if loop.permits is None else self._first_permits(loop) for loop in self._loops]
         for loop, permits in zip(self._loops, self._permits, strict=True):
             env.process(self._run(loop, permits))
+
+    def _first_permits(self, loop: Loop) -> Container:
+        """Those of a loop: all at the beginning, or spread over the first pause."""
+        assert loop.permits is not None
+        if not self._as_blis or loop.paced or not loop.think_ns:
+            return Container(self._env, init=loop.permits)
+        permits, pause_us = Container(self._env, init=1), loop.think_ns // 1000
+        for user in range(1, loop.permits):
+            self._after(user * pause_us // loop.permits * 1000, partial(_free, permits))
+        return permits
 
     def _run(self, loop: Loop, permits: Container | None) -> Generator[Event, None, None]:
         env = self._env
@@ -82,19 +103,38 @@ class ClosedLoops:
         raise NotImplementedError
 
     def ended(self, request: Request, seen_ns: int) -> None:
-        which = self._loop_of[request.row]
-        permits = self._permits[which]
-        if permits is None:
-            return
-        pause_ns = max(seen_ns + self._loops[which].think_ns - int(self._env.now), 0)
-        callbacks = self._env.timeout(pause_ns, permits).callbacks
+        answered = request.finish_reason in _ANSWERED
+        if self._as_blis:
+            if not answered:
+                return
+            seen_ns = int(self._env.now)
+        row = request.row
+        if answered and row in self._next:
+            assert self.table.think_ns is not None
+            following = self._next[row]
+            self._at(seen_ns + int(self.table.think_ns[following]), partial(self._send_turn, following))
+        which = self._loop_of[row]
+        permits = None if which < 0 else self._permits[which]
+        if permits is not None:
+            self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits))
+
+    def _send_turn(self, row: int, event: Event) -> None:
+        """Its client has the answer, and has thought."""
+        if self._left:
+            self._left -= 1
+            (request,) = self._make(slice(row, row + 1))
+            self._send_now(request)
+
+    def _at(self, time_ns: int, callback: Callable[[Event], None]) -> None:
+        self._after(max(time_ns - int(self._env.now), 0), callback)
+
+    def _after(self, delay_ns: int, callback: Callable[[Event], None]) -> None:
+        callbacks = self._env.timeout(delay_ns).callbacks
         assert callbacks is not None
-        callbacks.append(_free)
+        callbacks.append(callback)
 
 
-def _free(event: Event) -> None:
-    permits = event.value
-    assert isinstance(permits, Container)
+def _free(permits: Container, event: Event) -> None:
     permits.put(1)
 
 
@@ -104,7 +144,17 @@ class ClosedLoop(ClosedLoops):
     Args:
         concurrency: permits: requests under way at once, at most.
         think_ns: a client's pause between an answer and its next request.
+        paced, as_blis: see `Loop` and `Loops`.
     """
 
-    def __init__(self, table: RequestTable, concurrency: int, think_ns: int = 0) -> None:
-        super().__init__(table, Loops([Loop(slice(0, len(table)), concurrency, think_ns)]))
+    def __init__(
+        self,
+        table: RequestTable,
+        concurrency: int,
+        think_ns: int = 0,
+        *,
+        paced: bool = True,
+        as_blis: bool = False,
+    ) -> None:
+        loop = Loop(slice(0, len(table)), concurrency, think_ns, paced)
+        super().__init__(table, Loops([loop], as_blis=as_blis))

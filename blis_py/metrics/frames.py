@@ -63,6 +63,7 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "preemptions": record.preemptions,
         **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
         **_admission_columns(record),
+        **_session_columns(record),
         **_closed_loop_columns(record),
         **_diffusion_columns(record),
     }
@@ -71,6 +72,15 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
 def _admission_columns(record: RunRecord) -> dict[str, Column]:
     """Why a request was rejected, where some were."""
     return {} if record.rejection is None else {"rejected_because": record.rejection}
+
+
+def _session_columns(record: RunRecord) -> dict[str, Column]:
+    """Which session a request belongs to, and its place there."""
+    table = record.table
+    if table.session is None:
+        return {}
+    rounds = {} if table.round_index is None else {"round_index": table.round_index}
+    return {"session_id": table.session_ids(), **rounds}
 
 
 def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:

@@ -97,6 +97,13 @@ class RequestTable:
     where nothing limits it. `None` = there is no closed loop."""
     session: Ints | None = None
     """Numbers of the sessions, -1 for a request that belongs to none; `None` = there are no sessions."""
+    session_names: Sequence[str] | None = None
+    """Names of the sessions by number; `session_<number>` where `None`."""
+    round_index: Ints | None = None
+    """Place of each turn in its session, from 0; 0 of a request that belongs to none. `None` = not known."""
+    think_ns: Ints | None = None
+    """Of a turn that waits for the one before, the client's pause between that answer and this turn; -1 of
+    turns that come at their arrival. `None` = all do."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -112,6 +119,15 @@ class RequestTable:
         if self.request_id is not None:
             return self.request_id[rows]
         return [f"request_{row}" for row in range(len(self))[rows]]
+
+    def session_ids(self, rows: slice = slice(None)) -> list[str]:
+        """The name of each request's session; empty where it belongs to none."""
+        if self.session is None:
+            return [""] * len(self.arrival_ns[rows])
+        names, numbers = self.session_names, self.session[rows].tolist()
+        if names is None:
+            return [f"session_{number}" if number >= 0 else "" for number in numbers]
+        return [names[number] if number >= 0 else "" for number in numbers]
 
     @classmethod
     def build(
@@ -134,6 +150,9 @@ class RequestTable:
         slo_target_ns: Ints | None = None,
         request_id: Sequence[str] | None = None,
         session: Ints | None = None,
+        session_names: Sequence[str] | None = None,
+        round_index: Ints | None = None,
+        think_ns: Ints | None = None,
         constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
@@ -163,6 +182,9 @@ class RequestTable:
             slo_target_ns=given(slo_target_ns, zeros),
             request_id=request_id,
             session=session,
+            session_names=session_names,
+            round_index=round_index,
+            think_ns=think_ns,
             constrained=constrained,
         )
 
@@ -192,6 +214,8 @@ class RequestTable:
             constrained=None if self.constrained is None else self.constrained[rows],
             due_ns=None if self.due_ns is None else self.due_ns[rows],
             session=None if self.session is None else self.session[rows],
+            round_index=None if self.round_index is None else self.round_index[rows],
+            think_ns=None if self.think_ns is None else self.think_ns[rows],
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:

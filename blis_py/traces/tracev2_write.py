@@ -92,8 +92,9 @@ def write(
 
 
 def _check_names(table: RequestTable, path: Path) -> None:
-    for column in (table.client, table.tenant, table.slo_class, table.prefix_group, table.model):
-        for name in column.names:
+    of_columns = (table.client, table.tenant, table.slo_class, table.prefix_group, table.model)
+    for names in (*(column.names for column in of_columns), table.session_names or ()):
+        for name in names:
             if "\r" in name:
                 raise InputError("a name with a carriage return cannot be written", file=path, value=name)
 
@@ -130,8 +131,8 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "client_id": _texts(table.client),
         "tenant_id": _texts(table.tenant),
         "slo_class": _texts(table.slo_class),
-        "session_id": _sessions(table),
-        "round_index": _always(0),
+        "session_id": lambda piece: all_harmless(table.session_ids(piece)),
+        "round_index": _always(0) if table.round_index is None else _numbers(table.round_index),
         "prefix_group": _texts(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
         "streaming": lambda piece: _truths(table.streaming[piece]),
@@ -151,14 +152,9 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     columns |= _measured(measured)
     if own_names:
         columns["x_request_id"] = lambda piece: all_harmless(table.ids(piece))
+    if table.think_ns is not None:
+        columns["think_time_us"] = _numbers(np.maximum(table.think_ns, 0) // 1000)
     return columns
-
-
-def _sessions(table: RequestTable) -> Cells:
-    if table.session is None:
-        return _always("")
-    session = table.session
-    return lambda piece: [f"session_{number}" if number >= 0 else "" for number in session[piece].tolist()]
 
 
 def _measured(measured: Measured | None) -> dict[str, Cells]:

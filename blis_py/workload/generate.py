@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
 from blis_py.errors import InputError
 from blis_py.requests.loops import Loop, Loops
+from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Content, Ints, Labels, RequestTable, deadlines_ns
 from blis_py.workload.arrivals import arrivals_until
@@ -48,19 +49,28 @@ def generate(
 
     Raises:
         InputError: the spec is inconsistent, nothing says how long the workload is, or it depends on what
-            becomes of it: clients with `concurrency`.
+            becomes of it: clients with `concurrency`, turns that wait for answers.
     """
     table, loops = generate_loops(
         spec, seed=seed, rate=rate, num_requests=num_requests, horizon_ns=horizon_ns
     )
     if loops is not None:
         problem, fix = "what this client sends depends on its answers", "simulate it, with `blis run`"
-        from blis_py.workload.spec_sources import sources_of
-
-        source = next(s for s in sources_of(spec.clients, spec.cohorts) if s.spec.concurrency)
-        key = f"{source.key}.concurrency"
-        raise InputError(problem, file=spec.file, key=key, fix=fix)
+        raise InputError(problem, file=spec.file, key=_listening(spec), fix=fix)
     return table
+
+
+def _listening(spec: WorkloadSpec) -> str:
+    """The key that says that a client waits for answers."""
+    from blis_py.workload.spec_sources import sources_of
+
+    for source in sources_of(spec.clients, spec.cohorts):
+        if source.spec.concurrency:
+            return f"{source.key}.concurrency"
+        if source.spec.reasoning is not None and source.spec.reasoning.multi_turn is not None:
+            if source.spec.closed_loop is not False:
+                return f"{source.key}.closed_loop"
+    raise ValueError("nobody waits")
 
 
 def generate_loops(
@@ -70,12 +80,16 @@ def generate_loops(
     rate: float | None = None,
     num_requests: int | None = None,
     horizon_ns: int | None = None,
+    as_blis: bool = False,
 ) -> tuple[RequestTable, Loops | None]:
-    """As `generate`, where clients may have `concurrency`.
+    """As `generate`, where clients may have `concurrency`, and turns may wait for answers.
+
+    Args:
+        as_blis: closed loops as in BLIS (see `Loops` and `turns_until`).
 
     Returns:
-        The requests and None; or, if there are such clients, all requests that may be sent, loop by loop, and
-        the loops.
+        The requests and None; or, if there are such clients, all requests that may be sent, loop by loop,
+        then turns that wait, and the loops.
     """
     if horizon_ns is None and spec.horizon:
         horizon_ns = spec.horizon * 1000
@@ -84,18 +98,28 @@ def generate_loops(
     if seed is None:
         seed = DEFAULT_SEED if spec.seed is None else spec.seed
     clients = spec.resolved(rate=rate)
-    table = merge(clients, seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, file=spec.file)
-    if all(client.permits is None for client in clients):
+    table = merge(
+        clients,
+        seed=seed,
+        num_requests=num_requests,
+        horizon_ns=horizon_ns,
+        file=spec.file,
+        as_blis=as_blis,
+    )
+    limited, later = any(client.permits is not None for client in clients), int(waits(table).sum())
+    if not limited and not later:
         return table, None
-    return table, Loops(_loops(clients, table), num_requests)
+    table = later_turns_last(table)
+    loops = _loops(clients, table, len(table) - later)
+    return table, Loops(loops, num_requests if limited else None, later > 0, as_blis)
 
 
-def _loops(clients: Sequence[Client], table: RequestTable) -> list[Loop]:
-    """Where each client's loop is in the table that `merge` makes; those without one come first."""
+def _loops(clients: Sequence[Client], table: RequestTable, end: int) -> list[Loop]:
+    """Where each client's loop is in the first rows of a table; those without one come first."""
     names = table.client.names
     rows = dict(zip(names, np.bincount(table.client.codes, minlength=len(names)).tolist(), strict=True))
     closed = [client for client in clients if client.permits is not None]
-    begin = len(table) - sum(rows[client.name] for client in closed)
+    begin = end - sum(rows[client.name] for client in closed)
     loops = [Loop(slice(0, begin))] if begin else []
     for client in closed:
         end = begin + rows[client.name]
@@ -112,6 +136,7 @@ def merge(
     horizon_ns: int | None = None,
     rate_key: str = "aggregate_rate",
     file: Path | None = None,
+    as_blis: bool = False,
 ) -> RequestTable:
     """The requests of all clients, merged by arrival (ties: order of the clients).
 
@@ -122,37 +147,72 @@ def merge(
 
     Args:
         rate_key, file: what gives the rate, for messages.
+        as_blis: closed loops as in BLIS.
 
     Raises:
         InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
     """
     _check_extent(clients, num_requests, horizon_ns, file)
-    sent = _sent(clients, seed, num_requests, horizon_ns)
+    sent = _sent(clients, seed, num_requests, horizon_ns, as_blis)
     if any(client.arrivals for client in clients):
         endless = not any(client.sessions and client.sessions.single for client in clients)
         endless &= _last_ns(clients) >= LAST_NS
         _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
-    which = np.repeat(np.arange(len(clients), dtype=np.int32), list(map(_count, sent)))
-    arrival_ns = np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent])
-    order = np.argsort(arrival_ns, kind="stable")[:num_requests]
+    sent = _first(sent, clients, num_requests, as_blis)
+    arrival_ns, which = _joined(sent)
+    order = np.argsort(arrival_ns, kind="stable")
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
-    session = np.full(len(which), -1, dtype=np.int64)
+    session, think_ns = (np.full(len(which), -1, dtype=np.int64) for _ in range(2))
+    rounds = np.zeros(len(which), dtype=np.int64)
     texts: dict[Content, int] = {}
     by_client = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[by_client], np.arange(len(clients)), side="right").tolist()
     for client, part, begin, end in zip(clients, sent, [0, *ends], ends, strict=False):
         rows = by_client[begin:end]
         made = (
-            _turns(client, seed, part.take(slice(0, len(rows))), texts)
+            _turns(client, seed, part, texts)
             if isinstance(part, Turns)
             else _requests(client, seed, len(rows), texts)
         )
         prompt[rows], output[rows], content[rows] = made
         if isinstance(part, Turns):
-            session[rows] = session.max(initial=-1) + 1 + part.session[: len(rows)]
+            session[rows] = session.max(initial=-1) + 1 + part.session
+            rounds[rows], think_ns[rows] = part.round_index, part.think_ns
     table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
-    return replace(table, session=session) if session.max(initial=-1) >= 0 else table
+    if session.max(initial=-1) < 0:
+        return table
+    closed = think_ns if think_ns.max(initial=-1) >= 0 else None
+    return replace(table, session=session, round_index=rounds, think_ns=closed)
+
+
+def _joined(sent: Sequence[Ints | Turns]) -> tuple[Ints, NDArray[np.int32]]:
+    """Arrivals of all clients, one client after the other, and whose they are."""
+    which = np.repeat(np.arange(len(sent), dtype=np.int32), list(map(_count, sent)))
+    return np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent]), which
+
+
+def _first(
+    sent: Sequence[Ints | Turns], clients: Sequence[Client], num_requests: int | None, as_blis: bool
+) -> list[Ints | Turns]:
+    """Of what all clients send, the first so many; as in BLIS, with the rest of sessions in closed loops."""
+    arrival_ns, which = _joined(sent)
+    order = np.argsort(arrival_ns, kind="stable")[:num_requests]
+    counts = np.bincount(which[order], minlength=len(sent)).tolist()
+    return [
+        _whole_sessions(part, count)
+        if isinstance(part, Turns) and as_blis and client.sessions is not None and client.sessions.closed_loop
+        else part.take(slice(0, count))
+        if isinstance(part, Turns)
+        else part[:count]
+        for part, client, count in zip(sent, clients, counts, strict=True)
+    ]
+
+
+def _whole_sessions(turns: Turns, count: int) -> Turns:
+    """All turns of the sessions that begin among the first so many turns."""
+    begun = turns.session[:count][turns.round_index[:count] == 0]
+    return turns.take(np.isin(turns.session, begun))
 
 
 def _with_loops(
@@ -290,7 +350,7 @@ def _last_ns(clients: Sequence[Client]) -> int:
 
 
 def _sent(
-    clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None
+    clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None, as_blis: bool
 ) -> list[Ints | Turns]:
     """What each client sends, together at least the asked number unless the horizon comes first.
 
@@ -306,18 +366,20 @@ def _sent(
         expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _peak_rate(clients)
         until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
     while True:
-        sent = [_sent_until(client, seed, until_ns, num_requests) for client in clients]
+        sent = [_sent_until(client, seed, until_ns, num_requests, as_blis) for client in clients]
         if until_ns >= end_ns or sum(map(_count, sent)) >= (num_requests or 0):
             return sent
         until_ns = min(2 * until_ns, end_ns)
 
 
-def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None) -> Ints | Turns:
+def _sent_until(
+    client: Client, seed: int, until_ns: int, at_most: int | None, as_blis: bool
+) -> Ints | Turns:
     """Arrival times of a client's requests, or its turns."""
     if client.arrivals is None:
         return np.zeros(0, dtype=np.int64)
     if client.sessions is not None:
-        return turns_until(client, seed, until_ns, at_most=at_most)
+        return turns_until(client, seed, until_ns, at_most=at_most, as_blis=as_blis)
     rng = stream(seed, "client", client.draws, "arrivals")
     return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
 

@@ -71,8 +71,7 @@ class ClientSpec(DiffusionSpec):
     lifecycle: LifecycleSpec | None = None
     """When it sends; absent: at all times."""
     closed_loop: bool | None = None
-    """Whether a turn waits for the answer before it; `false` with `multi_turn`, the only one there is so far.
-    """
+    """Whether the turns of a session wait for the answer before them; absent: they do."""
     streaming: bool = False
     """Noted in traces; without effect on times."""
     timeout: TimeUs | None = None
