@@ -17,11 +17,11 @@ from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Content, Ints, Labels, RequestTable, deadlines_ns
-from blis_py.workload.arrivals import arrivals_until
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
 from blis_py.workload.prefixes import beginnings
-from blis_py.workload.turns import Turns, turns_until
+from blis_py.workload.sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
+from blis_py.workload.turns import Turns
 
 if TYPE_CHECKING:
     from blis_py.workload.spec import WorkloadSpec
@@ -67,9 +67,9 @@ def _listening(spec: WorkloadSpec) -> str:
     for source in sources_of(spec.clients, spec.cohorts):
         if source.spec.concurrency:
             return f"{source.key}.concurrency"
-        if source.spec.reasoning is not None and source.spec.reasoning.multi_turn is not None:
-            if source.spec.closed_loop is not False:
-                return f"{source.key}.closed_loop"
+        plan = source.spec.reasoning
+        if plan is not None and plan.multi_turn is not None and source.spec.closed_loop is not False:
+            return f"{source.key}.closed_loop"
     raise ValueError("nobody waits")
 
 
@@ -153,13 +153,13 @@ def merge(
         InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
     """
     _check_extent(clients, num_requests, horizon_ns, file)
-    sent = _sent(clients, seed, num_requests, horizon_ns, as_blis)
+    sent = sent_by(clients, seed, num_requests, horizon_ns, as_blis)
     if any(client.arrivals for client in clients):
         endless = not any(client.sessions and client.sessions.single for client in clients)
-        endless &= _last_ns(clients) >= LAST_NS
-        _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
-    sent = _first(sent, clients, num_requests, as_blis)
-    arrival_ns, which = _joined(sent)
+        endless &= last_ns(clients) >= LAST_NS
+        _check_found(sum(map(count_of, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
+    sent = first_of(sent, clients, num_requests, as_blis)
+    arrival_ns, which = joined(sent)
     order = np.argsort(arrival_ns, kind="stable")
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
@@ -186,35 +186,6 @@ def merge(
     return replace(table, session=session, round_index=rounds, think_ns=closed)
 
 
-def _joined(sent: Sequence[Ints | Turns]) -> tuple[Ints, NDArray[np.int32]]:
-    """Arrivals of all clients, one client after the other, and whose they are."""
-    which = np.repeat(np.arange(len(sent), dtype=np.int32), list(map(_count, sent)))
-    return np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent]), which
-
-
-def _first(
-    sent: Sequence[Ints | Turns], clients: Sequence[Client], num_requests: int | None, as_blis: bool
-) -> list[Ints | Turns]:
-    """Of what all clients send, the first so many; as in BLIS, with the rest of sessions in closed loops."""
-    arrival_ns, which = _joined(sent)
-    order = np.argsort(arrival_ns, kind="stable")[:num_requests]
-    counts = np.bincount(which[order], minlength=len(sent)).tolist()
-    return [
-        _whole_sessions(part, count)
-        if isinstance(part, Turns) and as_blis and client.sessions is not None and client.sessions.closed_loop
-        else part.take(slice(0, count))
-        if isinstance(part, Turns)
-        else part[:count]
-        for part, client, count in zip(sent, clients, counts, strict=True)
-    ]
-
-
-def _whole_sessions(turns: Turns, count: int) -> Turns:
-    """All turns of the sessions that begin among the first so many turns."""
-    begun = turns.session[:count][turns.round_index[:count] == 0]
-    return turns.take(np.isin(turns.session, begun))
-
-
 def _with_loops(
     clients: Sequence[Client], arrival_ns: Ints, which: NDArray[np.int32], num_requests: int | None
 ) -> tuple[Ints, NDArray[np.int32]]:
@@ -230,10 +201,6 @@ def _with_loops(
         which = np.insert(which, place, np.full(num_requests, index, dtype=np.int32))
         arrival_ns = np.insert(arrival_ns, place, np.zeros(num_requests, dtype=np.int64))
     return arrival_ns, which
-
-
-def _count(sent: Ints | Turns) -> int:
-    return len(sent.arrival_ns) if isinstance(sent, Turns) else len(sent)
 
 
 def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
@@ -282,7 +249,7 @@ def _check_extent(
     clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None, file: Path | None
 ) -> None:
     unpaced = sum(client.arrivals is None for client in clients)
-    ends = _last_ns(clients) < LAST_NS
+    ends = last_ns(clients) < LAST_NS
     if num_requests is None and ((horizon_ns is None and not ends) or unpaced):
         problem = "nothing says where the workload ends"
         fix = "give num_requests" + ("" if unpaced else " or horizon")
@@ -293,8 +260,8 @@ def _check_extent(
         raise InputError("must be at least 1", key="num_requests", value=num_requests)
     if horizon_ns is not None and horizon_ns < 1:
         raise InputError("must be positive", key="horizon", value=horizon_ns)
-    until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, _last_ns(clients))
-    by_time = math.inf if horizon_ns is None and not ends else _expected(clients, until_ns)
+    until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, last_ns(clients))
+    by_time = math.inf if horizon_ns is None and not ends else expected_requests(clients, until_ns)
     expected = min(num_requests or math.inf, by_time) + unpaced * (num_requests or 0)
     if expected > MOST_REQUESTS:
         problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MOST_REQUESTS:,}"
@@ -327,61 +294,6 @@ def _check_found(
     if horizon_ns is None and num_requests is not None and found < num_requests:
         problem, fix = "so slow that the requests take more than a century", "raise it"
         raise InputError(problem, file=file, key=rate_key, fix=fix)
-
-
-def _per_arrival(client: Client) -> float:
-    return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
-
-
-def _peak_rate(clients: Sequence[Client]) -> float:
-    """Requests per second of all clients together that have a rate, while it is highest."""
-    return sum(_per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
-
-
-def _expected(clients: Sequence[Client], until_ns: int) -> float:
-    """Requests of all of them before that time, on average."""
-    return sum(_per_arrival(c) * c.arrivals.expected(until_ns) for c in clients if c.arrivals is not None)
-
-
-def _last_ns(clients: Sequence[Client]) -> int:
-    """When the clients that have a rate have begun all they begin: just after the last."""
-    ends_us = [client.arrivals.end_us for client in clients if client.arrivals is not None]
-    return math.ceil(min(1e3 * max(ends_us, default=math.inf) + 1e3, float(LAST_NS)))
-
-
-def _sent(
-    clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None, as_blis: bool
-) -> list[Ints | Turns]:
-    """What each client sends, together at least the asked number unless the horizon comes first.
-
-    Nothing of clients without arrivals.
-    """
-    if not any(client.arrivals for client in clients):
-        return [np.zeros(0, dtype=np.int64) for _ in clients]
-    end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
-    if all(client.sessions is None for client in clients):
-        end_ns = min(end_ns, _last_ns(clients))
-    until_ns = end_ns
-    if num_requests is not None:
-        expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _peak_rate(clients)
-        until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
-    while True:
-        sent = [_sent_until(client, seed, until_ns, num_requests, as_blis) for client in clients]
-        if until_ns >= end_ns or sum(map(_count, sent)) >= (num_requests or 0):
-            return sent
-        until_ns = min(2 * until_ns, end_ns)
-
-
-def _sent_until(
-    client: Client, seed: int, until_ns: int, at_most: int | None, as_blis: bool
-) -> Ints | Turns:
-    """Arrival times of a client's requests, or its turns."""
-    if client.arrivals is None:
-        return np.zeros(0, dtype=np.int64)
-    if client.sessions is not None:
-        return turns_until(client, seed, until_ns, at_most=at_most, as_blis=as_blis)
-    rng = stream(seed, "client", client.draws, "arrivals")
-    return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
 
 
 def _table(
