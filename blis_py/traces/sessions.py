@@ -34,7 +34,7 @@ def in_sessions(table: RequestTable, reading: Reading, path: Path, seed: int) ->
                 "every turn is played at its time with its own tokens, without the conversation before it; "
                 "--session-mode closed-loop plays the conversations"
             )
-        return table
+        return replace(table, think_ns=None)
     if reading.session_mode == FIXED:
         problem, fix = "its turns have pauses, and no times of their own", "leave it out"
         raise InputError(problem, file=path, key="--session-mode", value=FIXED, fix=fix)
@@ -124,7 +124,8 @@ def _pauses(table: RequestTable, reading: Reading, seed: int, path: Path) -> Int
     later = waits(replace(table, think_ns=think_ns))
     if reading.think is not None:
         think_ns[later] = reading.think.draw(stream(seed, "trace", "think time"), int(later.sum()))
-    elif table.think_ns is not None and (table.think_ns[later] > 0).any():
+    elif reading.only_pauses or (table.think_ns is not None and (table.think_ns[later] > 0).any()):
+        assert table.think_ns is not None
         think_ns[later] = np.maximum(table.think_ns[later], 0)
     elif later.any():
         think_ns = np.where(later, _gaps(table, reading), 0)
