@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
-from simpy import Container, Environment, Event
+from simpy import Environment, Event, Store
 
 from blis_py.cluster.source import CHUNK, Maker, Send
 from blis_py.core.request import FinishReason, Request
@@ -50,6 +51,12 @@ class ClosedLoops:
         )
         self._next = next_turns(table) if loops.later_turns else {}
         self._as_blis = loops.as_blis
+        self._users = None
+        if loops.as_blis and not all(loop.paced for loop in loops.parts):
+            self._users = _Users(self.table, loops.parts)
+            self.table = self._users.table
+        self._permit_of: dict[int, int] = {}
+        """Of requests under way, by row, the number of the permit they have."""
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
     def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
@@ -58,32 +65,34 @@ class ClosedLoops:
         for loop, permits in zip(self._loops, self._permits, strict=True):
             env.process(self._run(loop, permits))
 
-    def _first_permits(self, loop: Loop) -> Container:
+    def _first_permits(self, loop: Loop) -> Store:
         """Those of a loop: all at the beginning, or spread over the first pause."""
         assert loop.permits is not None
-        if not self._as_blis or loop.paced or not loop.think_ns:
-            return Container(self._env, init=loop.permits)
-        permits, pause_us = Container(self._env, init=1), loop.think_ns // 1000
-        for user in range(1, loop.permits):
-            self._after(user * pause_us // loop.permits * 1000, partial(_free, permits))
+        permits, pause_us = Store(self._env), loop.think_ns // 1000
+        spread = self._as_blis and not loop.paced and pause_us > 0
+        at_once = 1 if spread else loop.permits
+        permits.items.extend(range(at_once))
+        for number in range(at_once, loop.permits):
+            self._after(number * pause_us // loop.permits * 1000, partial(_free, permits, number))
         return permits
 
-    def _run(self, loop: Loop, permits: Container | None) -> Generator[Event, None, None]:
+    def _run(self, loop: Loop, permits: Store | None) -> Generator[Event, Any, None]:
         env = self._env
         for request in self._requests(loop):
             if loop.paced and request.arrival_ns > env.now:
                 yield env.timeout(request.arrival_ns - env.now)
             if permits is not None:
-                if permits.level:
-                    permits.get(1)
-                else:
-                    yield permits.get(1)
+                permit = permits.get()
+                number: int = permit.value if permit.triggered else (yield permit)
+                self._permit_of[request.row] = number
             if not self._left:
                 return
             self._left -= 1
             if not loop.paced:
                 assert self.table.due_ns is not None
                 self.table.due_ns[request.row] = env.now
+                if self._users is not None:
+                    self._users.note(loop, number, request.row)
             self._send_now(request)
 
     def _requests(self, loop: Loop) -> Iterator[Request]:
@@ -103,12 +112,12 @@ class ClosedLoops:
         raise NotImplementedError
 
     def ended(self, request: Request, seen_ns: int) -> None:
-        answered = request.finish_reason in _ANSWERED
+        row, answered = request.row, request.finish_reason in _ANSWERED
+        permit = self._permit_of.pop(row, -1)
         if self._as_blis:
             if not answered:
                 return
             seen_ns = int(self._env.now)
-        row = request.row
         if answered and row in self._next:
             assert self.table.think_ns is not None
             following = self._next[row]
@@ -116,7 +125,7 @@ class ClosedLoops:
         which = self._loop_of[row]
         permits = None if which < 0 else self._permits[which]
         if permits is not None:
-            self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits))
+            self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits, permit))
 
     def _send_turn(self, row: int, event: Event) -> None:
         """Its client has the answer, and has thought."""
@@ -134,8 +143,40 @@ class ClosedLoops:
         callbacks.append(callback)
 
 
-def _free(permits: Container, event: Event) -> None:
-    permits.put(1)
+def _free(permits: Store, permit: int, event: Event) -> None:
+    permits.put(permit)
+
+
+class _Users:
+    """Who sends again and again, as BLIS writes it: a session without end for each permit.
+
+    Args:
+        table: gets the columns; which request is whose turn is known when it is sent.
+    """
+
+    def __init__(self, table: RequestTable, loops: Sequence[Loop]) -> None:
+        names = list(table.session_names or ())
+        if table.session is not None and not names:
+            names = [f"session_{number}" for number in range(int(table.session.max(initial=-1)) + 1)]
+        self._first: dict[int, int] = {}
+        """Number of the first user of a loop, by the loop's first row."""
+        for loop in loops:
+            if loop.permits is not None and not loop.paced:
+                self._first[loop.rows.start] = len(names)
+                client = table.client[loop.rows.start] if len(table) else ""
+                names += [f"concurrency_{client}_user_{user}" for user in range(loop.permits)]
+        self._rounds = [0] * len(names)
+        self._session = np.full(len(table), -1) if table.session is None else table.session.copy()
+        self._round = (
+            np.zeros(len(table), dtype=np.int64) if table.round_index is None else table.round_index.copy()
+        )
+        self.table = replace(table, session=self._session, session_names=names, round_index=self._round)
+
+    def note(self, loop: Loop, user: int, row: int) -> None:
+        """A request of the loop is the next turn of that user."""
+        number = self._first[loop.rows.start] + user
+        self._session[row], self._round[row] = number, self._rounds[number]
+        self._rounds[number] += 1
 
 
 class ClosedLoop(ClosedLoops):

@@ -66,6 +66,8 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "sessions" in summary:
+        yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
     if summary["slo"]:
         yield _slo_table(summary["slo"], width)
@@ -78,6 +80,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "sessions" in summary:
+        yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
     if "diffusion" in cluster:
@@ -143,6 +147,17 @@ def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
         if counts[name]:
             yield f"[yellow]{counts[name]:,} {name.replace('_', ' ')}[/]"
     yield f"{_seconds(window['duration_s'])} on {_count(cluster['num_instances'], 'instance')}"
+
+
+def _sessions(sessions: Summary) -> Iterable[str]:
+    """How many there are, and what was never sent of them."""
+    turns = _count(sessions["turns"], "turn")
+    yield f"{turns} of {_count(sessions['sessions'], 'session')}"
+    if sessions["broken_off"]:
+        yield f"[yellow]{_count(sessions['broken_off'], 'session')} with a turn that got no answer[/]"
+    for key, why in (("cancelled_turns", "after such a turn"), ("turns_not_reached", "as the run ended")):
+        if sessions.get(key):
+            yield f"[yellow]{_count(sessions[key], 'turn')} never sent, {why}[/]"
 
 
 def _admission(admission: Summary) -> Iterable[str]:

@@ -52,7 +52,7 @@ def _in_turn(table: RequestTable) -> Ints:
     """Rows that belong to sessions, turn after turn."""
     assert table.session is not None
     rounds = np.zeros(len(table)) if table.round_index is None else table.round_index
-    rows = np.flatnonzero(table.session >= 0)
+    rows: Ints = np.flatnonzero(table.session >= 0)
     return rows[np.lexsort((rounds[rows], table.session[rows]))]
 
 
