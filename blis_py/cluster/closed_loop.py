@@ -83,8 +83,8 @@ class ClosedLoops:
                 yield env.timeout(request.arrival_ns - env.now)
             if permits is not None:
                 permit = permits.get()
-                number: int = permit.value if permit.triggered else (yield permit)
-                self._permit_of[request.row] = number
+                value: Any = permit.value if permit.triggered else (yield permit)
+                number = self._permit_of[request.row] = int(value)
             if not self._left:
                 return
             self._left -= 1

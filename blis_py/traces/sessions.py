@@ -53,7 +53,8 @@ def _in_turn(table: RequestTable) -> Ints:
     assert table.session is not None
     rounds = np.zeros(len(table)) if table.round_index is None else table.round_index
     rows: Ints = np.flatnonzero(table.session >= 0)
-    return rows[np.lexsort((rounds[rows], table.session[rows]))]
+    in_turn: Ints = rows[np.lexsort((rounds[rows], table.session[rows]))]
+    return in_turn
 
 
 def _checked(table: RequestTable, path: Path) -> RequestTable:
