@@ -18,6 +18,7 @@ from blis_py.workload.generate import generate_loops
 from blis_py.workload.spec import WorkloadSpec
 
 MODEL: dict[str, Any] = {"model": "llama-3.1-8b", "seed": 3}
+LIMITS: dict[str, Any] = {"block_size": 32, "max_num_seqs": 64}
 TURNS: dict[str, Any] = {
     "max_rounds": 6,
     "rounds_distribution": {"type": "exponential", "params": {"mean": 3}},
@@ -143,7 +144,7 @@ def test_sessions_of_block_diffusion_wait_too(tmp_path: Path) -> None:
     path = written(
         tmp_path, chat(), kind="diffusion", block_size=32, steps={"mean": 6, "cv": 0.4}, num_requests=60
     )
-    served = {"model": "llada2.0-mini", "latency_model": "roofline", "block_size": 32}
+    served: dict[str, Any] = {"model": "llada2.0-mini", "latency_model": "roofline"} | LIMITS
     record = blis.run(**served, workload_spec=path).record
     table = record.table
     assert table.session is not None
