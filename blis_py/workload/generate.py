@@ -157,7 +157,8 @@ def merge(
     if any(client.arrivals for client in clients):
         endless = not any(client.sessions and client.sessions.single for client in clients)
         endless &= last_ns(clients) >= LAST_NS
-        _check_found(sum(map(count_of, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
+        least = num_requests if endless or num_requests is None else 1
+        _check_found(sum(map(count_of, sent)), least, horizon_ns, rate_key, file)
     sent = first_of(sent, clients, num_requests, as_blis)
     arrival_ns, which = joined(sent)
     order = np.argsort(arrival_ns, kind="stable")
