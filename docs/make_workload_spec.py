@@ -57,8 +57,8 @@ def page() -> str:
     models = {"WorkloadSpec": schema} | schema["$defs"]
     order = [
         *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
-        *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "ReasoningSpec"),
-        "MultiTurnSpec",
+        *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "MultimodalSpec"),
+        *("ReasoningSpec", "MultiTurnSpec"),
     ]
     assert sorted(order) == sorted(models)
     own = set(models["ClientSpec"]["properties"])

@@ -21,6 +21,9 @@ if it names the same text. What follows the last run is the request's own. The r
 conversation go on beyond `prompt_tokens`, over the answer, which the next turn's prompt repeats."""
 
 
+MODALITIES = ("text", "image", "audio", "video")
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """A column of few distinct strings; the empty string means unset."""
@@ -101,6 +104,9 @@ class RequestTable:
     """Names of the sessions by number; `session_<number>` where `None`."""
     round_index: Ints | None = None
     """Place of each turn in its session, from 0; 0 of a request that belongs to none. `None` = not known."""
+    modality_tokens: Ints | None = None
+    """Shape (requests, `MODALITIES`): what the prompt consists of, beside what it shares; all 0 where nobody
+    says. `None` = nobody does."""
     think_ns: Ints | None = None
     """Of a turn that waits for the one before, the client's pause between that answer and this turn; -1 of
     turns that come at their arrival. `None` = all do."""
@@ -152,6 +158,7 @@ class RequestTable:
         session: Ints | None = None,
         session_names: Sequence[str] | None = None,
         round_index: Ints | None = None,
+        modality_tokens: Ints | None = None,
         think_ns: Ints | None = None,
         constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
@@ -184,6 +191,7 @@ class RequestTable:
             session=session,
             session_names=session_names,
             round_index=round_index,
+            modality_tokens=modality_tokens,
             think_ns=think_ns,
             constrained=constrained,
         )
@@ -215,6 +223,7 @@ class RequestTable:
             due_ns=None if self.due_ns is None else self.due_ns[rows],
             session=None if self.session is None else self.session[rows],
             round_index=None if self.round_index is None else self.round_index[rows],
+            modality_tokens=None if self.modality_tokens is None else self.modality_tokens[rows],
             think_ns=None if self.think_ns is None else self.think_ns[rows],
         )
 
@@ -297,6 +306,9 @@ class RequestTable:
             output_tokens=outputs,
             max_tokens=np.where(limited, outputs, np.rint(self.max_tokens * output).astype(np.int64)),
             prefix_tokens=np.rint(self.prefix_tokens * prompt).astype(np.int64),
+            modality_tokens=None
+            if self.modality_tokens is None
+            else np.rint(self.modality_tokens * prompt).astype(np.int64),
             contents=tuple(_longer(runs, prompt) for runs in self.contents),
         )
 

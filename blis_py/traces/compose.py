@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 
 
 def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable:
@@ -52,6 +52,7 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         session=_sessions(own),
         session_names=_session_names(own),
         round_index=_numbers([table.round_index for table in own], own, 0),
+        modality_tokens=_modalities(own),
         think_ns=_numbers([table.think_ns for table in own], own, -1),
     )
     return together.sorted_by_arrival()
@@ -139,6 +140,17 @@ def _numbers(columns: Sequence[Ints | None], tables: Sequence[RequestTable], def
     both = zip(columns, tables, strict=True)
     return np.concatenate(
         [np.full(len(table), default, dtype=np.int64) if c is None else c for c, table in both]
+    )
+
+
+def _modalities(tables: Sequence[RequestTable]) -> Ints | None:
+    """What prompts consist of, where some table says it."""
+    if all(table.modality_tokens is None for table in tables):
+        return None
+    nothing = (np.zeros((len(table), len(MODALITIES)), dtype=np.int64) for table in tables)
+    both = zip(tables, nothing, strict=True)
+    return np.concatenate(
+        [none if own.modality_tokens is None else own.modality_tokens for own, none in both]
     )
 
 

@@ -77,6 +77,12 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
         "places of turns in their sessions",
         lambda table: 0 if table.round_index is None else int((table.round_index > 0).sum()),
     ),
+    "modality_tokens": (
+        "tokens of images, audio and video as such",
+        lambda table: (
+            0 if table.modality_tokens is None else int((table.modality_tokens[:, 1:].sum(axis=1) > 0).sum())
+        ),
+    ),
     "think": ("pauses of turns that wait for answers", lambda table: int(waits(table).sum())),
     "constrained": (
         "structured outputs",
@@ -109,7 +115,7 @@ WRITERS: dict[str, Writer] = {
         "Parquet",
         (".parquet",),
         "parquet:write",
-        frozenset(FEATURES) - {"eos", "constrained", "session", "round_index", "think"},
+        frozenset(FEATURES) - {"eos", "constrained", "session", "round_index", "think", "modality_tokens"},
     ),
 }
 

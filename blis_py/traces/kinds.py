@@ -89,7 +89,8 @@ def _or_empty(kind: type, default: str, problem: str) -> Kind:
     def finish(cells: NDArray[np.object_]) -> NDArray[Any]:
         filled = np.where(cells == "", default, cells)
         try:
-            return filled.astype(kind)
+            read = filled.astype(kind)
+            return without_room(read) if kind is np.int64 else read
         except (ValueError, OverflowError):
             raise BadCells(problem, np.array([not _is(kind, cell) for cell in filled])) from None
 

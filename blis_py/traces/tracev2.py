@@ -28,7 +28,7 @@ from blis_py.files import paths
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
 from blis_py.files.parquet_files import is_parquet
-from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Kind, Mask, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
@@ -44,6 +44,7 @@ TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model", "session
 NUMBERS = {
     "request_id": integers(),
     "round_index": integers_or(0),
+    **{f"{name}_tokens": integers_or(0) for name in MODALITIES},
     "prefix_length": integers(high=MOST_TOKENS),
     "input_tokens": integers(high=MOST_TOKENS),
     "output_tokens": integers(high=MOST_TOKENS),
@@ -64,7 +65,6 @@ OF_SESSIONS = {
 """What a replay of sessions as closed loops needs beside."""
 WITHOUT_EFFECT = (
     *("vllm_priority", "x_request_id", "reason_ratio"),
-    *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
     *("first_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
 )
 REQUIRED = ("request_id", "input_tokens", "output_tokens", "arrival_time_us")
@@ -167,6 +167,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         session=sessions,
         session_names=None if sessions is None else columns.labels("session_id").names,
         round_index=None if sessions is None else np.maximum(columns.ints("round_index"), 0),
+        modality_tokens=_modalities(columns),
         think_ns=columns.ints("think_time_us") * 1000 if closed else None,
         constrained=columns.get("constrained"),
     )
@@ -177,6 +178,14 @@ def _sessions(columns: Columns) -> Ints | None:
     names = columns.labels("session_id")
     number = np.array([index if name else -1 for index, name in enumerate(names.names)], dtype=np.int64)
     return number[names.codes] if number.max(initial=-1) >= 0 and len(names) else None
+
+
+def _modalities(columns: Columns) -> Ints | None:
+    """What prompts consist of, if any row says it."""
+    names = [f"{name}_tokens" for name in MODALITIES]
+    if not any(columns.ints(name).any() for name in names):
+        return None
+    return np.column_stack([np.maximum(columns.ints(name), 0) for name in names])
 
 
 def _refuse_bad_rows(columns: Columns) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
-from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
 
@@ -138,10 +138,7 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "streaming": lambda piece: _truths(table.streaming[piece]),
         "input_tokens": _numbers(table.prompt_tokens - table.prefix_tokens),
         "output_tokens": _numbers(_output_cells(table)),
-        "text_tokens": _always(0),
-        "image_tokens": _always(0),
-        "audio_tokens": _always(0),
-        "video_tokens": _always(0),
+        **{f"{name}_tokens": _of_modality(table, column) for column, name in enumerate(MODALITIES)},
         "reason_ratio": _always(0),
         "model": _texts(table.model),
         "deadline_us": _numbers(np.where(table.deadline_ns < 0, 0, table.deadline_ns // 1000)),
@@ -155,6 +152,11 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     if table.think_ns is not None:
         columns["think_time_us"] = _numbers(np.maximum(table.think_ns, 0) // 1000)
     return columns
+
+
+def _of_modality(table: RequestTable, column: int) -> Cells:
+    tokens = table.modality_tokens
+    return _always(0) if tokens is None else _numbers(tokens[:, column])
 
 
 def _measured(measured: Measured | None) -> dict[str, Cells]:

@@ -90,6 +90,8 @@ PROCESSES: dict[str, Callable[[Arrivals, np.random.Generator, int], Floats]] = {
     "weibull": weibull,
     "constant": constant,
 }
+
+
 def gamma_residual(arrivals: Arrivals, rng: np.random.Generator) -> float:
     """What is left of a gamma gap at a time that somebody looks: long gaps are met more often."""
     shape = arrivals.cv**-2 if arrivals.shape is None else arrivals.shape

@@ -16,9 +16,10 @@ from blis_py.errors import InputError
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
-from blis_py.requests.table import Content, Ints, Labels, RequestTable, deadlines_ns
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable, deadlines_ns
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
+from blis_py.workload.modalities import own_tokens
 from blis_py.workload.prefixes import beginnings
 from blis_py.workload.sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
 from blis_py.workload.turns import Turns
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
+Made = tuple[Ints, Ints, Ints, Ints | None]
+"""Prompt, output, content and modalities of requests, in columns."""
 
 
 def generate(
@@ -166,6 +169,7 @@ def merge(
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
     session, think_ns = (np.full(len(which), -1, dtype=np.int64) for _ in range(2))
     rounds = np.zeros(len(which), dtype=np.int64)
+    modalities = np.zeros((len(which), len(MODALITIES)), dtype=np.int64)
     texts: dict[Content, int] = {}
     by_client = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[by_client], np.arange(len(clients)), side="right").tolist()
@@ -176,11 +180,15 @@ def merge(
             if isinstance(part, Turns)
             else _requests(client, seed, len(rows), texts)
         )
-        prompt[rows], output[rows], content[rows] = made
+        prompt[rows], output[rows], content[rows], own = made
+        if own is not None:
+            modalities[rows] = own
         if isinstance(part, Turns):
             session[rows] = session.max(initial=-1) + 1 + part.session
             rounds[rows], think_ns[rows] = part.round_index, part.think_ns
     table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
+    if any(client.multimodal for client in clients):
+        table = replace(table, modality_tokens=modalities)
     if session.max(initial=-1) < 0:
         return table
     closed = think_ns if think_ns.max(initial=-1) >= 0 else None
@@ -204,17 +212,17 @@ def _with_loops(
     return arrival_ns, which
 
 
-def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
-    """Prompt, output and content of requests that have nothing to do with each other but their prefix."""
-    prompt = sample(client.input, stream(seed, "client", client.draws, "input"), count)
+def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> Made:
+    """Requests that have nothing to do with each other but their prefix."""
+    prompt, own = own_tokens(client.draws, client.input, client.multimodal, seed, count)
     output = sample(client.output, stream(seed, "client", client.draws, "output"), count)
     begins, which = _beginnings(client, seed, count)
     numbers = [texts.setdefault(runs, len(texts)) if runs else -1 for runs in begins]
-    return prompt + _tokens(begins)[which], output, np.array(numbers, dtype=np.int64)[which]
+    return prompt + _tokens(begins)[which], output, np.array(numbers, dtype=np.int64)[which], own
 
 
-def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
-    """Prompt, output and content of turns: the prefix of the session, then the conversation so far.
+def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> Made:
+    """Turns: the prefix of the session, then the conversation so far.
 
     The content goes on over the answer, which is part of the next turn's prompt, but for its last token:
     nothing is computed from that one, so it is in no cache.
@@ -231,7 +239,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
         if client.sessions.accumulate:
             runs = (*runs, (f"{client.draws} session {session}", through[row]))
         content[row] = texts.setdefault(runs, len(texts)) if runs else -1
-    return prompt, turns.output_tokens, content
+    return prompt, turns.output_tokens, content, turns.modality_tokens
 
 
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:

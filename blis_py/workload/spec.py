@@ -19,12 +19,13 @@ from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import Lengths
+from blis_py.workload.modalities import Multimodal
 from blis_py.workload.profile import Profile
 from blis_py.workload.spec_base import Seed, Text, TimeUs, Whole, as_text, as_tuple, lengths_of
 from blis_py.workload.spec_client import ClientSpec, CohortSpec, DiffusionSpec
 from blis_py.workload.spec_errors import input_error
 from blis_py.workload.spec_rates import Part, parts_of, rates_of
-from blis_py.workload.spec_sharing import check_prefixes, prefix_levels, sessions
+from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
 from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ NOT_YET: dict[str, frozenset[str]] = {
         [
             "adapter",
             "network",
-            "multimodal",
         ]
     ),
 }
@@ -197,6 +197,7 @@ def _clients(
         model=client.model,
         prefixes=prefix_levels(client.prefixes, f"{key}.prefixes", path),
         sessions=several,
+        multimodal=_multimodal(part, path),
         streaming=client.streaming,
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
@@ -221,6 +222,14 @@ def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
     if own is not None:
         return lengths_of(own, f"{part.key}.{name}", path)
     return lengths_of(getattr(part.source.spec, name), f"{part.source.key}.{name}", path)
+
+
+def _multimodal(part: Part, path: Path | None) -> Multimodal | None:
+    spec, key = part.source.spec.multimodal, f"{part.source.key}.multimodal"
+    if spec is not None and part.window is not None and part.window.input_distribution is not None:
+        fix = "make several clients of the windows"
+        raise InputError("contradicts the input_distribution of a window", file=path, key=key, fix=fix)
+    return multimodal_of(spec, key, path)
 
 
 def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:

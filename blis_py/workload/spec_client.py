@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from blis_py.core.bounds import MOST_REQUESTS
 from blis_py.workload.spec_base import DistributionSpec, Share, Strict, Text, TimeUs, Tokens, Whole, as_tuple
 from blis_py.workload.spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
-from blis_py.workload.spec_sharing import PrefixSpec, ReasoningSpec
+from blis_py.workload.spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
 
 MOST_MEMBERS = 100_000
 
@@ -60,6 +60,8 @@ class ClientSpec(DiffusionSpec):
     """Prompt tokens, beside prefixes."""
     output_distribution: DistributionSpec
     """Output tokens."""
+    multimodal: MultimodalSpec | None = None
+    """What prompts consist of, instead of `input_distribution`."""
     prefix_group: Text = ""
     """All prompts of a group begin with the same tokens."""
     prefix_length: Tokens = 0

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from blis_py.errors import InputError
 from blis_py.workload.lengths import Lengths
+from blis_py.workload.modalities import OTHERS, Multimodal
 from blis_py.workload.prefixes import PrefixLevel
 from blis_py.workload.sessions import MOST_ROUNDS, Sessions
 from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Tokens, Whole, lengths_of
@@ -34,6 +35,27 @@ class PrefixSpec(Strict):
     """How many texts there are under each text of the level before."""
     zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0
     """Exponent of their popularity; 0: all alike."""
+
+
+class MultimodalSpec(Strict):
+    """Prompts of text and other things, instead of `input_distribution`: text, and so many images, audio
+    clips and videos of so many tokens each. Together they are the tokens of the prompt, at least one.
+    """
+
+    text_distribution: DistributionSpec | None = None
+    """Tokens of text; absent: no text."""
+    image_distribution: DistributionSpec | None = None
+    """Tokens of an image."""
+    image_count_distribution: DistributionSpec | None = None
+    """Images of a prompt; absent: none."""
+    audio_distribution: DistributionSpec | None = None
+    """Tokens of an audio clip."""
+    audio_count_distribution: DistributionSpec | None = None
+    """Audio clips of a prompt; absent: none."""
+    video_distribution: DistributionSpec | None = None
+    """Tokens of a video."""
+    video_count_distribution: DistributionSpec | None = None
+    """Videos of a prompt; absent: none."""
 
 
 class MultiTurnSpec(Strict):
@@ -69,6 +91,31 @@ class ReasoningSpec(Strict):
     """Read, and without effect."""
     multi_turn: MultiTurnSpec | None = None
     """Sessions of several turns."""
+
+
+def multimodal_of(spec: MultimodalSpec | None, key: str, path: Path | None) -> Multimodal | None:
+    """What the prompts of a client consist of; None where they are text.
+
+    Raises:
+        InputError: pieces without a length or a number, or nothing at all.
+    """
+    if spec is None:
+        return None
+    given = {name: getattr(spec, name) for name in MultimodalSpec.model_fields if getattr(spec, name)}
+    known = {name: lengths_of(law, f"{key}.{name}", path) for name, law in given.items()}
+    pieces = {}
+    for name in OTHERS:
+        both = [f"{name}_count_distribution", f"{name}_distribution"]
+        there = [each for each in both if each in known]
+        if len(there) == 1:
+            (missing,) = set(both) - set(there)
+            fix = "say how many pieces there are, and how many tokens each"
+            raise InputError("missing key", file=path, key=f"{key}.{missing}", fix=fix)
+        if there:
+            pieces[name] = known[both[0]], known[both[1]]
+    if not known:
+        raise InputError("a prompt of nothing", file=path, key=key, fix="give text_distribution, or pieces")
+    return Multimodal(known.get("text_distribution"), pieces)
 
 
 def check_prefixes(of_clients: Sequence[tuple[str, Sequence[PrefixSpec]]], path: Path | None) -> None:

@@ -12,6 +12,7 @@ from blis_py.requests.table import Ints
 from blis_py.workload.arrivals import arrivals_until
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
+from blis_py.workload.modalities import own_tokens
 from blis_py.workload.sessions import Sessions
 
 LONGEST_PAUSE_NS = 30 * 86_400 * 10**9
@@ -33,6 +34,8 @@ class Turns:
     new_tokens: Ints
     """What the client adds to it."""
     output_tokens: Ints
+    modality_tokens: Ints | None
+    """Of what the client adds, see `RequestTable`."""
 
     def take(self, rows: slice | np.ndarray) -> Turns:
         return Turns(
@@ -43,6 +46,7 @@ class Turns:
             self.history_tokens[rows],
             self.new_tokens[rows],
             self.output_tokens[rows],
+            None if self.modality_tokens is None else self.modality_tokens[rows],
         )
 
 
@@ -73,7 +77,7 @@ def turns_until(
     session = np.repeat(np.arange(len(starts)), rounds)
     first = np.repeat(np.cumsum(rounds) - rounds, rounds)
     """Row of the session's first turn."""
-    new = sample(client.input, rng("input"), count)
+    new, modalities = own_tokens(client.draws, client.input, client.multimodal, seed, count)
     output = sample(client.output, rng("output"), count)
     as_blis = as_blis and plan.closed_loop
     think_ns = _thinking(client, plan, rng("think"), output)
@@ -87,6 +91,7 @@ def turns_until(
         history_tokens=_before(new + kept, first) if plan.accumulate else np.zeros(count, dtype=np.int64),
         new_tokens=new,
         output_tokens=output,
+        modality_tokens=modalities,
     )
     turns = turns.take((starts[session] if as_blis else turns.arrival_ns) < until_ns)
     return turns.take(np.argsort(turns.arrival_ns, kind="stable"))
