@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blis_py.metrics.distribution import Distribution, statistics
 from blis_py.metrics.latencies import Latencies
@@ -15,7 +16,7 @@ from blis_py.requests.table import Ints, RequestTable
 _OPEN = (Outcome.QUEUED, Outcome.RUNNING)
 
 
-def unsent_turns(table: RequestTable, outcome: Ints, sent: Ints) -> UnsentTurns | None:
+def unsent_turns(table: RequestTable, outcome: NDArray[np.int8], sent: Ints) -> UnsentTurns | None:
     """The turns of sessions that had begun which were not sent; `None` where no turn waits for another.
 
     Args:

@@ -87,10 +87,11 @@ def integers_or(default: int) -> Kind:
 
 def _or_empty(kind: type, default: str, problem: str) -> Kind:
     def finish(cells: NDArray[np.object_]) -> NDArray[Any]:
+        if _is(kind, cells[0] or default) and (cells == cells[0]).all():  # as most such columns are
+            return np.broadcast_to(np.array([cells[0] or default]).astype(kind), len(cells))
         filled = np.where(cells == "", default, cells)
         try:
-            read = filled.astype(kind)
-            return without_room(read) if kind is np.int64 else read
+            return filled.astype(kind)
         except (ValueError, OverflowError):
             raise BadCells(problem, np.array([not _is(kind, cell) for cell in filled])) from None
 

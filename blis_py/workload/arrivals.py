@@ -103,7 +103,7 @@ def weibull_residual(arrivals: Arrivals, rng: np.random.Generator) -> float:
     """The same of a Weibull gap."""
     shape = weibull_shape(arrivals.cv) if arrivals.shape is None else arrivals.shape
     scale = arrivals.mean_gap_us / math.gamma(1 + 1 / shape)
-    met = scale * float(rng.standard_gamma(1 + 1 / shape)) ** (1 / shape)
+    met = math.pow(float(rng.standard_gamma(1 + 1 / shape)), 1 / shape) * scale
     return float(rng.random()) * met
 
 
