@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blis_py.cli.configure import overrides
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES
 from blis_py.errors import InputError
@@ -182,6 +183,12 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
     given = {"trace": "t.csv", "model": "llama-3.1-8b"} | settings
     with pytest.raises(InputError, match=complaint):
         load_config(overrides=[(name, NAMES[name], value) for name, value in given.items()])
+
+
+def test_the_default_of_a_flag_of_blis_asks_for_nothing() -> None:
+    """Its `--think-time-ms 0` leaves the pauses of the trace."""
+    assert overrides({"--think-time-ms": 0.0}) == [("--think-time-ms", "workload.think_time_ms", None)]
+    assert overrides({"--think-time-ms": 5.0}) == [("--think-time-ms", "workload.think_time_ms", 5.0)]
 
 
 def test_a_session_mode_without_a_trace_is_refused() -> None:
