@@ -93,7 +93,6 @@ def check(config: RunConfig, layers: Layers) -> None:
 
 def _check_sessions(load: WorkloadSection, layers: Layers) -> None:
     """Pauses are those of a closed loop, and one thing says how long they are."""
-    of_sessions = load.trace is not None and load.session_mode != "fixed"
     if load.think_time_ms and load.concurrency is None and load.session_mode != "closed-loop":
         fix = "say how many requests may be under way with --concurrency, or drop it"
         if load.trace is not None:
@@ -104,7 +103,7 @@ def _check_sessions(load: WorkloadSection, layers: Layers) -> None:
             fix = "drop it: a workload spec says it with closed_loop and multi_turn"
             raise layers.error("is about the sessions of a trace", f"workload.{name}", fix=fix)
     if load.think_time_dist is not None:
-        if not of_sessions or load.session_mode is None:
+        if load.session_mode != "closed-loop":
             fix = "add --session-mode closed-loop"
             raise layers.error("is about sessions that wait", "workload.think_time_dist", fix=fix)
         if load.think_time_ms is not None:

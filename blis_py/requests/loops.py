@@ -46,6 +46,11 @@ class Loops:
     later_turns: bool = False
     as_blis: bool = False
 
+    @property
+    def only_turns(self) -> bool:
+        """Whether nothing waits but the later turns of sessions."""
+        return self.later_turns and all(loop.permits is None for loop in self.parts)
+
     def limited(self, count: int) -> Loops:
         """With no more requests than that."""
         return replace(self, at_most=count if self.at_most is None else min(count, self.at_most))

@@ -79,6 +79,8 @@ def require_open_loops(asked: Demand, config: RunConfig) -> None:
         key, value = ("trace", load.trace) if load.spec is None else ("spec", load.spec)
         problem = "has clients who wait for answers before they send more, which only a simulation serves"
         fix = "play it at fixed times: closed_loop: false, --session-mode fixed, no concurrency of clients"
+        if asked.loops.only_turns:
+            fix = f"{fix.partition(', no')[0]}; or convert it to TraceV2, which holds pauses"
         raise InputError(problem, key=f"workload.{key}", value=value, fix=fix)
 
 

@@ -45,7 +45,9 @@ def in_sessions(table: RequestTable, reading: Reading, path: Path, seed: int) ->
     if reading.accumulates:
         table = _conversations(table, path, keeps_last=not reading.as_blis)
     table = replace(table, think_ns=_pauses(table, reading, seed, path))
-    return as_early_as_can_be(table)
+    early = as_early_as_can_be(table)
+    assert early.round_index is not None
+    return early.take(np.argsort(early.round_index, kind="stable"))  # of turns at once, the first is first
 
 
 def _in_turn(table: RequestTable) -> Ints:

@@ -112,7 +112,7 @@ def generate_loops(
     limited, later = any(client.permits is not None for client in clients), int(waits(table).sum())
     if not limited and not later:
         return table, None
-    table = later_turns_last(table)
+    table = later_turns_last(table) if later else table
     loops = _loops(clients, table, len(table) - later)
     return table, Loops(loops, num_requests if limited else None, later > 0, as_blis)
 
@@ -167,9 +167,11 @@ def merge(
     order = np.argsort(arrival_ns, kind="stable")
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
-    session, think_ns = (np.full(len(which), -1, dtype=np.int64) for _ in range(2))
-    rounds = np.zeros(len(which), dtype=np.int64)
-    modalities = np.zeros((len(which), len(MODALITIES)), dtype=np.int64)
+    session = np.full(len(which), -1, dtype=np.int64)
+    talks = len(which) if any(client.sessions for client in clients) else 0
+    rounds, think_ns = np.zeros(talks, dtype=np.int64), np.full(talks, -1, dtype=np.int64)
+    several = any(client.multimodal for client in clients)
+    modalities = np.zeros((len(which), len(MODALITIES)) if several else (0, 0), dtype=np.int64)
     texts: dict[Content, int] = {}
     by_client = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[by_client], np.arange(len(clients)), side="right").tolist()
@@ -187,7 +189,7 @@ def merge(
             session[rows] = session.max(initial=-1) + 1 + part.session
             rounds[rows], think_ns[rows] = part.round_index, part.think_ns
     table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
-    if any(client.multimodal for client in clients):
+    if several:
         table = replace(table, modality_tokens=modalities)
     if session.max(initial=-1) < 0:
         return table

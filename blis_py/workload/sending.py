@@ -56,17 +56,30 @@ def first_of(
     sent: Sequence[Sent], clients: Sequence[Client], num_requests: int | None, as_blis: bool
 ) -> list[Sent]:
     """Of what all clients send, the first so many; as in BLIS, with the rest of sessions in closed loops."""
-    arrival_ns, which = joined(sent)
-    order = np.argsort(arrival_ns, kind="stable")[:num_requests]
-    counts = np.bincount(which[order], minlength=len(sent)).tolist()
-    return [
-        _whole_sessions(part, count)
-        if isinstance(part, Turns) and as_blis and client.sessions is not None and client.sessions.closed_loop
-        else part.take(slice(0, count))
-        if isinstance(part, Turns)
-        else part[:count]
-        for part, client, count in zip(sent, clients, counts, strict=True)
-    ]
+    if num_requests is None or sum(map(count_of, sent)) <= num_requests:
+        return list(sent)
+    first: list[Sent] = []
+    for part, client, count in zip(sent, clients, _counts(sent, num_requests), strict=True):
+        if not isinstance(part, Turns):
+            first.append(part[:count])
+        elif as_blis and client.sessions is not None and client.sessions.closed_loop:
+            first.append(_whole_sessions(part, count))
+        else:
+            first.append(part.take(slice(0, count)))
+    return first
+
+
+def _counts(sent: Sequence[Sent], num_requests: int) -> list[int]:
+    """How many of each client are among the first so many; of equal times, those of the first clients are."""
+    arrivals = [part.arrival_ns if isinstance(part, Turns) else part for part in sent]
+    last_ns = np.partition(np.concatenate(arrivals), num_requests - 1)[num_requests - 1]
+    counts = [int(np.searchsorted(each, last_ns)) for each in arrivals]
+    left = num_requests - sum(counts)
+    for index, each in enumerate(arrivals):
+        then = min(int(np.searchsorted(each, last_ns, side="right")) - counts[index], left)
+        counts[index] += then
+        left -= then
+    return counts
 
 
 def _whole_sessions(turns: Turns, count: int) -> Turns:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import blis_py as blis
+from blis_py.cli import main
 from blis_py.errors import InputError
 from blis_py.requests.sessions import waits
 from blis_py.workload import generate
@@ -171,6 +172,20 @@ def test_what_a_run_wrote_plays_the_same_at_its_times_and_as_a_closed_loop(tmp_p
     turns = closed.requests.session_id.map(lambda name: name.removeprefix("session_"))
     assert (turns != "").any()
     assert closed.requests.round_index.tolist() == once.requests.round_index.tolist()
+
+
+def test_a_spec_converts_to_a_trace_that_plays_the_same_closed_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, chat(), PLAIN, seed=3)
+    assert main(["convert", path, str(tmp_path / "talks.yaml")]) == 0
+    assert "--session-mode closed-loop" in capsys.readouterr().err
+    one = blis.run(**MODEL, workload_spec=path).record
+    other = blis.replay(tmp_path / "talks.csv", session_mode="closed-loop", **MODEL).record
+    for column in ("finish_ns", "cached_tokens", "outcome"):
+        assert np.array_equal(getattr(one, column), getattr(other, column))
+    assert main(["convert", path, str(tmp_path / "talks.jsonl")]) == 2
+    assert "or convert it to TraceV2" in capsys.readouterr().err
 
 
 def test_a_slower_server_is_asked_later(tmp_path: Path) -> None:
