@@ -90,35 +90,39 @@ def _conversations(table: RequestTable, path: Path, keeps_last: bool) -> Request
     assert table.session is not None
     assert table.round_index is not None
     rows = _in_turn(table)
-    begins = np.flatnonzero(table.round_index[rows] == 0)
-    lengths = np.diff(np.append(begins, len(rows)))
-    limit = table.max_tokens[rows]
-    output = np.where(limit > 0, np.minimum(table.output_tokens[rows], limit), table.output_tokens[rows])
+    first = rows[np.maximum.accumulate(np.where(table.round_index[rows] == 0, np.arange(len(rows)), 0))]
+    """Of each of these rows, the first turn of its session."""
+    limit, output = table.max_tokens[rows], table.output_tokens[rows]
+    answer = np.where(limit > 0, np.minimum(output, limit), output)
     new = table.prompt_tokens[rows] - table.prefix_tokens[rows]
-    prefix = np.repeat(table.prefix_tokens[rows[begins]], lengths)
-    said = np.cumsum(new + output - (not keeps_last))
-    said -= np.repeat(said[begins] - (new + output - (not keeps_last))[begins], lengths)
-    through = said - (new + output - (not keeps_last)) + new + output - 1
-    prompt = prefix + through + 1 - output
-    if len(prompt) and prompt.max() > MOST_TOKENS:
-        row = int(rows[np.argmax(prompt)])
-        name = table.session_ids()[row]
+    before = _before(new + (answer if keeps_last else answer - 1), table.round_index[rows])
+    prompts, prefixes = table.prompt_tokens.copy(), table.prefix_tokens.copy()
+    prefixes[rows] = table.prefix_tokens[first]
+    prompts[rows] = prefixes[rows] + before + new
+    if prompts.max(initial=0) > MOST_TOKENS:
+        name = table.session_ids()[int(np.argmax(prompts))]
         raise InputError("a conversation that is far too long", file=path, key="session_id", value=name)
-    contents, content = list(table.contents), table.content.copy()
-    known: dict[Content, int] = {runs: index for index, runs in enumerate(contents)}
-    first = rows[np.repeat(begins, lengths)]
+    content, contents = _texts(table, rows, first, before + new + answer - 1)
+    return replace(table, prompt_tokens=prompts, prefix_tokens=prefixes, content=content, contents=contents)
+
+
+def _before(amounts: Ints, rounds: Ints) -> Ints:
+    """For every turn, the sum over those before it in its session; turn after turn, session after session."""
+    cumulated = np.cumsum(amounts) - amounts
+    begins = np.maximum.accumulate(np.where(rounds == 0, np.arange(len(rounds)), 0))
+    before: Ints = cumulated - cumulated[begins]
+    return before
+
+
+def _texts(table: RequestTable, rows: Ints, first: Ints, through: Ints) -> tuple[Ints, tuple[Content, ...]]:
+    """What prompts share: the beginning of the session's first one, then so many tokens of its text."""
+    assert table.session is not None
+    content, contents = table.content.copy(), list(table.contents)
     for row, start, tokens in zip(rows.tolist(), first.tolist(), through.tolist(), strict=True):
         begin = contents[table.content[start]] if table.content[start] >= 0 else ()
-        runs = (*begin, (f"conversation {table.session[row]}", tokens)) if tokens else begin
-        index = known.setdefault(runs, len(contents))
-        if index == len(contents):
-            contents.append(runs)
-        content[row] = index
-    prompts, prefixes = table.prompt_tokens.copy(), table.prefix_tokens.copy()
-    prompts[rows], prefixes[rows] = prompt, prefix
-    return replace(
-        table, prompt_tokens=prompts, prefix_tokens=prefixes, content=content, contents=tuple(contents)
-    )
+        content[row] = len(contents)
+        contents.append((*begin, (f"conversation {table.session[row]}", tokens)) if tokens else begin)
+    return content, tuple(contents)
 
 
 def _pauses(table: RequestTable, reading: Reading, seed: int, path: Path) -> Ints:
