@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from blis_py.cluster.admission import AdmissionSettings
 from blis_py.cluster.closed_loop import ClosedLoops
+from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import Outcome, RunRecord
@@ -23,6 +25,8 @@ from blis_py.metrics.summary import summarise
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import as_early_as_can_be, later_turns_last, rounds_of, waits
 from blis_py.requests.table import RequestTable
+from blis_py.workload.diffusion import MeasuredSteps, table_rounds
+from blis_py.workload.diffusion_steps import MeanAndSpread
 
 US = 1000
 CONFIG = SchedulerConfig(num_kv_blocks=400, max_model_len=4096, max_num_seqs=64)
@@ -139,6 +143,49 @@ def test_a_session_stays_where_it_was_with_session_affinity() -> None:
     for number in range(6):
         assert len(set(record.instance[record.table.session == number].tolist())) == 1
     assert len(set(record.instance.tolist())) == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    fdfo=st.booleans(),
+    slots=st.integers(1, 5),
+    instances=st.integers(1, 2),
+    patience_ms=st.sampled_from([-1, 60]),
+)
+def test_sessions_of_block_diffusion_are_the_same_round_by_round(
+    seed: int, fdfo: bool, slots: int, instances: int, patience_ms: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    session = rng.integers(-1, 6, 30)
+    arrivals_us, outputs = rng.integers(0, 40_000, 30), rng.integers(1, 80, 30)
+    prompts = rng.choice([1, 31, 32, 90], 30)
+    patience_us = -1 if patience_ms < 0 else 1000 * patience_ms
+    columns = zip(arrivals_us.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
+    rows = [Row(*each, patience_us=patience_us) for each in columns]
+    table = conversations(rows, session.tolist(), rng.integers(0, 9_000, 30).tolist())
+    steps = dict.fromkeys(table.client.names, MeasuredSteps(MeanAndSpread(6, 0.5)))
+    diffusion = BlockDiffusion(
+        table_rounds(table, steps, 32, seed), DiffusionConfig(fdfo=fdfo), DiffusionCosts()
+    )
+    shape = {"num_kv_blocks": 400, "max_model_len": 400, "block_size": 32, "max_num_seqs": slots}
+    record, single = (
+        simulate(
+            source(table),
+            scheduler=SchedulerConfig(**shape),
+            latency=linear(400 * US, prefill_tokens=900),
+            diffusion=diffusion,
+            num_instances=instances,
+            single_step=single_step,
+        )
+        for single_step in (False, True)
+    )
+    for column in ("outcome", "instance", "scheduled_ns", "finish_ns", "blocks"):
+        assert np.array_equal(getattr(record, column), getattr(single, column))
+    assert record.unsent_turns == single.unsent_turns
+    check(record)
+    _are_causal(record, as_blis=False)
+    _lose_nothing(table, record, ends=False)
 
 
 TURN = st.builds(
