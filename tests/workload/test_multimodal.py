@@ -100,6 +100,7 @@ def test_a_written_trace_says_what_prompts_consist_of(tmp_path: Path) -> None:
     write(table, tmp_path / "t.yaml", tmp_path / "t.csv", mode="generated")
     again = read_trace(tmp_path / "t.csv")
     assert again.modality_tokens is not None
+    assert table.modality_tokens is not None
     assert np.array_equal(again.modality_tokens, table.modality_tokens)
     assert np.array_equal(again.prompt_tokens, table.prompt_tokens)
 
