@@ -168,16 +168,11 @@ def test_sessions_of_block_diffusion_are_the_same_round_by_round(
     diffusion = BlockDiffusion(
         table_rounds(table, steps, 32, seed), DiffusionConfig(fdfo=fdfo), DiffusionCosts()
     )
-    shape: dict[str, Any] = {
-        "num_kv_blocks": 400,
-        "max_model_len": 400,
-        "block_size": 32,
-        "max_num_seqs": slots,
-    }
+    config = SchedulerConfig(num_kv_blocks=400, max_model_len=400, block_size=32, max_num_seqs=slots)
     record, single = (
         simulate(
             source(table),
-            scheduler=SchedulerConfig(**shape),
+            scheduler=config,
             latency=linear(400 * US, prefill_tokens=900),
             diffusion=diffusion,
             num_instances=instances,
