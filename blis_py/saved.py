@@ -45,7 +45,7 @@ _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
 _TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in PER_REQUEST))
 _ALSO_NAMES = ("rejected_because", "session_id")
-_ALSO_TIMES = ("client_wait_ms", "time_per_block_ms")
+_ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "time_per_block_ms")
 
 
 class SavedResult(Shown):

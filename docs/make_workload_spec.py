@@ -48,6 +48,9 @@ DIFFERENCES = """
 - **`horizon`** does not end the simulation where a number of requests has ended the load before it: those are
   served to the end.
 - **Sessions** that wait for answers: see [conversations](sessions.md#for-those-who-come-from-blis).
+- **`network`** makes the columns `client_ttft_ms` and `client_e2e_ms` of `requests.csv`, reckoned as BLIS's
+  `calibrate` does, and delays what waits for answers ([how](sessions.md#clients-far-away)); BLIS's simulator
+  reads it and does nothing with it.
 - **Version 1**: classes of cohorts are renamed too.
 """
 
@@ -58,7 +61,7 @@ def page() -> str:
     order = [
         *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
         *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "MultimodalSpec"),
-        *("ReasoningSpec", "MultiTurnSpec"),
+        *("ReasoningSpec", "MultiTurnSpec", "NetworkSpec"),
     ]
     assert sorted(order) == sorted(models)
     own = set(models["ClientSpec"]["properties"])

@@ -27,6 +27,9 @@ class ClosedLoops:
     request, as its client sees it, and a pause after it free the permit. What a request's patience and its
     latencies count from is its sending. Requests of open loops (without permits) are sent when due.
 
+    What a client far away sends next reaches the cluster later by the round trip, its answer's way down the
+    line, and its own way up.
+
     The later turns of sessions are sent when their client has seen the answer before and thought. A turn
     without an answer, for whatever reason, is the last of its session.
 
@@ -55,6 +58,7 @@ class ClosedLoops:
         if loops.as_blis and not all(loop.paced for loop in loops.parts):
             self._users = _Users(self.table, loops.parts)
             self.table = self._users.table
+        self._network_ns = None if loops.as_blis else self.table.network_ns
         self._permit_of: dict[int, int] = {}
         """Of requests under way, by row, the number of the permit they have."""
         self._at_most = len(table) if loops.at_most is None else loops.at_most
@@ -93,7 +97,10 @@ class ClosedLoops:
                 self.table.due_ns[request.row] = env.now
                 if self._users is not None:
                     self._users.note(loop, number, request.row)
-            self._send_now(request)
+            if permits is None or self._network_ns is None:
+                self._send_now(request)
+            else:
+                self._after(self._upload_ns(request.row), partial(self._arrives, request))
 
     def _requests(self, loop: Loop) -> Iterator[Request]:
         """Made as they are needed."""
@@ -118,10 +125,14 @@ class ClosedLoops:
             if not answered:
                 return
             seen_ns = int(self._env.now)
+        elif self._network_ns is not None:
+            rtt_ns, token_ns = self._network_ns[row]
+            seen_ns += round(rtt_ns + request.generated * token_ns)
         if answered and row in self._next:
             assert self.table.think_ns is not None
             following = self._next[row]
-            self._at(seen_ns + int(self.table.think_ns[following]), partial(self._send_turn, following))
+            sent_ns = seen_ns + int(self.table.think_ns[following]) + self._upload_ns(following)
+            self._at(sent_ns, partial(self._send_turn, following))
         which = self._loop_of[row]
         permits = None if which < 0 else self._permits[which]
         if permits is not None:
@@ -133,6 +144,15 @@ class ClosedLoops:
             self._left -= 1
             (request,) = self._make(slice(row, row + 1))
             self._send_now(request)
+
+    def _arrives(self, request: Request, event: Event) -> None:
+        self._send_now(request)
+
+    def _upload_ns(self, row: int) -> int:
+        """How long a prompt is on the line."""
+        if self._network_ns is None:
+            return 0
+        return round(float(self.table.prompt_tokens[row] * self._network_ns[row, 1]))
 
     def _at(self, time_ns: int, callback: Callable[[Event], None]) -> None:
         self._after(max(time_ns - int(self._env.now), 0), callback)

@@ -15,6 +15,7 @@ from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
+from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.sessions import session_summary
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
@@ -86,6 +87,7 @@ class _Summary:
                 "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
                 **self._diffusion(self.everyone, self.record.instances),
+                **self._at_clients(),
             },
             "classes": classes,
             "tenants": tenants,
@@ -95,6 +97,11 @@ class _Summary:
             **session_summary(self.record, self.columns),
             **self._routing(),
         }
+
+    def _at_clients(self) -> dict[str, Any]:
+        """Latencies with the time on the line, where clients are far away."""
+        seen = client_latencies_ns(self.record, self.columns)
+        return {f"{name}_ms": statistics(Distribution.of(ns[~np.isnan(ns)])) for name, ns in seen.items()}
 
     def _admission(self) -> dict[str, Any]:
         """Why requests were rejected, and of which class and tenant they were; where some were."""

@@ -22,6 +22,8 @@ _LATENCIES = {
     "itl_ms": "ITL",
     "e2e_ms": "E2E",
     "scheduling_delay_ms": "scheduling delay",
+    "client_ttft_ms": "TTFT at the client",
+    "client_e2e_ms": "E2E at the client",
 }
 _MOST_INSTANCES = 8
 """Beyond, the spread over instances says more than a row for each."""
@@ -215,7 +217,8 @@ def _goodput(goodput: Summary) -> Iterable[str]:
 
 def _latency_table(cluster: Summary, width: int) -> Table:
     stats = ("mean", "p50", "p90", "p95", "p99")
-    rows = [[name, *(_ms(cluster[key][stat]) for stat in stats)] for key, name in _LATENCIES.items()]
+    shown = {key: name for key, name in _LATENCIES.items() if key in cluster}
+    rows = [[name, *(_ms(cluster[key][stat]) for stat in stats)] for key, name in shown.items()]
     return _table("latency, ms", stats, rows, width)
 
 

@@ -107,6 +107,9 @@ class RequestTable:
     modality_tokens: Ints | None = None
     """Shape (requests, `MODALITIES`): what the prompt consists of, beside what it shares; all 0 where nobody
     says. `None` = nobody does."""
+    network_ns: NDArray[np.float64] | None = None
+    """Shape (requests, 2): the round trip between client and cluster, and the time of a token on the line.
+    Arrivals are at the cluster's door. `None` = no client is far away."""
     think_ns: Ints | None = None
     """Of a turn that waits for the one before, the client's pause between that answer and this turn; -1 of
     turns that come at their arrival. `None` = all do."""
@@ -159,6 +162,7 @@ class RequestTable:
         session_names: Sequence[str] | None = None,
         round_index: Ints | None = None,
         modality_tokens: Ints | None = None,
+        network_ns: NDArray[np.float64] | None = None,
         think_ns: Ints | None = None,
         constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
@@ -192,6 +196,7 @@ class RequestTable:
             session_names=session_names,
             round_index=round_index,
             modality_tokens=modality_tokens,
+            network_ns=network_ns,
             think_ns=think_ns,
             constrained=constrained,
         )
@@ -225,6 +230,7 @@ class RequestTable:
             round_index=None if self.round_index is None else self.round_index[rows],
             modality_tokens=None if self.modality_tokens is None else self.modality_tokens[rows],
             think_ns=None if self.think_ns is None else self.think_ns[rows],
+            network_ns=None if self.network_ns is None else self.network_ns[rows],
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:

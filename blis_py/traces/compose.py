@@ -53,6 +53,7 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         session_names=_session_names(own),
         round_index=_numbers([table.round_index for table in own], own, 0),
         modality_tokens=_modalities(own),
+        network_ns=_networks(own),
         think_ns=_numbers([table.think_ns for table in own], own, -1),
     )
     return together.sorted_by_arrival()
@@ -152,6 +153,14 @@ def _modalities(tables: Sequence[RequestTable]) -> Ints | None:
     return np.concatenate(
         [none if own.modality_tokens is None else own.modality_tokens for own, none in both]
     )
+
+
+def _networks(tables: Sequence[RequestTable]) -> NDArray[np.float64] | None:
+    """How far away clients are, where some are."""
+    if all(table.network_ns is None for table in tables):
+        return None
+    own = [np.zeros((len(table), 2)) if table.network_ns is None else table.network_ns for table in tables]
+    return np.concatenate(own)
 
 
 Flags = NDArray[np.bool_]

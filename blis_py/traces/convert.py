@@ -83,6 +83,10 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
             0 if table.modality_tokens is None else int((table.modality_tokens[:, 1:].sum(axis=1) > 0).sum())
         ),
     ),
+    "network": (
+        "networks between clients and cluster",
+        lambda table: 0 if table.network_ns is None else int(table.network_ns.any(axis=1).sum()),
+    ),
     "think": ("pauses of turns that wait for answers", lambda table: int(waits(table).sum())),
     "constrained": (
         "structured outputs",
@@ -115,7 +119,8 @@ WRITERS: dict[str, Writer] = {
         "Parquet",
         (".parquet",),
         "parquet:write",
-        frozenset(FEATURES) - {"eos", "constrained", "session", "round_index", "think", "modality_tokens"},
+        frozenset(FEATURES)
+        - {"eos", "constrained", "session", "round_index", "think", "modality_tokens", "network"},
     ),
 }
 

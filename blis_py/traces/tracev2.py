@@ -11,7 +11,8 @@ loops (`sessions`) goes by `session_id`, `round_index` and `think_time_us`, and 
 
 Writing adds columns of ours at the end, only where the standard ones cannot hold a value: `max_tokens` (a
 budget other than the output length), `content` (shared prompt runs other than a prefix group, as JSON),
-`constrained` (whether a grammar constrains the answer), and `arrival_time_ns`, `deadline_ns`,
+`constrained` (whether a grammar constrains the answer), `network_rtt_ns` and `network_token_ns` (how far
+away its client is), and `arrival_time_ns`, `deadline_ns`,
 `slo_target_ns` (times that are no whole microseconds). Then reading what was written gives the same table.
 """
 
@@ -30,7 +31,7 @@ from blis_py.files.opening import reading as opened
 from blis_py.files.parquet_files import is_parquet
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.columns import Columns, read_columns
-from blis_py.traces.kinds import BadCells, Kind, Mask, integers, integers_or, labels, repeated
+from blis_py.traces.kinds import BadCells, Kind, Mask, fractions, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
 from blis_py.traces.sessions import CLOSED
 from blis_py.traces.tracev2_header import ACCUMULATE, DIFFUSION, read_header
@@ -58,6 +59,7 @@ NUMBERS = {
     "deadline_ns": integers(-1, LAST_NS),
     "slo_target_ns": integers(high=LAST_NS),
 }
+NETWORK = ("network_rtt_ns", "network_token_ns")
 OF_SESSIONS = {
     "last_chunk_time_us": integers(-LAST_US, LAST_US),
     "think_time_us": integers(high=LAST_US),
@@ -132,6 +134,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     header = read_header(reading.header if reading.header is not None else header_beside(path))
     reading.accumulates = header.get("session_context_growth") == ACCUMULATE
     kinds = {name: labels() for name in (*TEXT, "content")}
+    kinds |= {name: fractions() for name in NETWORK}
     kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
     closed = reading.session_mode == CLOSED
     kinds |= OF_SESSIONS if closed else {}
@@ -168,6 +171,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         session_names=None if sessions is None else columns.labels("session_id").names,
         round_index=None if sessions is None else np.maximum(columns.ints("round_index"), 0),
         modality_tokens=_modalities(columns),
+        network_ns=_network_ns(columns),
         think_ns=columns.ints("think_time_us") * 1000 if closed else None,
         constrained=columns.get("constrained"),
     )
@@ -186,6 +190,13 @@ def _modalities(columns: Columns) -> Ints | None:
     if not any(columns.ints(name).any() for name in names):
         return None
     return np.column_stack([np.maximum(columns.ints(name), 0) for name in names])
+
+
+def _network_ns(columns: Columns) -> NDArray[np.float64] | None:
+    """How far away clients are, if the trace says it."""
+    if not all(name in columns for name in NETWORK):
+        return None
+    return np.column_stack([np.clip(np.nan_to_num(columns[name]), 0.0, 3.6e12) for name in NETWORK])
 
 
 def _refuse_bad_rows(columns: Columns) -> None:

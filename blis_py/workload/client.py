@@ -32,6 +32,10 @@ class Client:
     model: str = ""
     multimodal: Multimodal | None = None
     """What its prompts consist of, instead of `input`; None = text."""
+    rtt_ns: float = 0.0
+    """Round trip between it and the cluster."""
+    token_wire_ns: float = 0.0
+    """Time of a token on its line."""
     prefix_group: str = ""
     prefix_tokens: int = 0
     """Shared tokens in front of `input`."""

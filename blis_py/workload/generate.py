@@ -322,6 +322,7 @@ def _table(
     def labels(values: Sequence[str]) -> Labels:
         return Labels.of(values).take(which.astype(np.intp))
 
+    far = [(client.rtt_ns, client.token_wire_ns) for client in clients]
     timeout_ns = column([-1 if client.timeout_ns is None else client.timeout_ns for client in clients])
     return RequestTable.build(
         arrival_ns,
@@ -338,4 +339,5 @@ def _table(
         contents=contents,
         streaming=np.array([client.streaming for client in clients], dtype=np.bool_)[which],
         slo_target_ns=column([client.slo_target_ns for client in clients]),
+        network_ns=np.array(far)[which] if np.any(far) else None,
     )

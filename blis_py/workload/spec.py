@@ -38,12 +38,7 @@ DEFAULT_PREFIX_TOKENS = 50
 
 NOT_YET: dict[str, frozenset[str]] = {
     "top": frozenset({"servegen_data", "inference_perf", "drain_timeout_secs"}),
-    "client": frozenset(
-        [
-            "adapter",
-            "network",
-        ]
-    ),
+    "client": frozenset({"adapter"}),
 }
 """Keys of the format that this program does not act on yet; refused unless they are null, 0 or false."""
 
@@ -198,6 +193,8 @@ def _clients(
         prefixes=prefix_levels(client.prefixes, f"{key}.prefixes", path),
         sessions=several,
         multimodal=_multimodal(part, path),
+        rtt_ns=0.0 if client.network is None else client.network.rtt_ms * 1e6,
+        token_wire_ns=_token_wire_ns(client),
         streaming=client.streaming,
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
@@ -222,6 +219,12 @@ def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
     if own is not None:
         return lengths_of(own, f"{part.key}.{name}", path)
     return lengths_of(getattr(part.source.spec, name), f"{part.source.key}.{name}", path)
+
+
+def _token_wire_ns(client: ClientSpec) -> float:
+    """A token is 4 bytes, as in BLIS."""
+    mbps = 0.0 if client.network is None else client.network.bandwidth_mbps
+    return 4 * 8 * 1e3 / mbps if mbps else 0.0
 
 
 def _multimodal(part: Part, path: Path | None) -> Multimodal | None:

@@ -30,6 +30,15 @@ class DiffusionSpec(Strict):
     """Rounds that follow a finished block, 0 or 1 (`kind: diffusion`)."""
 
 
+class NetworkSpec(Strict):
+    """How far away clients are: their latencies, and when their next requests reach the cluster."""
+
+    rtt_ms: Annotated[float, Field(ge=0, le=3.6e6, allow_inf_nan=False)] = 0.0
+    """Round trip between client and cluster."""
+    bandwidth_mbps: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    """Of the client's line, Mbit/s both ways, with 4 bytes for a token; 0: a token takes no time."""
+
+
 class ClientSpec(DiffusionSpec):
     """One source of requests, or with `reasoning.multi_turn` of sessions.
 
@@ -70,6 +79,8 @@ class ClientSpec(DiffusionSpec):
     """Nested texts in front of prompts, the outermost first; instead of a prefix group."""
     reasoning: ReasoningSpec | None = None
     """Sessions of several turns."""
+    network: NetworkSpec | None = None
+    """How far away it is; absent: at the cluster's door."""
     lifecycle: LifecycleSpec | None = None
     """When it sends; absent: at all times."""
     closed_loop: bool | None = None
