@@ -136,7 +136,7 @@ def _as_spec(config: RunConfig) -> RunConfig:
         InputError: a setting that only a recording heeds.
     """
     given = WorkloadSection()
-    for name in TRACE_ONLY:
+    for name in (*TRACE_ONLY, "session_mode", "think_time_dist"):
         value = getattr(config.workload, name)
         if value != getattr(given, name):
             fix = "drop it, or make a recording of it with `blis convert`"

@@ -155,3 +155,14 @@ def test_an_exact_count_means_poisson_arrivals_in_a_time_that_ends(tmp_path: Pat
     path.write_text(yaml.safe_dump({"version": "2", "aggregate_rate": 2, "clients": [client]}))
     with pytest.raises(InputError, match="has no meaning for constant"):
         load_spec(path)
+
+
+def test_conversations_have_as_many_turns_as_their_stage_has_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One for each user and stage, whose turns wait for the answers before them."""
+    path = spec_of(tmp_path, shared_prefix=SHARED | {"enable_multi_turn_chat": True, "output_len": 9})
+    assert main(["run", "--model", "qwen3-14b", "--workload", str(path), "--no-cross-check"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cluster"]["requests"]["completed"] == 440
+    assert told["sessions"]["sessions"] == 90
