@@ -29,6 +29,7 @@ _SETS: dict[str, str] = {
             "gaie_kv_threshold",
         )
     },
+    "admission.slo_targets": "gateway.slo_targets_us",
     "tenant_budgets": "admission.tenant_budgets",
 }
 """Key of the bundle -> key of the configuration."""
@@ -38,7 +39,7 @@ KEYS = {own: theirs for theirs, own in _SETS.items()}
 
 _NOT_YET: dict[str, tuple[str, ...]] = {
     "": ("node_pools", "autoscaler", "instance_lifecycle"),
-    "admission.": ("slo_targets",),
+    "admission.": (),
     "routing.": (),
     "preemption.": (),
 }
