@@ -70,9 +70,7 @@ def _targets_us(name: str, text: str) -> dict[str, int]:
         label, equals, number = (piece.strip() for piece in part.partition("="))
         if not equals or not label or label in targets or not number.isdecimal():
             fix = "write critical=150000,standard=600000"
-            raise InputError(
-                "must give each class once with its target in µs", key=name, value=text, fix=fix
-            )
+            raise InputError("must give each class once with its target in µs", key=name, value=text, fix=fix)
         targets[label] = int(number)
     return targets
 

@@ -89,7 +89,12 @@ FLAGS: Group = (
             "As --rate; inf = as fast as --max-concurrency allows.",
             metavar="RATE",
         ),
-        Flag("--max-concurrency", int, "", "As --concurrency; of BLIS's engine or gateway, its detector's limit."),
+        Flag(
+            "--max-concurrency",
+            int,
+            "",
+            "As --concurrency; of BLIS's engine or gateway, its detector's limit.",
+        ),
         Flag("--scheduling-policy", str, "", "fcfs or priority, as --scheduler fcfs or priority-fcfs."),
         Flag("--burstiness", float, "", "Gamma arrivals of this shape; 1 = poisson.", metavar="SHAPE"),
         Flag("--random-input-len", int, "", "Prompts of so many tokens each."),

@@ -19,7 +19,7 @@ from blis_py.metrics.slo import GoodputTargets
 from blis_py.report.blis_goodput import blis_goodput
 from blis_py.requests.table import Ints
 
-_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped")
+_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped", "gateway_queue_delay_ms")
 """Left out of a request's row where there is nothing to say."""
 _STATS = ("mean", "p90", "p95", "p99")
 
@@ -120,7 +120,7 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "e2e_ms": columns.e2e_ns,
         "scheduling_delay_ms": columns.scheduling_delay_ns,
     }
-    fields = {
+    fields: dict[str, list[Any]] = {
         "arrived_at": (table.arrival_ns / 1e9).tolist(),
         "requestID": table.ids(),
         "num_prefill_tokens": table.prompt_tokens.tolist(),
@@ -132,6 +132,8 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "model": table.model.to_list(),
         "length_capped": (record.outcome == Outcome.LENGTH_CAPPED).tolist(),
     }
+    if record.gateway_ns is not None:
+        fields["gateway_queue_delay_ms"] = (np.maximum(record.gateway_ns, 0) / NS_PER_MS).tolist()
     dropped = np.isin(record.outcome, (Outcome.REJECTED, Outcome.UNSERVABLE)).tolist()
     rows = zip(dropped, zip(*fields.values(), strict=True), strict=True)
     return [

@@ -66,6 +66,8 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "gateway" in summary:
+        yield _flow(_gateway(summary["gateway"]), width)
     yield _latency_table(cluster, width)
     if summary["slo"]:
         yield _slo_table(summary["slo"], width)
@@ -78,6 +80,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "gateway" in summary:
+        yield _flow(_gateway(summary["gateway"]), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
     if "diffusion" in cluster:
@@ -139,8 +143,8 @@ def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
     capped = f" ({counts['length_capped']:,} length-capped)" if counts["length_capped"] else ""
     yield f"[bold]{_count(counts['injected'], 'request')}[/]"
     yield f"[green]{counts['completed']:,} completed[/]{capped}"
-    for name in ("rejected", "unservable", "timed_out", "still_queued", "still_running"):
-        if counts[name]:
+    for name in ("rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running"):
+        if counts.get(name):
             yield f"[yellow]{counts[name]:,} {name.replace('_', ' ')}[/]"
     yield f"{_seconds(window['duration_s'])} on {_count(cluster['num_instances'], 'instance')}"
 
@@ -151,6 +155,17 @@ def _admission(admission: Summary) -> Iterable[str]:
     yield f"[bold]{admission['rejected']:,} rejected[/]: {', '.join(reasons)}"
     for name, by_reason in admission["by_class"].items():
         yield f"shed ({_name(name)}) {sum(by_reason.values()):,}"
+
+
+def _gateway(gateway: Summary) -> Iterable[str]:
+    """How many waited at the gateway, and how long."""
+    waits = gateway["wait_ms"]
+    yield f"[bold]gateway queue[/]: {_count(gateway['waited'], 'request')} waited"
+    yield f"{_ms(waits['mean'])} ms mean, {_ms(waits['p99'])} ms p99 of all {waits['count']:,} that came"
+    if gateway["evicted"]:
+        yield f"[yellow]{gateway['evicted']:,} evicted from instances[/]"
+    if gateway["still_waiting"]:
+        yield f"[yellow]{gateway['still_waiting']:,} still there[/]"
 
 
 def _throughput(cluster: Summary) -> Iterable[str]:
