@@ -40,7 +40,8 @@ def configure(flags: Flags) -> RunConfig:
     if bundle is not None:
         from blis_py.config.policy import bundle_notes
 
-        for note in bundle_notes(bundle, config.routing.policy, config.admission.policy):
+        by_target = config.gateway.flow_control and config.gateway.dispatch_order == "slo-deadline"
+        for note in bundle_notes(bundle, config.routing.policy, config.admission.policy, by_target):
             print(f"note: {note}", file=sys.stderr)
     return config
 

@@ -162,7 +162,8 @@ class FlowControl:
             self._call_at(until_ns, self._expired, EXPIRIES, waiting)
 
     def _expired(self, event: Event) -> None:
-        waiting: Waiting = event.value
+        waiting = event.value
+        assert isinstance(waiting, Waiting)
         if waiting.gone:
             return
         now_ns, request = int(self._env.now), waiting.request

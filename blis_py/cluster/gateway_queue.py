@@ -55,7 +55,7 @@ class GatewayQueue:
     # -- coming --------------------------------------------------------------------------------------
 
     def refusal(self, priority: int) -> str:
-        """Why a request cannot come in; empty = it can, if somebody is shed for it where the queue is full."""
+        """Why a request cannot come in; empty = it can, in place of its victim where the queue is full."""
         if self._most_of_band and len(self._band(priority).by_number) >= self._most_of_band:
             return BAND_FULL
         if self.is_full and self.victim(priority) is None:

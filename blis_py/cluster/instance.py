@@ -135,7 +135,7 @@ class Instance(Sleeper):
             self._wake(arrivals[0][0])
 
     def call_off(self, request: Request, now_ns: int) -> None:
-        """A request that was submitted leaves at the end of the step in progress, as if its client gave up."""
+        """A request leaves at the end of the step in progress, as if its client gave up now."""
         if any(one is request for _, one in self._inbox):
             request.deadline_ns = now_ns
             return

@@ -139,7 +139,8 @@ class Recorder:
 
     def left_gateway(self, request: Request, now_ns: int) -> None:
         """It does not wait there any more."""
-        assert self._queued_ns is not None and self._gateway_ns is not None
+        assert self._queued_ns is not None
+        assert self._gateway_ns is not None
         row = request.row
         waited_ns = now_ns - int(self._queued_ns[row])
         self._queued_ns[row], self._gateway_ns[row] = -1, waited_ns

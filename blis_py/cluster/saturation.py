@@ -1,6 +1,6 @@
 """Whether the cluster has more to do than it should: what holds requests back at the gateway.
 
-A detector is a class and one line in `SATURATION_DETECTORS`, or an entry point of a package that is installed:
+A detector is a class and a line in `SATURATION_DETECTORS`, or an entry point of a package that is installed:
 
     [project.entry-points."blis_py.saturation_detectors"]
     by-heat = "my_package:ByHeat"

@@ -179,9 +179,7 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
         if detector != gateway.saturation_detector:
             fix = f"give --saturation-detector {detector}, or drop it"
             raise layers.error(f"has no effect on {gateway.saturation_detector}", key, fix=fix)
-    if not gateway.flow_control:
-        return
-    if gateway.queue_shedding and not gateway.max_gateway_queue_depth:
+    if gateway.flow_control and gateway.queue_shedding and not gateway.max_gateway_queue_depth:
         fix = "give --max-gateway-queue-depth"
         raise layers.error("needs a limit: nobody is shed for room", "gateway.queue_shedding", fix=fix)
     _check_targets(gateway, layers)

@@ -32,7 +32,7 @@ def check(record: RunRecord) -> None:
 
 
 def _check_rejections(record: RunRecord) -> None:
-    """Who is rejected has a reason and was never dispatched, who is evicted has one and was; nobody else has."""
+    """Who is rejected was never dispatched, who is evicted was; both have a reason, and nobody else."""
     rejected, evicted = record.outcome == Outcome.REJECTED, record.outcome == Outcome.EVICTED
     _require(record, ~rejected | (record.instance < 0), "a rejected request was dispatched")
     _require(record, ~evicted | (record.instance >= 0), "an evicted request was never dispatched")

@@ -5,6 +5,7 @@ Names and units are its own: no percentile below p90, and 0 for a latency that w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "e2e_ms": columns.e2e_ns,
         "scheduling_delay_ms": columns.scheduling_delay_ns,
     }
-    fields: dict[str, list[Any]] = {
+    fields: dict[str, Sequence[Any]] = {
         "arrived_at": (table.arrival_ns / 1e9).tolist(),
         "requestID": table.ids(),
         "num_prefill_tokens": table.prompt_tokens.tolist(),

@@ -132,7 +132,7 @@ def test_a_tenant_that_sends_ten_times_as_much_leaves_the_others_their_share() -
 
 
 def test_the_less_urgent_a_band_the_less_saturation_it_bears() -> None:
-    """Of ten slots critical ones get all, the last of three bands with a limit of 0.5 as long as five are free."""
+    """Of ten slots critical ones get all, the last of three bands none of the second half."""
     names = ["critical", "", "batch"]
     rows = [Row(0, 20, 1, slo_class=name) for name in names]  # all bands are known
     rows += [Row(100 + i, 20, 50, slo_class="critical") for i in range(4)]
@@ -333,7 +333,7 @@ def flows() -> st.SearchStrategy[FlowSettings]:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(run=runs(), flow=flows(), asynchronous=st.booleans())
 def test_every_request_ends_in_one_bucket_and_the_same_whether_or_not_steps_are_skipped(
     run: Run, flow: FlowSettings, asynchronous: bool
@@ -417,7 +417,7 @@ def test_in_a_closed_loop_whoever_leaves_the_gateway_frees_the_permit(
     ) <= permits
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 1000), flow=flows(), delays_ns=st.sampled_from([(0, 0), (7 * US, 0), (MS, 3 * MS)])
 )
@@ -522,7 +522,7 @@ def test_the_tables_and_the_rows_of_the_peer_tell_the_wait(crowded: RunRecord) -
 
 
 def test_an_eviction_without_a_reason_or_an_instance_contradicts_itself(crowded: RunRecord) -> None:
-    with pytest.raises(InternalError, match="without a reason|disagree"):
+    with pytest.raises(InternalError, match="without a reason"):
         check(replace(crowded, rejection=None))
     crowded.instance[0] = -1
     with pytest.raises(InternalError, match="never dispatched"):
