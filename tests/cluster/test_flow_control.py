@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_runs import CLASSES, Row, Run, differences, linear, runs, table_of
+from cluster_runs import CLASSES, Row, Run, differences, flows, linear, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_py.cluster.admission import AdmissionSettings
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
-from blis_py.cluster.dispatch_order import DISPATCH_ORDERS
 from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_control import EVICTED, TTL
 from blis_py.cluster.flow_settings import FlowSettings
@@ -309,28 +308,6 @@ def test_who_waits_at_the_end_of_a_run_has_waited_so_long() -> None:
 
 
 # -- whole runs --------------------------------------------------------------------------------------
-
-
-def flows() -> st.SearchStrategy[FlowSettings]:
-    """Any settings, with limits that small runs reach."""
-    some = st.sampled_from
-    return st.builds(
-        FlowSettings,
-        saturation_detector=some(["never", "utilization", "utilization", "concurrency", "concurrency"]),
-        queue_depth_threshold=some([0.5, 1, 2]),
-        kv_cache_util_threshold=some([0.1, 0.5]),
-        max_concurrency=some([1, 2, 4]),
-        dispatch_order=some(sorted(DISPATCH_ORDERS)),
-        fairness_policy=some(sorted(FAIRNESS_POLICIES)),
-        max_gateway_queue_depth=some([0, 1, 3]),
-        per_band_capacity=some([0, 1, 2]),
-        usage_limit_threshold=some([1.0, 0.5]),
-        request_ttl_ns=some([0, 0, 40 * US, 200 * US]),
-        queue_shedding=st.booleans(),
-        in_flight_eviction=st.booleans(),
-        dispatch_tick_interval_ns=some([None, None, 10 * US, 25 * US]),
-        slo_targets_ns=some([{}, {"critical": 50 * US, "batch": 10 * US}]),
-    )
 
 
 @settings(max_examples=100)
