@@ -17,7 +17,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--decode-routing-scorers": None,
     "--decode-tp": "0",
     "--defaults-filepath": None,
-    "--detectors": None,
     "--dp": "1",
     "--encode-decider": "never",
     "--encode-instances": "0",
@@ -47,9 +46,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--prefill-max-model-len": "0",
     "--prefill-routing-scorers": None,
     "--prefill-tp": "0",
-    "--saturation-config": None,
-    "--saturation-final-window": None,
-    "--saturation-report": None,
     "--trace-output": None,
 }
 """The value that changes nothing; None where every value asks for something."""

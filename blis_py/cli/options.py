@@ -511,6 +511,10 @@ OUTPUT = (
     Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
+    Flag("--detectors", str, "", "Saturation after the run: composite,threshold,backlog-drift, or all."),
+    Flag("--saturation-config", str, "", "Settings of these detectors (YAML).", metavar="FILE"),
+    Flag("--saturation-report", str, "", "What they find at every event (JSON).", metavar="FILE"),
+    Flag("--saturation-final-window", str, "", "The end of the run that decides. Default 30s."),
 )
 
 Group = tuple[str, tuple[Flag, ...]]

@@ -82,6 +82,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _flow(_admission(summary["admission"]), width)
     if "gateway" in summary:
         yield _flow(_gateway(summary["gateway"]), width)
+    if "saturation" in summary:
+        yield _flow((f"{_name(name)}: {level}" for name, level in summary["saturation"].items()), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
     if "diffusion" in cluster:
@@ -122,9 +124,11 @@ def _load(load: Summary, counts: Summary) -> str:
     if closed := load.get("closed_loop_requests"):
         rates += f" (without {closed:,} in closed loops)"
     if verdict == SATURATED:
-        if counts["rejected"]:
-            share = _percent(100 * counts["rejected"] / counts["injected"])
-            return f"[bold red]saturated[/]: {rates}, {share} are rejected; latencies are of those let in"
+        if lost := counts["rejected"] + counts.get("evicted", 0):
+            share = _percent(100 * lost / counts["injected"])
+            how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
+            kept = "the others" if counts.get("evicted") else "those let in"
+            return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
         grows = "requests give up" if growth is None else f"the backlog grows by {_short(growth)} per second"
         return (
             f"[bold red]saturated[/]: {rates}, {grows}; latencies say how long the run was, not how it serves"

@@ -165,7 +165,6 @@ NOT_YET = [
     ("--lora-config", "lora.yaml"),
     ("--dp", "2"),
     ("--defaults-filepath", "defaults.yaml"),
-    ("--detectors", "all"),
 ]
 
 
