@@ -122,7 +122,6 @@ class FlowControl:
     def _take_in(self, now_ns: int, request: Request) -> None:
         """It waits, if only for this moment, or is refused."""
         self._send_until(now_ns)
-        self._look(now_ns)
         priority = self._priority[request.row]
         why = self._queue.refusal(priority)
         if why:
