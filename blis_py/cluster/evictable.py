@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from blis_py.cluster.instance import Instance
 from blis_py.core.request import Request
+
+_SOME: Final = 64
 
 
 class Evictable:
@@ -19,6 +22,7 @@ class Evictable:
     def __init__(self, instances: Sequence[Instance], priority: Sequence[int]) -> None:
         self._instances, self._priority = instances, priority
         self._heap: list[tuple[int, int, Request]] = []
+        """The first to go at the top; some have ended."""
         self._instance_of: dict[int, int] = {}
         """By row, of those that have not ended and not been told to leave."""
         self._leaving: set[int] = set()
@@ -31,6 +35,12 @@ class Evictable:
             self._sent += 1
             heappush(self._heap, (priority, -self._sent, request))
             self._instance_of[request.row] = instance
+            if len(self._heap) > 2 * len(self._instance_of) + _SOME:
+                self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        self._heap = [entry for entry in self._heap if entry[2].row in self._instance_of]
+        heapify(self._heap)
 
     def ended(self, request: Request) -> None:
         """It is in flight no more."""

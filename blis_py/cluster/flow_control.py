@@ -108,6 +108,8 @@ class FlowControl:
 
     def ended(self, request: Request, seen_ns: int) -> None:
         """A request is in flight no more, or never was."""
+        if self._recorder.instance[request.row] < 0:
+            return
         if self._evictable is not None:
             self._evictable.ended(request)
         if self._queue and self._after_ends:

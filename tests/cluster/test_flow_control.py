@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from blis_py.cluster.admission import AdmissionSettings
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.dispatch_order import DISPATCH_ORDERS, DispatchOrder
 from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_control import EVICTED, TTL
 from blis_py.cluster.flow_settings import FlowSettings
@@ -220,6 +221,15 @@ def test_the_least_urgent_that_was_sent_last_leaves_at_the_end_of_its_step_for_o
         record.emitted_tokens[2] == 11
     )  # of the twelve steps since it was let in, the first computed others
     assert record.instances[0].decode_tokens >= record.emitted_tokens[2]
+
+
+def test_whose_place_is_taken_leaves_its_instance_though_the_other_goes_to_another_one() -> None:
+    """The run of alike steps in which it is ends with the step in progress: the thirteenth."""
+    rows = [Row(0, 20, 50), Row(0, 20, 50, slo_class="batch"), Row(123, 20, 1, slo_class="critical")]
+    record = run(rows, replace(ONE, in_flight_eviction=True), num_instances=2)
+    assert record.instance.tolist() == [0, 1, 0]
+    assert record.outcome[1] == Outcome.EVICTED
+    assert record.instances[1].step_end_ns.tolist() == [STEP_NS * (n + 1) for n in range(13)]
 
 
 def test_nobody_is_evicted_for_one_that_may_be_shed_and_nobody_that_may_not() -> None:
@@ -502,6 +512,16 @@ def test_an_eviction_without_a_reason_or_an_instance_contradicts_itself(crowded:
         check(crowded)
 
 
+def test_waiting_at_the_gateway_for_more_than_a_second_is_overload_too() -> None:
+    """Nobody waits at an instance: steps of 10 us, and the gateway lets one in every 20 ms."""
+    rows = [Row(1000 * i, 20, 2000) for i in range(100)] + [
+        Row(2_100_000 + 30_000 * i, 20, 1) for i in range(200)
+    ]
+    load = summarise(run(rows))["load"]
+    assert load["overloaded_s"] == pytest.approx(0.9, abs=0.15)
+    assert summarise(run(rows, FlowSettings()))["load"]["overloaded_s"] == 0
+
+
 # -- a part of one's own -----------------------------------------------------------------------------
 
 
@@ -528,3 +548,10 @@ def test_a_detector_is_a_class_and_a_line_in_a_table(first_is_free: str) -> None
     )
     assert record.enqueue_ns.tolist() == [0, 50 * US + 1, 50 * US + 1]
     assert record.instance.tolist() == [0, 1, 0]
+
+
+def test_an_order_is_a_line_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    shortest = DispatchOrder(lambda waiting: waiting.request.prompt_tokens, by_priority=False)
+    monkeypatch.setitem(DISPATCH_ORDERS, "shortest-first", shortest)
+    rows = [Row(0, 20, 5), Row(1, 90, 1), Row(2, 30, 1, slo_class="batch"), Row(3, 60, 1)]
+    assert order(run(rows, replace(ONE, dispatch_order="shortest-first"))) == [0, 2, 3, 1]
