@@ -180,8 +180,7 @@ class FlowControl:
     def _attempt(self, now_ns: int) -> None:
         """Dispatches who can be dispatched; with ticks, one request."""
         if self._tick_ns is not None:
-            if self._next_ns == NEVER_NS:
-                self._look_at(now_ns + self._tick_ns)
+            self._look_at(now_ns + self._tick_ns)  # unless one is to come
             self._act(now_ns)
             return
         while self._act(now_ns):

@@ -232,6 +232,16 @@ def test_whose_place_is_taken_leaves_its_instance_though_the_other_goes_to_anoth
     assert record.instances[1].step_end_ns.tolist() == [STEP_NS * (n + 1) for n in range(13)]
 
 
+def test_by_reports_one_at_a_time_leaves_for_one_that_waits() -> None:
+    """The next one has to leave when the next report, at 93 us, shows that there is still no room."""
+    rows = [Row(0, 20, 90, slo_class="batch")] * 4 + [Row(53, 20, 1, slo_class="critical")]
+    rows += [Row(54 + i, 20, 1, slo_class="batch") for i in range(3)]
+    flow = FlowSettings(saturation_detector="utilization", queue_depth_threshold=1, in_flight_eviction=True)
+    config = replace(CONFIG, max_num_seqs=2)
+    record = run(rows, flow, scheduler=config, snapshot_refresh_ns=40 * US)
+    assert np.sort(record.finish_ns[record.outcome == Outcome.EVICTED])[:2].tolist() == [53 * US, 93 * US]
+
+
 def test_nobody_is_evicted_for_one_that_may_be_shed_and_nobody_that_may_not() -> None:
     flow = replace(ONE, in_flight_eviction=True)
     for runs_, comes in (("batch", "batch"), ("background", "batch"), ("", "critical")):
