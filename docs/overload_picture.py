@@ -16,7 +16,7 @@ TIERS: dict[str, Any] = {"admission_policy": "tier-shed", "tier_shed_threshold":
 QUEUE: dict[str, Any] = {
     "flow_control": True,
     "saturation_detector": "concurrency",
-    "max_concurrency": 128,
+    "max_concurrency_per_instance": 128,
     "dispatch_order": "priority",
     "request_ttl": 900_000,
 }

@@ -332,7 +332,7 @@ GATEWAY = (
     Flag(
         "--max-concurrency-per-instance",
         int,
-        "gateway.max_concurrency",
+        "gateway.max_concurrency_per_instance",
         "With concurrency: requests in flight at a saturated instance. Default 100.",
     ),
     Flag(

@@ -150,7 +150,7 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
             )
         found.append(("--scheduling-policy", "scheduler.policy", _POLICIES[name]))
     if "--max-concurrency" in flags:
-        key = "gateway.max_concurrency" if _of_the_detector(flags) else "workload.concurrency"
+        key = "gateway.max_concurrency_per_instance" if _of_the_detector(flags) else "workload.concurrency"
         found.append(("--max-concurrency", key, flags["--max-concurrency"]))
     rate = flags.get("--request-rate")
     if rate is not None and math.isfinite(rate):

@@ -15,7 +15,7 @@ class FlowSettings:
     """With `utilization`: requests that wait at a saturated instance."""
     kv_cache_util_threshold: float = 0.8
     """The same for the share of its KV blocks in use."""
-    max_concurrency: int = 100
+    max_concurrency_per_instance: int = 100
     """With `concurrency`: requests in flight at a saturated instance."""
     dispatch_order: str = "fifo"
     fairness_policy: str = "global-strict"

@@ -75,7 +75,7 @@ class Concurrency:
     counts_in_flight, reads_reports = True, False
 
     def __init__(self, settings: FlowSettings, signals: Signals) -> None:
-        self._most = signals.count * settings.max_concurrency
+        self._most = signals.count * settings.max_concurrency_per_instance
 
     def __call__(self, in_flight: int) -> float:
         return in_flight / self._most

@@ -153,7 +153,7 @@ def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
 OF_DETECTORS = {
     "queue_depth_threshold": "utilization",
     "kv_cache_util_threshold": "utilization",
-    "max_concurrency": "concurrency",
+    "max_concurrency_per_instance": "concurrency",
 }
 """Settings of saturation detectors."""
 

@@ -231,7 +231,7 @@ class GatewaySection:
     """With `utilization`: requests waiting at an instance that is saturated."""
     kv_cache_util_threshold: float = setting(0.8, above=0, most=1)
     """With `utilization`: share of its KV blocks in use."""
-    max_concurrency: int = setting(100, least=1, most=MOST_REQUESTS)
+    max_concurrency_per_instance: int = setting(100, least=1, most=MOST_REQUESTS)
     """With `concurrency`: requests in flight at an instance that is saturated."""
     dispatch_order: str = "fifo"
     """Who goes first: `fifo`, `priority`, `slo-deadline`, `edf`, or one that is installed."""

@@ -201,7 +201,7 @@ def test_what_would_have_no_effect_on_the_gateway_is_refused(
 
 def test_the_limit_of_the_detector_has_two_names_one_of_them_that_of_the_benchmark() -> None:
     limited = given(*QUEUE.split(), "--max-concurrency-per-instance", "8")
-    assert limited.gateway.max_concurrency == 8
+    assert limited.gateway.max_concurrency_per_instance == 8
     assert given(*QUEUE.split(), "--max-concurrency", "8") == limited
     assert given("--max-concurrency", "8").workload.concurrency == 8
 

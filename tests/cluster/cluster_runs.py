@@ -193,7 +193,7 @@ def flows() -> st.SearchStrategy[FlowSettings]:
         saturation_detector=some(["never", "utilization", "utilization", "concurrency", "concurrency"]),
         queue_depth_threshold=some([0.5, 1, 2]),
         kv_cache_util_threshold=some([0.1, 0.5]),
-        max_concurrency=some([1, 2, 4]),
+        max_concurrency_per_instance=some([1, 2, 4]),
         dispatch_order=some(sorted(DISPATCH_ORDERS)),
         fairness_policy=some(sorted(FAIRNESS_POLICIES)),
         max_gateway_queue_depth=some([0, 1, 3]),

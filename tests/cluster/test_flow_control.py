@@ -39,7 +39,7 @@ from blis_py.workload.diffusion_steps import MeanAndSpread
 US, MS, SECOND = 1_000, 1_000_000, 10**9
 STEP_NS = 10 * US
 CONFIG = SchedulerConfig(num_kv_blocks=400, max_model_len=6_000, max_num_seqs=8)
-ONE = FlowSettings(saturation_detector="concurrency", max_concurrency=1)
+ONE = FlowSettings(saturation_detector="concurrency", max_concurrency_per_instance=1)
 """One request at a time on each instance."""
 
 
@@ -138,7 +138,7 @@ def test_the_less_urgent_a_band_the_less_saturation_it_bears() -> None:
     rows += [Row(100 + i, 20, 50, slo_class="critical") for i in range(4)]
     rows += [Row(200 + i, 20, 50, slo_class=name) for i, name in enumerate(["batch"] * 2 + [""] * 4)]
     rows += [Row(300 + i, 20, 50, slo_class="critical") for i in range(3)]
-    flow = replace(ONE, max_concurrency=10, usage_limit_threshold=0.5, dispatch_order="priority")
+    flow = replace(ONE, max_concurrency_per_instance=10, usage_limit_threshold=0.5, dispatch_order="priority")
     record = run(rows, flow)
     waited = [wait > 0 for wait in waits_us(record)]
     assert waited[3:7] == [False] * 4
@@ -210,7 +210,7 @@ def test_the_least_urgent_that_was_sent_last_leaves_at_the_end_of_its_step_for_o
         Row(i, 20, 50, slo_class=name) for i, name in enumerate(["batch", "background", "background", ""])
     ]
     rows.append(Row(123, 20, 2, slo_class="critical"))
-    flow = replace(ONE, max_concurrency=4, in_flight_eviction=True)
+    flow = replace(ONE, max_concurrency_per_instance=4, in_flight_eviction=True)
     record = run(rows, flow)
     assert reasons(record) == ["", "", EVICTED, "", ""]
     assert record.outcome[2] == Outcome.EVICTED
@@ -288,7 +288,7 @@ def test_with_live_reports_it_lets_go_when_an_instance_takes_one_out_of_its_queu
 
 def test_ticks_dispatch_one_each() -> None:
     """The first arrival starts them; an end does not dispatch."""
-    flow = replace(ONE, max_concurrency=2, dispatch_tick_interval_ns=7 * US)
+    flow = replace(ONE, max_concurrency_per_instance=2, dispatch_tick_interval_ns=7 * US)
     record = run([Row(1, 20, 2), Row(2, 20, 2), Row(3, 20, 1), Row(4, 20, 1)], flow)
     # The first two end with the steps at 21 and 31 us; ticks are at 8, 15, 22, 29, 36 us.
     assert record.enqueue_ns.tolist() == [US, 2 * US, 22 * US, 36 * US]
@@ -363,7 +363,7 @@ def test_nobody_waits_while_there_is_room(
 ) -> None:
     """But for the nanosecond that it takes to see an end."""
     rows = [Row(5 * at, 20, n) for at, n in zip(steps, outputs, strict=False)]
-    flow = replace(ONE, max_concurrency=most)
+    flow = replace(ONE, max_concurrency_per_instance=most)
     record = run(rows, flow, num_instances=instances, routing_policy=policy)
     assert record.gateway_ns is not None
     came, left, ended = record.table.arrival_ns, record.enqueue_ns, record.finish_ns
@@ -464,7 +464,9 @@ def test_the_gateway_queue_before_one_slot_waits_as_long_as_queueing_theory_says
 
 def test_without_a_detector_flow_control_changes_nothing() -> None:
     rows = [Row(3 * i, 20, 5 + i % 9, slo_class=CLASSES[i % 6]) for i in range(60)]
-    one, other = (run(rows, flow) for flow in (FlowSettings(), replace(ONE, max_concurrency=10_000)))
+    one, other = (
+        run(rows, flow) for flow in (FlowSettings(), replace(ONE, max_concurrency_per_instance=10_000))
+    )
     without = simulate(table_of(rows), scheduler=CONFIG, latency=linear(STEP_NS))
     assert without.gateway_ns is None
     assert differences(without, one) == differences(without, other) == []

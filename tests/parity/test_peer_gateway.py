@@ -28,6 +28,7 @@ from blis_py.core.slo import CLUSTER_PRIORITY
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.setup.gateway import flow_settings
 
+OURS = {**NAMES, "max_concurrency": "max_concurrency_per_instance"}
 SWITCHES = {"--flow-control", "--queue-shedding", "--in-flight-eviction"}
 UNIMPORTANT = {"trace_header", "trace_data", "horizon", "log", "max_model_len", "metrics_path"}
 FIFO, REJECT, SHED = "10_flow_fifo_ttl/", "11_flow_priority_shed/reject", "11_flow_priority_shed/shed"
@@ -47,7 +48,7 @@ class Case(Recorded):
             key = word.removeprefix("--").replace("-", "_")
             value = "true" if word in SWITCHES else next(words)
             if key not in UNIMPORTANT:
-                given[NAMES.get(key, key)] = self._meant(key, value)
+                given[OURS.get(key, key)] = self._meant(key, value)
         return given
 
     @staticmethod
