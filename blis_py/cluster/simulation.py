@@ -153,24 +153,26 @@ def simulate(
         log = DecisionLog(signals, router, record_decisions, len(source.table))
     dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress)
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
-    behind: Dispatch = dispatch
+    slots = num_instances * scheduler.max_num_seqs
+    gateway = Gateway(env, source, delay_ns, dispatch, outlook)
     parts: list[Part] = []
-    routing_ns = routing_latency_ns
     if held:
-        slots = num_instances * scheduler.max_num_seqs
         setup = AdmissionSetup(rules, signals, slots, source.table, slo_priorities)
         admit = _admission(new_admission, setup, recorder)
+        behind: Dispatch = dispatch
+        routing_ns = routing_latency_ns
         if flow_control is not None:
             from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
 
             there = instances, routing_ns, dispatch, outlook, recorder
             behind = queue = FlowControl(env, flow_control, setup, *there, closed=admit.looks_at_load)
-            parts.append(queue)
-            routing_ns = 0
-    gateway = Gateway(env, source, admission_latency_ns + routing_ns, behind, outlook)
-    if decides:
-        delays_ns = admission_latency_ns, routing_ns
-        gateway = Gate(env, source, *delays_ns, behind, outlook, admit, signals, recorder)
+            parts, routing_ns = [queue], 0
+            del there, queue
+        gateway = Gateway(env, source, admission_latency_ns + routing_ns, behind, outlook)
+        if decides:
+            delays_ns = admission_latency_ns, routing_ns
+            gateway = Gate(env, source, *delays_ns, behind, outlook, admit, signals, recorder)
+        del setup, admit, behind
     outlook.over(gateway, *parts)
     source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
 
@@ -178,7 +180,7 @@ def simulate(
     recorder.decisions = None if log is None else log.record()
     dispatch.report(len(source.table))
     outlook.over()  # the parts hold one another, and the instances with their KV pools
-    del instances, signals, router, log, dispatch, behind, gateway, parts
+    del instances, signals, router, log, dispatch, gateway, parts
     return recorder.record(end_ns)
 
 
