@@ -72,6 +72,7 @@ def blis_metrics(
         "dropped_unservable": count[Outcome.UNSERVABLE],
         "length_capped_requests": count[Outcome.LENGTH_CAPPED],
         "timed_out_requests": count[Outcome.TIMED_OUT],
+        **({"gateway_evicted_requests": evicted} if (evicted := count[Outcome.EVICTED]) else {}),
         **({"requests": _requests(record, columns)} if requests else {}),
     }
     if goodput is not None:

@@ -214,7 +214,11 @@ def test_the_tables_and_the_rows_of_the_peer_tell_the_wait(crowded: RunRecord) -
         show(summarise(crowded), out)
         assert "gateway queue: 2 requests waited" in out.getvalue()
         assert "1 evicted" in out.getvalue()
-    delays = [row.get("gateway_queue_delay_ms") for row in blis_metrics(crowded, requests=True)["requests"]]
+    theirs = blis_metrics(crowded, requests=True)
+    assert (
+        theirs["injected_requests"] == theirs["completed_requests"] + theirs["gateway_evicted_requests"] == 3
+    )
+    delays = [row.get("gateway_queue_delay_ms") for row in theirs["requests"]]
     assert delays == [None, None, pytest.approx(waits_us(crowded)[3] / 1000)]
 
 
