@@ -18,6 +18,7 @@ from blis_py.metrics import csv_bytes
 from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.latencies import PER_REQUEST, latencies
+from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import Ints, Labels
 
@@ -62,7 +63,9 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
         **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
+        **{f"{name}_ms": Times(_whole_ns(ns), 6) for name, ns in client_latencies_ns(record, times).items()},
         **_admission_columns(record),
+        **_session_columns(record),
         **_closed_loop_columns(record),
         **_diffusion_columns(record),
     }
@@ -74,6 +77,15 @@ def _admission_columns(record: RunRecord) -> dict[str, Column]:
     if record.gateway_ns is None:
         return {**reasons}
     return {**reasons, "gateway_queue_ms": Times(record.gateway_ns, 6)}
+
+
+def _session_columns(record: RunRecord) -> dict[str, Column]:
+    """Which session a request belongs to, and its place there."""
+    table = record.table
+    if table.session is None:
+        return {}
+    rounds = {} if table.round_index is None else {"round_index": table.round_index}
+    return {"session_id": table.session_ids(), **rounds}
 
 
 def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:

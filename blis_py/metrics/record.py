@@ -39,6 +39,16 @@ class Outcome(IntEnum):
     """Taken off its instance for somebody more urgent; `RunRecord.rejection` says so."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnsentTurns:
+    """Turns of sessions that had begun and whose turns wait for answers. They were never requests."""
+
+    cancelled: int
+    """A turn before them got no answer: rejected, unservable, timed out."""
+    not_reached: int
+    """The run ended first."""
+
+
 @dataclass(slots=True)
 class InstanceRecord:
     """What one instance did."""
@@ -142,6 +152,8 @@ class RunRecord:
     gateway_ns: Ints | None = None
     """How long each request waited in the gateway queue, -1 where it was never there; `None` = there is
     none."""
+    unsent_turns: UnsentTurns | None = None
+    """What was left of sessions in closed loops; `None` where there are none."""
 
     def take(self, rows: NDArray[np.intp]) -> RunRecord:
         """The given requests, in the given order, which is that of their arrival."""
