@@ -20,8 +20,10 @@ from blis_py.metrics.slo import GoodputTargets
 from blis_py.report.blis_goodput import blis_goodput
 from blis_py.requests.table import Ints
 
-_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped", "session_id")
-_OMITTED += ("gateway_queue_delay_ms",)
+_OMITTED = (
+    *("slo_class", "tenant_id", "handled_by", "model", "length_capped", "session_id"),
+    "gateway_queue_delay_ms",
+)
 """Left out of a request's row where there is nothing to say."""
 _STATS = ("mean", "p90", "p95", "p99")
 

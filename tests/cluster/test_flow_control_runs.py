@@ -11,6 +11,7 @@ from cluster_runs import CLASSES, Row, Run, differences, flows, linear, runs, ta
 from flow_runs import CONFIG, ONE, STEP_NS, US, reasons, run, waits_us
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_sessions import played
 
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
@@ -110,6 +111,36 @@ def test_in_a_closed_loop_whoever_leaves_the_gateway_frees_the_permit(
     assert (np.arange(1, len(sent) + 1) - np.searchsorted(ended, sent, side="right")).max(
         initial=0
     ) <= permits
+
+
+@settings(max_examples=60)
+@given(
+    outputs=st.lists(st.integers(1, 30), min_size=1, max_size=24),
+    sessions=st.integers(1, 6),
+    flow=flows(),
+    asynchronous=st.booleans(),
+    as_blis=st.booleans(),
+)
+def test_a_session_breaks_off_where_the_gateway_turns_it_away_and_goes_on_where_it_only_waits(
+    outputs: list[int], sessions: int, flow: FlowSettings, asynchronous: bool, as_blis: bool
+) -> None:
+    rows = [Row(0, 20, n, slo_class=CLASSES[n % 6], patience_us=(-1, 400)[n % 2]) for n in outputs]
+    whose, think_us = [n % sessions for n in range(len(rows))], [7 * n for n in range(len(rows))]
+    config = replace(CONFIG, max_num_seqs=2, async_scheduling=asynchronous)
+    options = {"scheduler": config, "flow_control": flow, "num_instances": 2}
+    record, other = (
+        played(rows, whose, think_us, as_blis, **options, single_step=single) for single in (False, True)
+    )
+    assert differences(record, other) == []
+    check(record)
+    assert not np.isin(record.outcome, (Outcome.QUEUED, Outcome.RUNNING)).any()
+    assert record.unsent_turns is not None
+    assert len(record.table) + record.unsent_turns.cancelled == len(rows)
+    assert record.unsent_turns.not_reached == 0
+    assert record.table.session is not None
+    for session in range(sessions):
+        answered = record.outcome[record.table.session == session] == Outcome.COMPLETED
+        assert answered[:-1].all(), "only the last turn may have gone without an answer"
 
 
 @settings(max_examples=15)
