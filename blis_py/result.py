@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from blis_py.calibrate.token_times import TokenTimes
     from blis_py.figures import RunView
+    from blis_py.metrics.detectors import Saturation
 
 
 class Result(Shown):
@@ -43,6 +44,8 @@ class Result(Shown):
         """The same run under other latency models, where asked for; see `blis_py.cross_check`."""
         self.fitness_weights: dict[str, float] | None = None
         """By component, where one number is asked for."""
+        self.saturation: Saturation | None = None
+        """What saturation detectors say of the run, where asked for; see `blis_py.metrics.detectors`."""
 
     @property
     def fitness(self) -> dict[str, float]:
@@ -75,7 +78,8 @@ class Result(Shown):
         checked = {} if self.cross_check is None else {"cross_check": self.cross_check}
         fitness = {} if self.fitness_weights is None else {"fitness": self.fitness}
         scheduler = asdict(self.simulation.scheduler)
-        return {**heading, "scheduler": scheduler, **self._numbers, **bars, **checked, **fitness}
+        found = {} if self.saturation is None else {"saturation": self.saturation.final}
+        return {**heading, "scheduler": scheduler, **self._numbers, **found, **bars, **checked, **fitness}
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -130,12 +134,13 @@ class Result(Shown):
         """The result as BLIS writes it; with `requests`, every request as well."""
         from blis_py.report.blis import blis_metrics
 
-        return blis_metrics(
+        metrics = blis_metrics(
             self.record,
             requests=requests,
             goodput=self.simulation.targets,
             everyone=bool(self.config.goodput),
         )
+        return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
 
     def blis_text(self) -> str:
         """What BLIS prints: JSON blocks under their headings, and text."""
@@ -143,7 +148,10 @@ class Result(Shown):
 
         asked: dict[str, Any] = {"goodput": self.simulation.targets, "everyone": bool(self.config.goodput)}
         fitness = None if self.fitness_weights is None else self.fitness
-        blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in blis_blocks(self.record, **asked))
+        found = blis_blocks(self.record, **asked)
+        if self.saturation is not None:
+            found[-1]["saturation"] = self.saturation.final
+        blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in found)
         return "".join(
             (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **asked)))
         )

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.cluster.flow_control import EVICTED, SHED, TTL
+from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL
 from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name
 from blis_py.metrics.latencies import Latencies, latencies
@@ -23,6 +25,14 @@ from blis_py.requests.table import Labels
 
 Lines = Iterator[str]
 _STANDARD = "standard"
+_ADMISSION = "Rejected Requests (Admission)"
+_GATEWAY = (
+    "Gateway Queue Shed",
+    "Gateway Queue Rejected",
+    "Gateway Evicted (in-flight)",
+    "Gateway Expired (TTL)",
+)
+"""Counters that are told only where they count something."""
 
 
 def blis_blocks(
@@ -83,34 +93,58 @@ def _fitness(values: Mapping[str, float]) -> Lines:
 def _anomalies(record: RunRecord) -> Lines:
     """Where nothing is amiss, nothing."""
     count = np.bincount(record.outcome, minlength=len(Outcome)).tolist()
-    routing, admission = _rejections(record)
-    by_class = {name or _STANDARD: len(rows) for name, rows in admission.items()}
+    lost = _lost(record)
+    waiting = 0
+    if record.gateway_ns is not None:
+        waiting = int(((record.outcome == Outcome.QUEUED) & (record.instance < 0)).sum())
     counters = {
         "Priority Inversions": sum(one.priority_inversions for one in record.instances),
         "HOL Blocking Events": sum(one.head_of_line_events for one in record.instances),
-        "Rejected Requests (Admission)": sum(by_class.values()),
-        "Rejected Requests (Routing)": routing,
+        _ADMISSION: len(lost[_ADMISSION]),
+        "Rejected Requests (Routing)": len(lost["Rejected Requests (Routing)"]),
         "Dropped Unservable": count[Outcome.UNSERVABLE],
         "Timed Out Requests": count[Outcome.TIMED_OUT],
         "Length-Capped Requests": count[Outcome.LENGTH_CAPPED],
     }
-    if not any(counters.values()):
+    gateway = {"Gateway Queue Depth (horizon)": waiting} | {name: len(lost[name]) for name in _GATEWAY}
+    if not any((*counters.values(), *gateway.values())):
         return
     for title, counted in counters.items():
         yield f"{title}: {counted}"
-        if title == "Rejected Requests (Admission)":
-            yield from (f"  Shed ({name}): {rows}" for name, rows in sorted(by_class.items()))
+        if title == _ADMISSION:
+            yield from _shed(record, lost)
+    yield from (f"{title}: {counted}" for title, counted in gateway.items() if counted)
 
 
-def _rejections(record: RunRecord) -> tuple[int, dict[str, Rows]]:
-    """How many had nowhere to go, and who was not let in, by class."""
+def _lost(record: RunRecord) -> dict[str, Rows]:
+    """Who was turned away, by the counter that has them."""
     why = record.rejection
+    counters = ["Rejected Requests (Routing)", _ADMISSION, *_GATEWAY]
     if why is None:
-        return 0, {}
-    nowhere = NOT_SERVED in why.names and why.codes == why.names.index(NOT_SERVED)
-    refused = np.flatnonzero((record.outcome == Outcome.REJECTED) & ~np.asarray(nowhere))
-    by_class = rows_by_name(_named(record.table.slo_class, _STANDARD).take(refused))
-    return int(np.sum(nowhere)), by_class
+        return dict.fromkeys(counters, np.zeros(0, dtype=np.intp))
+    of_code = np.array([counters.index(_counter_of(name)) if name else -1 for name in why.names])
+    found = of_code[why.codes]
+    return {name: np.flatnonzero(found == index) for index, name in enumerate(counters)}
+
+
+def _counter_of(why: str) -> str:
+    """Of a reason; the cluster says who gives which."""
+    if why == NOT_SERVED:
+        return "Rejected Requests (Routing)"
+    if why in (QUEUE_FULL, BAND_FULL):
+        return "Gateway Queue Rejected"
+    if why.startswith(SHED.partition("{")[0]):
+        return "Gateway Queue Shed"
+    return {EVICTED: "Gateway Evicted (in-flight)", TTL: "Gateway Expired (TTL)"}.get(why, _ADMISSION)
+
+
+def _shed(record: RunRecord, lost: Mapping[str, Rows]) -> Lines:
+    """By class, those who were turned away for others; for whom the queue was full is not among them."""
+    rows = np.concatenate(
+        [lost[name] for name in (_ADMISSION, *_GATEWAY) if name != "Gateway Queue Rejected"]
+    )
+    by_class = rows_by_name(_named(record.table.slo_class, _STANDARD).take(rows))
+    yield from (f"  Shed ({name}): {len(own)}" for name, own in sorted(by_class.items()))
 
 
 def _kv_cache(record: RunRecord, columns: Latencies) -> Lines:
@@ -211,9 +245,8 @@ def _decisions(record: RunRecord) -> Lines:
     kept = record.decisions
     if kept is None:
         return
-    _, refused = _rejections(record)
-    rejected = sum(map(len, refused.values()))
-    admitted = int((record.outcome != Outcome.REJECTED).sum()) + _rejections(record)[0]
+    rejected = len(_lost(record)[_ADMISSION])
+    admitted = len(record.table) - rejected
     yield f"Total Decisions: {admitted + rejected}"
     yield f"  Admitted: {admitted}"
     yield f"  Rejected: {rejected}"

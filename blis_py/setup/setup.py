@@ -33,6 +33,7 @@ from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
+from blis_py.setup.gateway import flow_notes, flow_settings
 from blis_py.setup.served import served_models, served_notes
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Setup:
                 *asked.notes,
                 *mask_notes,
                 *served_notes(asked, names, config),
+                *flow_notes(config.gateway),
             ),
             source=asked.source,
             diffusion=block_diffusion(asked, config.dllm, scheduler),
@@ -183,6 +185,7 @@ class Setup:
             routing_scorers=config.routing.scorers,
             admission_policy=config.admission.policy,
             admission=_admission(config.admission),
+            flow_control=flow_settings(config.gateway),
             admission_latency_ns=config.admission.latency_us * 1000,
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
