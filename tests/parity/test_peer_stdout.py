@@ -52,9 +52,13 @@ def blocks_of(stdout: str) -> list[dict[str, object]]:
         ("06_token_bucket", "", 1e-3),
         ("07_tier_shed", "", 1e-3),
         ("09_tenant_budgets", "", 0.03),  # load decides there, and one request is another's
-        ("10_flow_fifo_ttl", "", 0.05),
-        ("11_flow_priority_shed", "_shed", 0.05),
-        ("11_flow_priority_shed", "_reject", 0.05),
+        (
+            "11_flow_priority_shed",
+            "_shed",
+            0.6,
+        ),  # in a queue, all behind the first that differs wait otherwise
+        ("11_flow_priority_shed", "_reject", 0.6),
+        ("13_flow_eviction", "", 0.6),
         ("26_goodput_multi_model", "", 1e-3),
     ],
 )
