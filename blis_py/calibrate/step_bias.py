@@ -77,7 +77,7 @@ def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     """Prices every step of a log, but for those that failed, as it was composed in the engine."""
     samples = samples_of(log, "run")
     kind: type[StepFeatures] = StepFeatures
-    names: tuple[str, ...] = (*FEATURE_NAMES, "shared_kv_tokens")
+    names: tuple[str, ...] = (*FEATURE_NAMES, "shared_kv_tokens", "scanned_requests")
     if "diffusion" in log.meta:
         kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_FEATURES)
     columns = [samples[name].tolist() for name in names]

@@ -191,6 +191,7 @@ LATENCY = (
     ),
     Flag("--mask-row-us", float, "latency.mask_row_us", "Structured outputs: host time of a row's mask."),
     Flag("--mask-step-us", float, "latency.mask_step_us", "The same of a step that has such rows."),
+    Flag("--scan-us", float, "latency.scan_us", "With lpm: host time to look up one waiting request."),
 )
 DLLM = (
     Flag("--dllm-workload", str, "dllm.workload", "Make all requests diffusion requests.", metavar="FILE"),

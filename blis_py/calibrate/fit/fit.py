@@ -21,6 +21,7 @@ from blis_py.calibrate.fit.basis import (
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
 from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
+from blis_py.calibrate.fit.scans import scan_price_ns, without_scans
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
 from blis_py.calibrate.samples import StepSamples
@@ -50,6 +51,8 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     Raises:
         InputError: too few steps, or none that run eagerly (those with a prefill).
     """
+    scan_ns = scan_price_ns(samples)
+    samples = without_scans(samples, scan_ns)
     shape = shape_of(samples.meta)
     device = str(samples.meta.get("device_kind", "cuda"))
     in_use = experts_in_use(samples, shape)
@@ -68,7 +71,8 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     names, counts = np.unique(samples["source"], return_counts=True)
     sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
     saved_ns = repeated_read_ns(samples.where(samples["source"] == SHARED), regimes)
-    return FittedProfile(dict(samples.meta), regimes, in_use, mask_prices(samples), sources, saved_ns)
+    masks = mask_prices(samples)
+    return FittedProfile(dict(samples.meta), regimes, in_use, masks, sources, saved_ns, scan_ns)
 
 
 @dataclass(frozen=True)
