@@ -39,6 +39,8 @@ _WORTH_IT = 0.98
 _NOTICEABLE = 5e-4
 """... and by this much."""
 _INTERRUPTED = 3.0
+_LEAST_HOST_NS = 1e3
+"""Of a step: rounds within a batch follow each other with nothing between them."""
 
 
 def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedProfile:
@@ -90,10 +92,9 @@ class _Parts:
 def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
     gpu = search(rows, gpu_names(rows, device))
     names = host_names(rows)
-    busy = rows.host_ns > 0
     host = Solution(names, np.zeros(len(names)), np.zeros((len(rows), len(names))), np.ones(len(rows)), 0.0)
-    if busy.all():
-        host = solve(design(rows, names), rows.host_ns, names)
+    if rows.host_ns.any():
+        host = solve(design(rows, names), np.maximum(rows.host_ns, _LEAST_HOST_NS), names)
     return _Parts(gpu, host, correct(rows, gpu.as_dict()) if corrected else None)
 
 
