@@ -88,8 +88,7 @@ def five_runs(data: Path) -> list[Figure]:
     runs = [h100_runs.read(folder, name) for name in h100_runs.names(folder)]
     records = []
     for run in runs:
-        model = run.facts["model"]
-        training = Training(silicon.without("steps", model), ("others",)) if model in STEPS_OF else None
+        training = Training(silicon.without("run", run.name), ("others",))
         records.append(h100_runs.predict(run, training=training))
     found = []
     for run, record, delay_ms in zip(runs, records, h100_runs.front_ends(runs, records), strict=True):

@@ -308,13 +308,24 @@ def _step_times(
 ) -> tuple[LatencyModel, tuple[str, ...]]:
     """The latency model, with what the host does in some steps alone, and what is to be known of that."""
     model, profile = _latency_model(served), served.profile
+    beyond_notes = _beyond(model, table, scheduler.max_model_len)
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
     if masks is not None or scan_ns:
         measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
         beside = scheduler.async_scheduling or measured_on_gpu
         model = WithHostWork(model, masks or NO_MASKS, scan_ns, masks_beside=beside)
-    return model, (*mask_notes, *scan_notes)
+    return model, (*beyond_notes, *mask_notes, *scan_notes)
+
+
+def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:
+    """What of the run a model did not learn on, if it can tell."""
+    beyond = getattr(model, "beyond", None)
+    if beyond is None:
+        return ()
+    longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
+    told = beyond(min(longest, max_model_len))
+    return (told,) if told else ()
 
 
 def _mask_prices(served: _Served, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:
