@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.ASCII)
 
-_TRACE_ONLY = ("trace_header", "time_scale", "limit", "skip_bad_rows", "slo_shares")
+_TRACE_ONLY = ("trace_header", "time_scale", "limit", "skip_bad_rows", "slo_shares", "client_timeout_s")
 _LENGTHS = tuple(
     f.name
     for f in fields(WorkloadSection)

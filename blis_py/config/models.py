@@ -189,6 +189,8 @@ class WorkloadSection:
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)
     """Patience of generated requests; null = endless. Traces and specs bring their own."""
+    client_timeout_s: float | None = setting(None, above=0, most=_LAST_S)
+    """Patience of the clients of a trace, whatever the trace says of it; null = as it says, else endless."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.loops import Loops
 from blis_py.requests.streams import stream
-from blis_py.requests.table import RequestTable
+from blis_py.requests.table import RequestTable, deadlines_ns
 
 if TYPE_CHECKING:
     from blis_py.traces.reading import Reading
@@ -209,6 +209,9 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
+    if load.client_timeout_s is not None:
+        patience_ns = np.full(len(table), round(load.client_timeout_s * SECOND_NS), dtype=np.int64)
+        table = replace(table, deadline_ns=deadlines_ns(table.arrival_ns, patience_ns))
     asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as)
     found = header_of(trace, load.trace_header)
     if found is None:

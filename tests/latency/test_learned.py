@@ -23,8 +23,8 @@ def quantised(shape: ModelShape, size: float, arithmetic: str) -> ModelShape:
 
 
 def test_what_was_learned_on_is_told_by_kind_and_format() -> None:
-    assert LEARNED == Learned({"dense 16 bits": ("H100",), "sparse 16 bits": ("B200",)}, (1, 4), 5_000)
-    assert LEARNED == read_learned({"gpus": LEARNED.gpus, "tp": [1, 4], "longest_tokens": 5_000})
+    assert Learned({"dense 16 bits": ("H100",), "sparse 16 bits": ("B200",)}, (1, 4), 5_000) == LEARNED
+    assert read_learned({"gpus": LEARNED.gpus, "tp": [1, 4], "longest_tokens": 5_000}) == LEARNED
 
 
 @pytest.mark.parametrize(
