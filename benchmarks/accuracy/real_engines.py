@@ -84,19 +84,18 @@ many requests were in flight as they say.
 
 
 def five_runs(data: Path) -> list[Figure]:
-    """Leave one run out: its steps, and its front end."""
+    """Leave one run out: what it and its steps teach of the host, and of the front end."""
     folder = data / "vllm_h100_runs"
-    runs = [h100_runs.read(folder, name) for name in h100_runs.names(folder)]
-    records = []
+    runs, found = [h100_runs.read(folder, name) for name in h100_runs.names(folder)], []
     for run in runs:
         training = Training(silicon.without("run", run.name), ("others",))
-        records.append(h100_runs.predict(run, training=training))
-    found = []
-    for run, record, delay_ms in zip(runs, records, h100_runs.front_ends(runs, records), strict=True):
-        for name, (predicted, measured) in h100_runs.figures(run, record, delay_ms).items():
+        records = {other.name: h100_runs.predict(other, training=training) for other in runs}
+        others = [other for other in runs if other is not run]
+        delay_ms = float(np.mean([h100_runs.unexplained_ms(o, records[o.name]) for o in others]))
+        about = ("five H100 runs", "vLLM 0.15.1", run.facts["model"], "h100", run.facts["tp"], run.name)
+        for name, figures in h100_runs.figures(run, records[run.name], delay_ms).items():
             metric, statistic = name.split()
-            about = ("five H100 runs", "vLLM 0.15.1", run.facts["model"], "h100", run.facts["tp"], run.name)
-            found.append(Figure(*about, metric, statistic, "trained, run left out", predicted, measured))
+            found.append(Figure(*about, metric, statistic, "trained, run left out", *figures))
     return found
 
 
