@@ -69,11 +69,6 @@ class WithHostWork:
         """For steps that follow each other without a break."""
         return WithHostWork(self._base, self._masks, self._scan_ns, masks_beside=True, behind=True)
 
-    def redrawn(self, index: int) -> WithHostWork:
-        """With another set of the coefficients of a model that has several."""
-        redrawn = self._base.redrawn(index)  # type: ignore[attr-defined]
-        return WithHostWork(redrawn, self._masks, self._scan_ns, self._masks_beside, self._behind)
-
     def step(self, features: StepFeatures) -> StepTime:
         """With what shows of the work as host time."""
         time = self._base.step(features)
@@ -124,3 +119,22 @@ class WithHostWork:
         if self._behind:
             return mask_ns + scan_ns, 0
         return (mask_ns, scan_ns) if self._masks_beside else (0, mask_ns + scan_ns)
+
+
+class RedrawnHostWork(WithHostWork):
+    """The same of a model that has several sets of coefficients."""
+
+    def redrawn(self, index: int) -> RedrawnHostWork:
+        """With another set of them."""
+        redrawn = self._base.redrawn(index)  # type: ignore[attr-defined]
+        return RedrawnHostWork(redrawn, self._masks, self._scan_ns, self._masks_beside, self._behind)
+
+
+def with_host_work(
+    base: LatencyModel, masks: MaskPrices | None, scan_ns: float, masks_beside: bool
+) -> LatencyModel:
+    """The model, with what of the host's work has a price."""
+    if masks is None and not scan_ns:
+        return base
+    kind = RedrawnHostWork if hasattr(base, "redrawn") else WithHostWork
+    return kind(base, masks or NO_MASKS, scan_ns, masks_beside)

@@ -17,7 +17,7 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.host_work import NO_MASKS, MaskPrices, WithHostWork
+from blis_py.latency.host_work import MaskPrices, with_host_work
 from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
@@ -311,10 +311,9 @@ def _step_times(
     beyond_notes = _beyond(model, table, scheduler.max_model_len)
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
-    if masks is not None or scan_ns:
-        measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
-        beside = scheduler.async_scheduling or measured_on_gpu
-        model = WithHostWork(model, masks or NO_MASKS, scan_ns, masks_beside=beside)
+    measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
+    beside = scheduler.async_scheduling or measured_on_gpu
+    model = with_host_work(model, masks, scan_ns, masks_beside=beside)
     return model, (*beyond_notes, *mask_notes, *scan_notes)
 
 

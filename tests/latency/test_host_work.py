@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from latency_cases import models
 
 from blis_py.core.features import StepFeatures
+from blis_py.intervals import Redrawable
 from blis_py.latency.base import LatencyModel, StepTime, overlapped
-from blis_py.latency.host_work import MaskPrices, WithHostWork
+from blis_py.latency.fitted import Fitted
+from blis_py.latency.host_work import MaskPrices, WithHostWork, with_host_work
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.latency.trained import Trained
 
@@ -120,3 +122,17 @@ def test_behind_another_step_a_scan_is_hidden_as_far_as_that_reaches() -> None:
 def test_a_scan_and_a_mask_wait_for_each_other() -> None:
     model = WithHostWork(LINEAR, PRICES, scan_ns=300.0)
     assert model.step_ns(decode(8, 4, scanned=20)) == LINEAR.step_ns(decode(8, 0)) + 8_500 + 6_000
+
+
+def test_without_a_price_the_model_stays_as_it_is() -> None:
+    assert with_host_work(LINEAR, None, 0.0, masks_beside=True) is LINEAR
+
+
+def test_it_has_other_sets_of_coefficients_where_the_model_has_them() -> None:
+    fitted = next(model for model in MODELS if isinstance(model, Fitted))
+    for model in (LINEAR, fitted):
+        priced = with_host_work(model, PRICES, 300.0, masks_beside=False)
+        assert isinstance(priced, Redrawable) == isinstance(model, Redrawable)
+    step = decode(8, 4, scanned=20)
+    drawn = with_host_work(fitted, PRICES, 300.0, masks_beside=False).redrawn(0)  # type: ignore[attr-defined]
+    assert drawn.step_ns(step) == fitted.redrawn(0).step_ns(decode(8, 0)) + 8_500 + 6_000
