@@ -16,6 +16,7 @@ from blis_py.calibrate.samples import StepSamples, read_samples, write_samples
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.host_work import WithHostWork
+from blis_py.report.fitted import profile_data, profile_lines
 
 SCHEDULE_NS = 30_000
 
@@ -69,4 +70,8 @@ def test_samples_and_profile_keep_them(tmp_path: Path) -> None:
     again = read_samples(tmp_path / "samples.csv.gz")
     assert (again["scanned_requests"] == samples["scanned_requests"]).all()
     write_profile(tmp_path, samples.meta, fit(again, bootstrap=0))
-    assert read_profile(tmp_path).scan_ns == pytest.approx(700.0, rel=0.01)
+    profile = read_profile(tmp_path)
+    assert profile.scan_ns == pytest.approx(700.0, rel=0.01)
+    told = [line for line in profile_lines(profile) if line.startswith("scans: ")]
+    assert told == [f"scans: {profile.scan_ns:,.6g} ns for each waiting request looked up in the cache"]
+    assert profile_data(profile)["scan_ns"] == profile.scan_ns
