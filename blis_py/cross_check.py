@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from blis_py.api import Simulation
-from blis_py.config.models import LatencySection
 from blis_py.errors import InputError
 
 MODELS = ("trained", "roofline", "trained-physics")
@@ -39,7 +38,7 @@ def _others(simulation: Simulation, progress: Progress | None) -> Iterator[dict[
         if name == simulation.latency.name:
             continue
         try:
-            other = Simulation.of(replace(config, latency=LatencySection(model=name)))
+            other = Simulation.of(replace(config, latency=config.latency.under(name)))
         except InputError as error:
             yield {"latency_model": name, "refused": str(error)}
             continue

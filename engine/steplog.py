@@ -67,6 +67,8 @@ class StepRecorder:
         self._decoding: Roster | None = None
         self._shared: dict[int, int] = {}
         """KV entries read again, of the steps that read any."""
+        self._scanned: dict[int, int] = {}
+        """Waiting requests looked up in the cache, of the steps for which any were."""
         self._masks: dict[int, MaskTimes] = {}
         """Of the steps with constrained rows."""
         self._states: deque[tuple[int, int, int]] = deque()
@@ -153,6 +155,8 @@ class StepRecorder:
         f = step.features
         if f.shared_kv_tokens:
             self._shared[self.steps] = f.shared_kv_tokens
+        if f.scanned_requests:
+            self._scanned[self.steps] = f.scanned_requests
         self._latest.append(
             (
                 self.steps,
@@ -200,6 +204,8 @@ class StepRecorder:
         steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
         if self._shared:
             steps["shared_kv_tokens"] = [self._shared.get(i, 0) for i in range(self.steps)]
+        if self._scanned:
+            steps["scanned_requests"] = [self._scanned.get(i, 0) for i in range(self.steps)]
         if self._masks:
             rows = [self._masks.get(i, NO_MASKS) for i in range(self.steps)]
             for name, masked in zip(MASK_KINDS, zip(*rows, strict=True), strict=True):

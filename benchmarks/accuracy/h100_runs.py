@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
+from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import load_model
@@ -105,8 +106,10 @@ def predict(
         max_num_batched_tokens=facts["max_num_batched_tokens"],
         async_scheduling=async_scheduling,
     )
-    latency = build(model, shape=shape, gpu=gpu, tp=facts["tp"], profile=profile)
-    if training is not None:
+    latency: LatencyModel
+    if training is None:
+        latency = build(model, shape=shape, gpu=gpu, tp=facts["tp"], profile=profile)
+    else:
         latency = Trained(shape, gpu, facts["tp"], training)
     return simulate(run.table, scheduler=config, latency=latency)
 

@@ -28,11 +28,11 @@ import numpy as np
 import silicon
 import vllm_runs
 
-from blis_py.latency.trained import Training
+from blis_py.latency.trained import Training, bundled_training
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-STEPS_OF = ("llama-2-70b", "codellama-34b")
-"""Models of which steps of one of the five runs were learned on."""
+SHIPPED = "trained, asynchronous, front end of the other runs"
+"""What h100_runs.py calls the coefficients as they are committed."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,11 @@ class Figure:
 
 
 TERMS = """
-- **Host time at TP > 1** (five runs, TPOT and E2E). Real steps of two of these runs were learned on. \
-Without those of CodeLlama-34B TP2, the host time of a step comes out at {host_34b:.0f} us, without those \
-of Llama-2-70B TP4 at {host_70b:.0f} us: two runs do not tell what it follows. With both learned on, E2E \
-is off by 2.7 % (h100_runs.json).
+- **Waiting for other ranks at TP > 1** (five runs, TPOT and E2E). Only two of them have several ranks, \
+so each is predicted by what the other shows: {wait_34b:.2f} us for each rank and all-reduce without \
+CodeLlama-34B TP2, {wait_70b:.2f} us without Llama-2-70B TP4, and {wait:.2f} us with both. What the host \
+takes in every step is {host_least:.0f} to {host_most:.0f} us, whichever run is left out. With all runs \
+learned on, E2E is off by {shipped} (h100_runs.json).
 - **Prompts in FP8** (closed loops, TTFT on H100). The FP8 terms are right on the mean of many shapes, but \
 {h100_trained} off on these; priced with the GPU's own kernels the same points are {h100_tables} off.
 - **Lengths** (closed loops, TTFT of Qwen3-32B in 16 bits). With lengths drawn from [0.8 L, L] the median \
@@ -83,20 +84,18 @@ many requests were in flight as they say.
 
 
 def five_runs(data: Path) -> list[Figure]:
-    """Leave one run out: its steps, and its front end."""
+    """Leave one run out: what it and its steps teach of the host, and of the front end."""
     folder = data / "vllm_h100_runs"
-    runs = [h100_runs.read(folder, name) for name in h100_runs.names(folder)]
-    records = []
+    runs, found = [h100_runs.read(folder, name) for name in h100_runs.names(folder)], []
     for run in runs:
-        model = run.facts["model"]
-        training = Training(silicon.without("steps", model), ("others",)) if model in STEPS_OF else None
-        records.append(h100_runs.predict(run, training=training))
-    found = []
-    for run, record, delay_ms in zip(runs, records, h100_runs.front_ends(runs, records), strict=True):
-        for name, (predicted, measured) in h100_runs.figures(run, record, delay_ms).items():
+        training = Training(silicon.without("run", run.name), ("others",))
+        records = {other.name: h100_runs.predict(other, training=training) for other in runs}
+        others = [other for other in runs if other is not run]
+        delay_ms = float(np.mean([h100_runs.unexplained_ms(o, records[o.name]) for o in others]))
+        about = ("five H100 runs", "vLLM 0.15.1", run.facts["model"], "h100", run.facts["tp"], run.name)
+        for name, figures in h100_runs.figures(run, records[run.name], delay_ms).items():
             metric, statistic = name.split()
-            about = ("five H100 runs", "vLLM 0.15.1", run.facts["model"], "h100", run.facts["tp"], run.name)
-            found.append(Figure(*about, metric, statistic, "trained, run left out", predicted, measured))
+            found.append(Figure(*about, metric, statistic, "trained, run left out", *figures))
     return found
 
 
@@ -254,7 +253,10 @@ def missing_terms(figures: Sequence[Figure], equal: float) -> list[str]:
     def median(prices: str, **wanted: object) -> str:
         return f"{np.median([f.error for f in _where(loops, prices=prices, **wanted)]):+.0%}"
 
-    host_us = {model: silicon.without("steps", model).host_step_ns / 1e3 for model in STEPS_OF}
+    left_out = json.loads((RESULTS / "trained.json").read_text())["without_run"]
+    waits = {name.partition("-tp")[0]: c["rank_wait_ns"] / 1e3 for name, c in left_out.items()}
+    host_us = [c["host_step_ns"] / 1e3 for c in left_out.values()]
+    shipped = json.loads((RESULTS / "h100_runs.json").read_text())[SHIPPED]
     h100 = {"model": "llama-3.1-70b FP8", "gpu": "h100"}
     b200 = _where(loops, prices="trained", gpu="b200", tp=4)
     left_ms = {
@@ -262,8 +264,12 @@ def missing_terms(figures: Sequence[Figure], equal: float) -> list[str]:
         for length in (1024, 8192)
     }
     text = TERMS.format(
-        host_34b=host_us["codellama-34b"],
-        host_70b=host_us["llama-2-70b"],
+        wait_34b=waits["codellama-34b"],
+        wait_70b=waits["llama-2-70b"],
+        wait=bundled_training().coefficients.rank_wait_ns / 1e3,
+        host_least=min(host_us),
+        host_most=max(host_us),
+        shipped=f"{np.mean([abs(errors['E2E mean']) for errors in shipped.values()]):.1%}",
         h100_trained=median("trained", **h100),
         h100_tables=median("kernel-tables", **h100) if _where(loops, prices="kernel-tables") else "(not run)",
         drawn=median("trained", model="qwen3-32b"),

@@ -186,7 +186,8 @@ def held_out(run: Simulation, point: Point, what: str) -> Simulation:
 
 @cache
 def without(what: str, name: str) -> Coefficients:
-    """Learned without a model, a GPU, or the real steps of a model, by the committed run of train.py."""
+    """Learned without a model, a GPU, or a run and the real steps of its model, by the committed run of
+    train.py."""
     return Coefficients(**json.loads((RESULTS / "trained.json").read_text())[f"without_{what}"][name])
 
 

@@ -1,15 +1,15 @@
 """Learns the coefficients of the `trained` latency model and says how well it does on what it has not seen.
 
-    python benchmarks/accuracy/train.py ../shared/data          # about five minutes
+    python benchmarks/accuracy/train.py ../shared/data          # about ten minutes
     python benchmarks/accuracy/train.py ../shared/data --check  # only: are the committed ones these?
 
 Writes profiles/trained/coefficients.yaml (the same bytes from the same data) and
 benchmarks/results/trained.json (every group's errors, with provenance), and prints the tables.
 
-Learned on: steps composed of measured kernels (`kernel-tables`) at a low-discrepancy sample of batches, and
-decode steps of two real vLLM runs, which are all that shows host time. Of batches of prefill and decode, only
-the attention is learned on, where it was measured in such batches; their whole steps are only predicted. What
-8-bit formats cost is learned last, on quantised models.
+Learned on: steps composed of measured kernels (`kernel-tables`) at a low-discrepancy sample of batches; and,
+for the host's time, which kernels do not show, decode steps of two real vLLM runs and the mean TPOT of five.
+Of batches of prefill and decode, only the attention is learned on, where it was measured in such batches;
+their whole steps are only predicted. What 8-bit formats cost is learned after, on quantised models.
 Every error printed under `new model` or `new GPU` comes from coefficients learned without a single group of
 that model or GPU.
 """
@@ -26,11 +26,13 @@ from typing import Any
 import numpy as np
 import vllm_runs
 import vllm_steps
+from served_runs import served_runs
 from train_groups import TABLES, groups, scored_groups
 
-from blis_py.calibrate.train import Array, Group, predict, train
+from blis_py.calibrate.train import Array, Group, ServedRun, predict, train
 from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu
+from blis_py.latency.learned import learned_on
 from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import COEFFICIENT_NAMES, Coefficients, Trained, Training
 
@@ -41,18 +43,26 @@ RESULT = ROOT / "benchmarks" / "results" / "trained.json"
 # --- how well it predicts ----------------------------------------------------------------------------
 
 
-def left_out(found: Sequence[Group], attribute: str) -> dict[str, Coefficients]:
+def left_out(found: Sequence[Group], runs: Sequence[ServedRun], attribute: str) -> dict[str, Coefficients]:
     """For each model (or GPU): coefficients learned without it."""
     values = list(dict.fromkeys(getattr(group, attribute) for group in found))
-    return {v: train([group for group in found if getattr(group, attribute) != v]) for v in values}
-
-
-def without_steps(found: Sequence[Group]) -> dict[str, Coefficients]:
-    """For each model of which real steps were learned on: coefficients learned without these steps."""
     return {
-        group.model: train([other for other in found if other is not group])
-        for group in found
-        if group.with_host
+        value: train(
+            [group for group in found if getattr(group, attribute) != value],
+            [run for run in runs if getattr(run, attribute) != value],
+        )
+        for value in values
+    }
+
+
+def without_run(found: Sequence[Group], runs: Sequence[ServedRun]) -> dict[str, Coefficients]:
+    """For each real run: coefficients learned without it, and without any real step of its model."""
+    return {
+        run.name: train(
+            [group for group in found if not (group.with_host and group.model == run.model)],
+            [other for other in runs if other is not run],
+        )
+        for run in runs
     }
 
 
@@ -165,10 +175,11 @@ def coefficients_yaml(
         "# on figures derived from: AIConfigurator operator tables (NVIDIA, Apache-2.0; vLLM 0.24 on H100",
         "# and H200 SXM in 16 bits and FP8 and on B200 in FP8, SGLang 0.5.14 on H200 SXM), layer profiles",
         "# of Llama-3.1-8B on RTX 4090 and RTX PRO 6000 (LLMServingSim, MIT; vLLM 0.19), decode steps of",
-        "# two vLLM 0.15 runs on H100 (BLIS, Apache-2.0).",
+        "# two vLLM 0.15 runs on H100, and the mean TPOT of five (BLIS, Apache-2.0).",
         "coefficients:",
         *(f"  {name}: {getattr(coefficients, name)!r}" for name in COEFFICIENT_NAMES),
         "gpus: [" + ", ".join(dict.fromkeys(load_gpu(group.gpu).name for group in found)) + "]",
+        *learned_yaml(found),
         f"groups: {len(found)}  # model, GPU, TP degree, source; all of the same weight",
         f"steps: {sum(len(group.ns) for group in found)}",
         "# [mean relative error, bias] in %, mean over groups. new model, new GPU: with coefficients learned",
@@ -181,14 +192,34 @@ def coefficients_yaml(
     return "\n".join(lines) + "\n"
 
 
+def learned_yaml(found: Sequence[Group]) -> list[str]:
+    """What there is to learn from, for the notes of runs that go beyond it."""
+    learned = learned_on((g.basis.shape, load_gpu(g.gpu), g.tp, longest_context(g)) for g in found)
+    return [
+        "learned_on:  # kind and format of the weights by GPU, TP degrees, the longest context",
+        "  gpus:",
+        *(f"    {kind}: [{', '.join(gpus)}]" for kind, gpus in learned.gpus.items()),
+        f"  tp: [{', '.join(map(str, learned.tp))}]",
+        f"  longest_tokens: {learned.longest_tokens}",
+    ]
+
+
+def longest_context(group: Group) -> int:
+    """Tokens of the longest sequence in any of its steps."""
+    decodes = [f.decode_kv_tokens // f.decode_seqs for f in group.steps if f.decode_seqs]
+    prompts = [f.prefill_kv_tokens + f.prefill_tokens for f in group.steps if f.prefill_seqs]
+    return max(*decodes, *prompts, 0)
+
+
 def _own(row: dict[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:
     return [(name, error) for name, error in row.items() if name.startswith("trained, ")]
 
 
 def main(data: Path, check: bool) -> int:
     found = groups(data, lambda line: print(line, file=sys.stderr))
-    final = train(found)
-    without_model, without_gpu = left_out(found, "model"), left_out(found, "gpu")
+    runs = served_runs(data, train([group for group in found if not group.with_host]))
+    final = train(found, runs)
+    without_model, without_gpu = left_out(found, runs, "model"), left_out(found, runs, "gpu")
     rows = []
     for group in [*(group for group in found if group.part == "step"), *scored_groups(data)]:
         unseen = (without_model[group.model], without_gpu[group.gpu], final)
@@ -206,8 +237,8 @@ def main(data: Path, check: bool) -> int:
     for regime in ("all", "decode", "prefill", "mixed"):
         print_table(f"{regime}: MAPE, bias", summary(rows, "source", regime))
     print_table("by model: MAPE, bias", summary([r for r in rows if r["source"] in TABLES], "model", "all"))
-    runs = real_runs(data, final, without_gpu)
-    print_runs(runs)
+    cards = real_runs(data, final, without_gpu)
+    print_runs(cards)
     small = groups(data, lambda line: None, subset=True)
     result = {
         "provenance": _provenance(),
@@ -215,9 +246,9 @@ def main(data: Path, check: bool) -> int:
         "subset": _plain(train(small)),
         "without_model": {name: _plain(c) for name, c in without_model.items()},
         "without_gpu": {name: _plain(c) for name, c in without_gpu.items()},
-        "without_steps": {name: _plain(c) for name, c in without_steps(found).items()},
+        "without_run": {name: _plain(c) for name, c in without_run(found, runs).items()},
         "groups": rows,
-        "real_runs": runs,
+        "real_runs": cards,
     }
     RESULT.write_text(json.dumps(_rounded(result), indent=1) + "\n", encoding="utf-8")
     return 0

@@ -51,7 +51,7 @@ COLUMNS = (
     "mask_ns",  # host time for masks of constrained rows; in no other time
     *SELDOM,
 )
-_LATER = ("launch_bound", "mask_ns", *SELDOM)
+_LATER = ("launch_bound", "mask_ns", "begins_batch", *SELDOM)
 """Columns that samples of earlier engines lack; 0 there."""
 
 Column = NDArray[Any]
@@ -133,6 +133,8 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     further = [name for name in (*DIFFUSION_NAMES, *_LATER) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
+    if "batch" in log.steps:
+        columns["begins_batch"] = [log.begins_batch(index) for index in range(len(log))]
     exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
     columns["gpu_ns"] = log.column("gpu_ns") - exposed  # in which the device waited, or the host computed
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]

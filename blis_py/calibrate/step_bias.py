@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.calibrate.samples import samples_of
+from blis_py.calibrate.samples import DIFFUSION_NAMES, samples_of
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
-from blis_py.traces.steplog import DIFFUSION_FEATURES, StepLog
+from blis_py.traces.steplog import StepLog
 
 REGIMES = ("decode", "prefill", "mixed", "padded")
 """Decodes alone, prefills alone, both, and decodes alone in a graph with more rows than they need."""
@@ -77,9 +77,9 @@ def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     """Prices every step of a log, but for those that failed, as it was composed in the engine."""
     samples = samples_of(log, "run")
     kind: type[StepFeatures] = StepFeatures
-    names: tuple[str, ...] = (*FEATURE_NAMES, "shared_kv_tokens")
+    names: tuple[str, ...] = (*FEATURE_NAMES, "shared_kv_tokens", "scanned_requests")
     if "diffusion" in log.meta:
-        kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_FEATURES)
+        kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_NAMES)
     columns = [samples[name].tolist() for name in names]
     features = [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
     prices = [latency.step(of_step) for of_step in features]

@@ -3,8 +3,9 @@
 A step's price is linear in the coefficients wherever it is known which side of each `max` is the larger, so
 sides and coefficients are settled in turn: pick the sides with the present coefficients, solve, and again
 until nothing changes. Every group of measurements (one model on one GPU at one TP degree, from one source)
-has the same weight in all. The coefficients of 8-bit formats are learned after and on top of the others, on
-the steps of quantised models, so that these change nothing for models in 16 bits.
+has the same weight in all. Learned first are the coefficients of kernels in 16 bits; after and on top of
+them those of 8-bit formats, on quantised models, so that these change nothing for models in 16 bits; and last
+what kernels cannot show, the host's, on real steps and on what the clients of real runs saw.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _START = Coefficients(
     matmul_arithmetic=1.3,
     traffic=1.1,
     unhidden_arithmetic=0.5,
+    sparse_arithmetic=1.7,
+    sparse_unhidden=1.0,
     narrow_arithmetic=1.6,
     narrow_traffic=1.2,
     narrow_unhidden=0.5,
@@ -44,8 +47,10 @@ _START = Coefficients(
     narrow_layer_ns=1e4,
     host_step_ns=1e5,
     host_seq_ns=1e3,
+    rank_wait_ns=1e3,
 )
 """Only chooses the first sides."""
+_HOST = ("host_step_ns", "host_seq_ns", "rank_wait_ns")
 _PLACE = {name: i for i, name in enumerate(COEFFICIENT_NAMES)}
 _MOST_CHOICES = 6
 """Matrix products (projections, dense and sparse FFN, LM head) and the two kinds of attention."""
@@ -71,6 +76,23 @@ class Group:
     """8-bit weights, activations and KV cache; the others have 16-bit ones."""
     relative_to: Array | None = None
     """What errors are measured against, in ns; the times themselves if absent."""
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """The mean TPOT of a real run, as far as the host and waiting ranks decide it; to first order."""
+
+    name: str
+    model: str
+    gpu: str
+    basis: Basis
+    tpot_ns: float
+    kernels_ns: float
+    """Predicted with kernels alone."""
+    growth: float
+    """By how much TPOT grows with each ns by which every step does."""
+    seqs: float
+    """Sequences of a step, in the mean."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +128,48 @@ def design(groups: Sequence[Group]) -> Design:
     return Design(alone, left.swapaxes(0, 1), right.swapaxes(0, 1), ns, np.concatenate(against), weight)
 
 
-def train(groups: Sequence[Group]) -> Coefficients:
+def train(groups: Sequence[Group], runs: Sequence[ServedRun] = ()) -> Coefficients:
     """Coefficients of least weighted squared relative error, rounded to `DIGITS` significant digits.
 
-    First those of 16-bit models, on these alone; then, on quantised ones, what is theirs. What no group shows
-    (the all-reduce where every TP degree is 1, the host without engine steps) is 0.
+    First those of 16-bit models, on these alone; then, on quantised ones, what is theirs; then the host's, on
+    steps that hold it and on runs. What nobody shows (the all-reduce where every TP degree is 1, the host
+    without engine steps) is 0.
     """
-    plain = [group for group in groups if not group.quantised]
-    narrow = [group for group in groups if group.quantised]
+    kernels = [group for group in groups if not group.with_host]
+    plain = [group for group in kernels if not group.quantised]
+    narrow = [group for group in kernels if group.quantised]
     theirs = np.array([name.startswith("narrow_") for name in COEFFICIENT_NAMES])
+    host = np.array([name in _HOST for name in COEFFICIENT_NAMES])
     start = np.array([getattr(_START, name) for name in COEFFICIENT_NAMES])
-    c = _rounded(_fit(plain, np.where(theirs, 0.0, start), ~theirs))
+    c = _rounded(_fit(plain, np.where(theirs | host, 0.0, start), ~(theirs | host)))
     if narrow:
         c = _rounded(_fit(narrow, np.where(theirs, start, c), theirs))
+    steps = [group for group in groups if group.with_host]
+    if steps or runs:
+        c[host] = _rounded(_host(steps, runs, c))
     return Coefficients(*c.tolist())
+
+
+def _host(steps: Sequence[Group], runs: Sequence[ServedRun], c: Array) -> Array:
+    """The coefficients `_HOST`, all others being known; every group of steps and every run has one weight."""
+    from scipy.optimize import nnls
+
+    columns, left = [], []
+    for group in steps:
+        weight = 1 / (np.sqrt(len(group.ns)) * group.ns)
+        seqs = np.array([f.seqs for f in group.steps], dtype=float)
+        terms = np.stack([np.ones(len(seqs)), seqs, np.full(len(seqs), float(group.basis.waits))], axis=1)
+        columns.append(terms * weight[:, None])
+        left.append((group.ns - design([group]).price(c)) * weight)
+    for run in runs:
+        terms = np.array([[1.0, run.seqs, float(run.basis.waits)]])
+        columns.append(terms * run.growth / run.tpot_ns)
+        left.append(np.array([run.tpot_ns - run.kernels_ns]) / run.tpot_ns)
+    rows, wanted = np.concatenate(columns), np.concatenate(left)
+    size = np.linalg.norm(rows, axis=0)
+    size[size == 0] = 1.0
+    found: Array = nnls(rows / size, wanted)[0] / size
+    return found
 
 
 def _fit(groups: Sequence[Group], c: Array, free: NDArray[np.bool_]) -> Array:
@@ -168,6 +218,7 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
         narrow_layer_ns=basis.narrow_layers,
         host_step_ns=1.0 if group.with_host else 0.0,
         host_seq_ns=f.seqs if group.with_host else 0.0,
+        rank_wait_ns=basis.waits if group.with_host else 0.0,
     )
     choices = [_product(product) for product in (*basis.products(f.tokens), basis.head(f.emitted_rows))]
     kv_traffic = "narrow_kv_traffic" if basis.narrow_kv else "kv_traffic"
@@ -189,10 +240,13 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
 
 
 def _product(product: Product) -> tuple[Array, Array]:
-    arithmetic, traffic, narrow = product
-    if narrow:
+    arithmetic, traffic, kind = product
+    if kind == "narrow":
         moved = _vector(narrow_traffic=traffic, narrow_unhidden=arithmetic)
         return _vector(narrow_arithmetic=arithmetic), moved
+    if kind == "sparse":
+        moved = _vector(traffic=traffic, sparse_unhidden=arithmetic)
+        return _vector(sparse_arithmetic=arithmetic), moved
     return _vector(matmul_arithmetic=arithmetic), _vector(traffic=traffic, unhidden_arithmetic=arithmetic)
 
 

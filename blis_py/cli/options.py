@@ -191,6 +191,7 @@ LATENCY = (
     ),
     Flag("--mask-row-us", float, "latency.mask_row_us", "Structured outputs: host time of a row's mask."),
     Flag("--mask-step-us", float, "latency.mask_step_us", "The same of a step that has such rows."),
+    Flag("--scan-us", float, "latency.scan_us", "With lpm: host time to look up one waiting request."),
 )
 DLLM = (
     Flag("--dllm-workload", str, "dllm.workload", "Make all requests diffusion requests.", metavar="FILE"),
@@ -420,6 +421,7 @@ TRACE = (
     ),
     Flag("--limit", int, "workload.limit", "Only the first requests of the trace."),
     Flag("--skip-bad-rows", bool, "workload.skip_bad_rows", "Leave bad rows of the trace out, and count."),
+    Flag("--client-timeout", float, "workload.client_timeout_s", "Patience of the trace's clients, s."),
     Flag("--session-mode", str, "workload.session_mode", "Turns: closed-loop (after answers) or fixed."),
     Flag("--think-time-dist", str, "workload.think_time_dist", "Of closed-loop: constant:value=800ms, ..."),
     Flag("--slo-shares", str, "workload.slo_shares", "Deal out classes: critical=0.2,standard=0.8."),

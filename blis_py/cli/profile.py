@@ -210,6 +210,7 @@ def validate(flags: Flags) -> None:
     from blis_py.latency.fitted import Fitted
     from blis_py.latency.fitted_profile import read_profile
     from blis_py.latency.fitted_shape import datasheet_of, shape_of
+    from blis_py.latency.host_work import WithHostWork
     from blis_py.latency.trained import Trained
     from blis_py.report.fitted import validation_data, validation_lines
 
@@ -232,7 +233,8 @@ def validate(flags: Flags) -> None:
     shape, gpu = shape_of(found.meta, found.file), datasheet_of(found.meta)
     guide = None if shape is None or gpu is None else Trained(shape, gpu, found.tp)
     model = Fitted(found, shape, guide=guide)
-    rows = errors_of(model, samples)
+    priced = WithHostWork(model, scan_ns=found.scan_ns) if found.scan_ns else model
+    rows = errors_of(priced, samples)
     notes = model.outside.notes()
     _print(style, lambda: validation_data(model, rows, notes), lambda: validation_lines(model, rows, notes))
 

@@ -28,6 +28,6 @@ def replay(flags: Flags) -> None:
             raise InputError(
                 "generates requests, but a replay takes them from its trace",
                 key=flag.name,
-                fix="use `blis run`",
+                fix="use --client-timeout" if flag.name == "--timeout" else "use `blis run`",
             )
     execute(flags, needs_trace=True)

@@ -120,7 +120,8 @@ class DiffusionInstance(Instance):
             self._left = [self._rounds_left(request) for request in batch.denoise]
         left = [max(own - self._rounds_done, 0) for own in self._left]
         rows = sum(map(self._masked_rows, batch.denoise, left))
-        features = batch.round_features(rows, commit_blocks=sum(own <= 1 for own in left))
+        commits = sum(own <= 1 for own in left)
+        features = batch.round_features(rows, commits, is_first=not self._rounds_done)
         self._round_end_ns = self.now_ns + self.latency.step_ns(features)
         return self._round_end_ns
 

@@ -23,7 +23,7 @@ _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", 
 
 TRACE_ONLY = (
     *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
-    *("time_scale", "limit", "skip_bad_rows", "slo_shares"),
+    *("time_scale", "limit", "skip_bad_rows", "slo_shares", "client_timeout_s"),
 )
 """What only recordings heed."""
 _LENGTHS = tuple(

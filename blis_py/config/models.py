@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from blis_py.config.layers import setting
 from blis_py.core.bounds import (
@@ -97,6 +97,27 @@ class LatencySection:
     else nothing."""
     mask_step_us: float | None = setting(None, least=0, most=_HOUR_US)
     """The same for each step that has such rows, whatever their number."""
+    scan_us: float | None = setting(None, least=0, most=_HOUR_US)
+    """With `lpm`, `hrrn`, `dfs-weight`: host time for each waiting request that is looked up in the prefix
+    cache to plan a step; null = as measured by the profile, else nothing."""
+
+    def under(self, model: str) -> LatencySection:
+        """The same with another model, without what is of the one here alone."""
+        bare = LatencySection()
+        dropped = {name: getattr(bare, name) for name, owner in _OF_ONE_MODEL.items() if owner != model}
+        return replace(self, model=model, **dropped)
+
+
+_OF_ONE_MODEL = {
+    "alpha_coeffs": "trained-physics",
+    "beta_coeffs": "trained-physics",
+    "linear": "linear",
+    "step_scale": "trained",
+    "step_gap_us": "trained",
+    "kernel_profile": "kernel-tables",
+    "profile": "fitted",
+}
+"""Settings of step times -> the model that they are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +201,8 @@ class WorkloadSection:
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)
     """Patience of generated requests; null = endless. Traces and specs bring their own."""
+    client_timeout_s: float | None = setting(None, above=0, most=_LAST_S)
+    """Patience of the clients of a trace, whatever the trace says of it; null = as it says, else endless."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,6 +375,7 @@ NAMES: dict[str, str] = {
     "profile": "latency.profile",
     "mask_row_us": "latency.mask_row_us",
     "mask_step_us": "latency.mask_step_us",
+    "scan_us": "latency.scan_us",
     "alpha_coeffs": "latency.alpha_coeffs",
     "beta_coeffs": "latency.beta_coeffs",
     "timeout": "workload.timeout_s",

@@ -37,6 +37,8 @@ class CacheAwareQueue(dict[Request, None]):
         sharing = config.in_batch_sharing_tokens
         self._sharing_blocks = 0 if sharing is None else -(-sharing // config.block_size)
         self._head: Request | None = None
+        self.scanned_requests = 0
+        """Looked up in the cache since whoever plans steps has set it to 0."""
         self.kv: KVCache
         self._prefilling: Collection[Request]
         self._counters: Counters
@@ -110,6 +112,7 @@ class CacheAwareQueue(dict[Request, None]):
         if not self.looks_at_cache or self._is_overdue(oldest, now_ns):
             return oldest
         waiting: Collection[Request] = self
+        self.scanned_requests += len(self)
         if self._sharing_blocks and self._prefilling:
             waiting = self._not_held_back()
         return self.best(waiting) if waiting else None

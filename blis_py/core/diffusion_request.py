@@ -84,6 +84,8 @@ class DiffusionFeatures(StepFeatures):
     """Those among them whose input is final: the round only writes keys and values."""
     prefill_blocks: int
     """Blocks of prompt."""
+    begins_batch: int
+    """1 in the first round of a batch, for which the host has planned and prepared it; 0 in the others."""
 
     def __init__(
         self,
@@ -99,8 +101,10 @@ class DiffusionFeatures(StepFeatures):
         denoise_blocks: int = 0,
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
+        begins_batch: int = 0,
         constrained_rows: int = 0,
         shared_kv_tokens: int = 0,
+        scanned_requests: int = 0,
     ) -> None:
         """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`."""
         StepFeatures.__init__(
@@ -116,10 +120,12 @@ class DiffusionFeatures(StepFeatures):
             emitted_rows,
             constrained_rows,
             shared_kv_tokens,
+            scanned_requests,
         )
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks
         self.prefill_blocks = prefill_blocks
+        self.begins_batch = begins_batch
 
 
 @dataclass(slots=True)
@@ -133,12 +139,14 @@ class Batch:
     admitted: list[DiffusionRequest] = field(default_factory=list)
     preempted: list[DiffusionRequest] = field(default_factory=list)
     features: DiffusionFeatures = field(default_factory=DiffusionFeatures)
-    """But for LM-head rows and commits, which only the driver knows; see `round_features`."""
+    """But for what only the driver knows; see `round_features`."""
 
-    def round_features(self, lm_head_rows: int, commit_blocks: int) -> DiffusionFeatures:
-        """The features of one round of the batch: always the same object, for speed."""
-        self.features.emitted_rows, self.features.commit_blocks = lm_head_rows, commit_blocks
-        return self.features
+    def round_features(self, lm_head_rows: int, commit_blocks: int, is_first: bool) -> DiffusionFeatures:
+        """The features of one round of the batch, maybe its first: always the same object, for speed."""
+        features = self.features
+        features.emitted_rows, features.commit_blocks = lm_head_rows, commit_blocks
+        features.begins_batch = 1 if is_first else 0
+        return features
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ class StepFeatures:
     shared_kv_tokens: int
     """KV entries of running sequences in pages that others hold too, for each but one of these: what is read
     again. Without them the entries read are distinct."""
+    scanned_requests: int
+    """Waiting requests that the host looked up in the prefix cache to plan the step: a policy that orders by
+    the cache looks at all of them, once for each that it admits and once for the one that has to wait."""
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class StepFeatures:
         emitted_rows: int = 0,
         constrained_rows: int = 0,
         shared_kv_tokens: int = 0,
+        scanned_requests: int = 0,
     ) -> None:
         """Spelled out, since native code would run a generated one as Python, at every step."""
         self.prefill_seqs = prefill_seqs
@@ -65,6 +69,7 @@ class StepFeatures:
         self.emitted_rows = emitted_rows
         self.constrained_rows = constrained_rows
         self.shared_kv_tokens = shared_kv_tokens
+        self.scanned_requests = scanned_requests
 
     @property
     def tokens(self) -> int:
@@ -87,10 +92,11 @@ class StepFeatures:
             emitted_rows=self.emitted_rows,
             constrained_rows=self.constrained_rows,
             shared_kv_tokens=self.shared_kv_tokens,
+            scanned_requests=self.scanned_requests,
         )
 
 
-SELDOM = ("constrained_rows", "shared_kv_tokens")
+SELDOM = ("constrained_rows", "shared_kv_tokens", "scanned_requests")
 """Features that are 0 in most runs: a log has them where they are not."""
 FEATURE_NAMES = tuple(field.name for field in fields(StepFeatures) if field.name not in SELDOM)
 """Those that every log has."""

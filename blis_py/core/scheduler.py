@@ -90,6 +90,8 @@ class Scheduler(Lifecycle):
                 )
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills, [], [])
+        if self._cache_aware is not None:
+            self._cache_aware.scanned_requests = 0
         self._former.fill(step, prefills, self, self.tick, now_ns)
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
@@ -363,6 +365,7 @@ class Scheduler(Lifecycle):
             rows,
             constrained,
             shared,
+            0 if self._cache_aware is None else self._cache_aware.scanned_requests,
         )
 
 

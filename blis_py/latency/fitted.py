@@ -70,6 +70,7 @@ class _Regime:
         self.host = [(TERMS[name], price) for name, price in host.items() if price]
         self.gpu_line, self.host_line = _line(rest), _line(host)
         self.host_step, self.host_prefill = host.get("step", 0.0), host.get("any_prefill", 0.0)
+        self.host_batch = host.get("begins_batch", 0.0)
         self.per_expert = rest.get("active_experts", 0.0)
         self.per_context = rest.get("max_context", 0.0)
         self.per_padded = rest.get("padded_kv_tokens", 0.0)
@@ -180,6 +181,7 @@ class Fitted:
         x.prefill_pairs, x.prefill_kv_tokens = f.prefill_pairs, f.prefill_kv_tokens
         x.emitted_rows = f.emitted_rows
         x.active_experts = self._experts(x.tokens)
+        x.begins_batch = getattr(f, "begins_batch", 0)
         x.knee = fit.knee
         return x
 
@@ -216,7 +218,8 @@ class Fitted:
         return gpu + further_ns(guide, f, regime.limits), host
 
     def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int]:
-        blocks = 0 if type(f) is StepFeatures else getattr(f, "denoise_blocks", 0)
+        plain = type(f) is StepFeatures
+        blocks = 0 if plain else getattr(f, "denoise_blocks", 0)
         new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
         curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)
@@ -232,6 +235,8 @@ class Fitted:
         host = regime.host_step + a[0] * prompts + a[1] * new + a[4] * seqs + a[5] * rows
         if prompts:
             host += regime.host_prefill
+        if regime.host_batch and not plain:
+            host += regime.host_batch * getattr(f, "begins_batch", 0)
         return self._less(int(gpu) or 1, f), int(host + 0.5)
 
     def _less(self, gpu_ns: int, f: StepFeatures) -> int:

@@ -18,7 +18,7 @@ from blis_py.files.parts import Part
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.latency.fitted_terms import TERMS
-from blis_py.latency.masks import MaskPrices
+from blis_py.latency.host_work import MaskPrices
 from blis_py.outputs.staging import write_text
 
 SCHEMA = 1
@@ -113,6 +113,8 @@ class FittedProfile:
     """Measured steps by the source of their samples."""
     repeated_read_ns: float = 0.0
     """What a KV entry costs less where another decode of the step has read it."""
+    scan_ns: float | None = None
+    """Host time for each waiting request that a policy looks up in the cache; None = none was measured."""
     file: str | None = None
     """Where it was read from."""
 
@@ -201,7 +203,9 @@ def read_profile(name: str | Path) -> FittedProfile:
     regimes, experts_in_use, masks, sources = _read_fit(fit, path)
     saved_ns = fit.get("repeated_read_ns", 0.0)
     saved = Part(saved_ns, path, "fit.repeated_read_ns", "fit again").number(0, _LARGEST)
-    return FittedProfile(values, regimes, experts_in_use, masks, sources, saved, str(path))
+    scan = None if "scan_ns" not in fit else Part(fit["scan_ns"], path, "fit.scan_ns", "fit again")
+    scan_ns = None if scan is None else scan.number(0, _LARGEST)
+    return FittedProfile(values, regimes, experts_in_use, masks, sources, saved, scan_ns, str(path))
 
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
@@ -211,6 +215,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "provenance": replace(profile, meta=dict(meta)).describe(),
         "experts_in_use": profile.experts_in_use,
         **({} if profile.masks is None else {"masks": _plain(asdict(profile.masks))}),
+        **({} if profile.scan_ns is None else {"scan_ns": _plain(profile.scan_ns)}),
         **({"repeated_read_ns": _plain(profile.repeated_read_ns)} if profile.repeated_read_ns else {}),
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},

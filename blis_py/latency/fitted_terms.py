@@ -23,6 +23,7 @@ class StepPoint:
     __slots__ = (
         "active_experts",
         "attended",
+        "begins_batch",
         "decode_kv_tokens",
         "emitted_rows",
         "knee",
@@ -40,6 +41,8 @@ class StepPoint:
     seqs: Any
     attended: Any
     """Sequences that read their whole context with one or few queries: decodes and diffusion blocks."""
+    begins_batch: Any
+    """Of block diffusion: 1 in the first round of a batch."""
     decode_kv_tokens: Any
     max_context: Any
     """Not negative: 0 where nobody keeps track."""
@@ -73,6 +76,7 @@ TERMS: dict[str, Callable[[Point], Any]] = {
     "prefill_kv_tokens": lambda x: x.prefill_kv_tokens,
     "emitted_rows": lambda x: x.emitted_rows,
     "active_experts": lambda x: x.active_experts,
+    "begins_batch": lambda x: x.begins_batch,  # between two batches of rounds the scheduler is asked
 }
 """Name -> how much of it a step has. No term shrinks when a feature grows, so prices of at least 0 make a
 monotone model."""
@@ -104,4 +108,12 @@ GPU_TERMS: dict[str, tuple[str, ...]] = {
 }
 """Kind of device -> terms of the forward. On the CPU, decodes are attended in one call, padded to the
 longest, and each prefill in another."""
-HOST_TERMS = ("step", "any_prefill", "seqs", "prefill_seqs", "prefill_tokens", "emitted_rows")
+HOST_TERMS = (
+    "step",
+    "begins_batch",
+    "any_prefill",
+    "seqs",
+    "prefill_seqs",
+    "prefill_tokens",
+    "emitted_rows",
+)

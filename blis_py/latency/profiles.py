@@ -16,9 +16,11 @@ _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with 
 _REFUSED = "refused"
 """Folder of the models that are known and cannot be priced."""
 _VARIANT = re.compile(
-    r"[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)", re.IGNORECASE
+    r"^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)",
+    re.IGNORECASE,
 )
-"""What a name may end in without another architecture: what it was trained for, year and month."""
+"""What a name may begin or end with without another architecture: who made it, what it was trained for, year
+and month."""
 
 
 def find_profile(kind: str, name: str) -> Path:

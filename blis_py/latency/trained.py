@@ -1,12 +1,13 @@
 """Step time from architecture and datasheet, corrected by coefficients learned on measured kernels and steps.
 
 The terms are those of `work` at the datasheet's peaks (F FLOP/ns, BW byte/ns, no efficiency assumed). Every
-coefficient below is learned once for all models, GPUs and TP degrees, and none is negative. L layers, T
-tokens, B sequences, D decode sequences with contexts S:
+coefficient below is learned once for all models, GPUs and TP degrees, and none is negative. L layers, R
+ranks, T tokens, B sequences, D decode sequences with contexts S:
 
     matrix products   max(matmul_arithmetic*FLOPs/F, traffic*bytes/BW + unhidden_arithmetic*FLOPs/F)
-                      each of projections, dense FFN, sparse FFN, LM head, all layers; narrow_arithmetic,
-                      narrow_traffic and narrow_unhidden where weights and activations have 8 bits
+                      each of projections, dense FFN, LM head, all layers; sparse_arithmetic and
+                      sparse_unhidden for the experts of a sparse FFN; narrow_arithmetic, narrow_traffic
+                      and narrow_unhidden where weights and activations have 8 bits
     elementwise, sampling   traffic*bytes/BW
     prefill attention max(attention_pairs*pair FLOPs/F, kv_traffic*KV bytes*(cached + 2*new)/BW)
                       narrow_kv_traffic where the KV cache has 8 bits
@@ -16,12 +17,14 @@ tokens, B sequences, D decode sequences with contexts S:
     all-reduce        2*L*(all_reduce_latency*the profile's latency + all_reduce_traffic*bytes/link)
     launches          layer_ns*L + sparse_layer_ns*sparse layers
                       narrow_layer_ns*L more where activations are quantised to 8 bits
-    host              host_step_ns + host_seq_ns*B
+    host              host_step_ns + host_seq_ns*B + rank_wait_ns*2*L*(R - 1)
 
 `unhidden_arithmetic` is the share of arithmetic that a product bound by memory does not hide behind it.
 A mixed batch is one attention launch, in which an unpacked kernel gives a decode's only query a tile of 64
 rows by 128 keys, the last one as good as empty; FlashAttention 3 and FlashInfer pack the query heads of a
-KV head into the tile instead.
+KV head into the tile instead. Experts have fewer rows each than a dense layer, so their products reach less
+of the peak. With R ranks each of the two all-reduces of a layer waits for the last of them, which kernels
+measured alone do not show.
 
 FP8 and INT8 products count with the peak of their format; measured were FP8 ones of dense models. 4-bit
 weights count as expanded to 16 bits, with their own bytes. Windowed attention layers are priced as full ones.
@@ -32,6 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
@@ -41,6 +45,7 @@ from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.capacity import check_tp
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.learned import NOTHING_KNOWN, Learned, read_learned
 from blis_py.latency.line_model import LineModel
 from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.work import Work
@@ -57,6 +62,8 @@ class Coefficients:
     matmul_arithmetic: float
     traffic: float
     unhidden_arithmetic: float
+    sparse_arithmetic: float
+    sparse_unhidden: float
     narrow_arithmetic: float
     narrow_traffic: float
     narrow_unhidden: float
@@ -71,6 +78,7 @@ class Coefficients:
     narrow_layer_ns: float
     host_step_ns: float
     host_seq_ns: float
+    rank_wait_ns: float
 
 
 COEFFICIENT_NAMES = tuple(field.name for field in fields(Coefficients))
@@ -83,6 +91,7 @@ class Training:
     coefficients: Coefficients
     gpus: tuple[str, ...]
     """GPUs with measurements among the training data, as named in their profiles."""
+    learned: Learned = NOTHING_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,7 @@ class ServerTerms:
         scaled = {name: getattr(c, name) * self.scale for name in COEFFICIENT_NAMES}
         scaled["host_step_ns"] = c.host_step_ns + self.gap_ns
         scaled["host_seq_ns"] = c.host_seq_ns + self.gap_seq_ns
+        scaled["rank_wait_ns"] = c.rank_wait_ns
         return Coefficients(**scaled)
 
     def describe(self) -> str:
@@ -137,6 +147,7 @@ class Trained(LineModel):
         gpu.require_links(tp)
         self._made_of = shape, gpu, tp, training
         training = training or bundled_training()
+        self._learned = training.learned
         unseen = "" if gpu.name in training.gpus else f" (none of them on {gpu.name})"
         self.provenance = (
             f"roofline trained on kernels and steps measured on {', '.join(training.gpus)}{unseen}, "
@@ -155,6 +166,11 @@ class Trained(LineModel):
             self._mixed_pair_ns, self._mixed_seq_pairs = max(tile_ns, self._pair_ns), TILE_KEYS
         self._token_cache: dict[int, float] = {}
         self._row_cache: dict[int, float] = {}
+
+    def beyond(self, longest_tokens: int = 0) -> str:
+        """In one line, what of a run with sequences of so many tokens was not learned on; maybe nothing."""
+        shape, gpu, tp, _ = self._made_of
+        return self._learned.beyond(shape, gpu, tp, longest_tokens)
 
     def on_server(self, server: ServerTerms) -> Trained:
         """The same model for a server that differs so, and in nothing else."""
@@ -184,15 +200,18 @@ class Trained(LineModel):
         return ns
 
     def _product_ns(self, product: Product) -> float:
-        c, (arithmetic, traffic, narrow) = self._c, product
-        if narrow:
+        c, (arithmetic, traffic, kind) = self._c, product
+        if kind == "narrow":
             return max(
                 c.narrow_arithmetic * arithmetic, c.narrow_traffic * traffic + c.narrow_unhidden * arithmetic
             )
+        if kind == "sparse":
+            return max(c.sparse_arithmetic * arithmetic, c.traffic * traffic + c.sparse_unhidden * arithmetic)
         return max(c.matmul_arithmetic * arithmetic, c.traffic * traffic + c.unhidden_arithmetic * arithmetic)
 
     def _host_ns(self, seqs: int) -> int:
-        return int(self._c.host_step_ns + self._c.host_seq_ns * seqs + 0.5)
+        c = self._c
+        return int(c.host_step_ns + c.host_seq_ns * seqs + c.rank_wait_ns * self._basis.waits + 0.5)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows) + self._prefill_ns(f)
@@ -201,9 +220,10 @@ class Trained(LineModel):
         return ns + (compute if compute > moved else moved)
 
 
-Product = tuple[float, float, bool]
-"""ns of arithmetic and of memory traffic that a group of matrix products takes at the datasheet's peaks, and
-whether it multiplies 8-bit numbers."""
+Kind = Literal["dense", "sparse", "narrow"]
+"""Of matrix products: in 16 bits, those of experts, and of any layer with 8-bit numbers."""
+Product = tuple[float, float, Kind]
+"""ns of arithmetic and of memory traffic that a group of matrix products takes at the datasheet's peaks."""
 
 
 class Basis:
@@ -219,6 +239,8 @@ class Basis:
         narrow = bool(gpu.narrow_flops(shape.weights.arithmetic))
         self.narrow_layers = shape.layers if narrow else 0
         self.packed_attention = gpu.name in PACKED_ATTENTION_GPUS
+        self.waits = 2 * shape.layers * (tp - 1)
+        """Ranks that others wait for, in all all-reduces."""
         self.all_reduce_latency_ns = 2 * shape.layers * gpu.all_reduce_overhead_ns if tp > 1 else 0.0
 
     def products(self, tokens: int) -> list[Product]:
@@ -231,7 +253,7 @@ class Basis:
             groups.append(self._product(dense_layers, work.dense_ffn(shape, tp, tokens), weights.dense))
         if shape.moe_layers:
             sparse = work.sparse_ffn(shape, tp, tokens)
-            groups.append(self._product(shape.moe_layers, sparse, weights.experts))
+            groups.append(self._product(shape.moe_layers, sparse, weights.experts, "sparse"))
         return groups
 
     def head(self, rows: int) -> Product:
@@ -248,10 +270,11 @@ class Basis:
         volume = 2 * self.shape.layers * work.all_reduce_bytes(self.shape, self._tp, tokens)
         return volume / (self._gpu.link_bytes_per_s / 1e9)
 
-    def _product(self, count: int, group: Work, weight_bytes: float) -> Product:
+    def _product(self, count: int, group: Work, weight_bytes: float, kind: Kind = "dense") -> Product:
         peak = self._gpu.narrow_flops(self.shape.weights.format_of(weight_bytes))
         flops_per_ns = peak / 1e9 if peak else self._flops_per_ns
-        return count * group.flops / flops_per_ns, count * group.moved_bytes / self._bytes_per_ns, peak > 0
+        kind = "narrow" if peak else kind
+        return count * group.flops / flops_per_ns, count * group.moved_bytes / self._bytes_per_ns, kind
 
 
 @cache
@@ -269,6 +292,7 @@ def read_training(path: Path) -> Training:
     top = load_mapping(path)
     try:
         found, gpus = dict(top["coefficients"]), tuple(map(str, top["gpus"]))
+        learned = read_learned(top.get("learned_on") or {})
     except (KeyError, TypeError, ValueError) as error:
         fix = "write it with benchmarks/accuracy/train.py"
         raise InputError("no trained coefficients", file=path, value=str(error), fix=fix) from None
@@ -280,4 +304,4 @@ def read_training(path: Path) -> Training:
     unknown = [name for name in found if name not in COEFFICIENT_NAMES]
     if unknown:
         raise InputError("unknown key", file=path, key=f"coefficients.{unknown[0]}")
-    return Training(Coefficients(**found), gpus)
+    return Training(Coefficients(**found), gpus, learned)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blis_py.config.models import LatencySection, RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.cross_check import MODELS
 from blis_py.intervals import rerun_seed
 from blis_py.planning.goal import Goal, Judgement
@@ -105,7 +105,7 @@ def sensitivity(config: RunConfig) -> dict[str, Job]:
 def other_models(config: RunConfig) -> dict[str, Job]:
     """The same under the other latency models that need nothing but a model and a GPU."""
     return {
-        f"model {name}": Job(replace(config, latency=LatencySection(model=name)))
+        f"model {name}": Job(replace(config, latency=config.latency.under(name)))
         for name in MODELS
         if name != config.latency.model
     }

@@ -26,6 +26,9 @@ def profile_data(profile: FittedProfile) -> dict[str, Any]:
         "provenance": profile.describe(),
         "measured": {key: value for key, value in profile.meta.items() if key != "model_config"},
         "sources": profile.sources,
+        "masks": None if profile.masks is None else asdict(profile.masks),
+        "scan_ns": profile.scan_ns,
+        "repeated_read_ns": profile.repeated_read_ns,
         "regimes": {name: _regime_data(fit) for name, fit in profile.regimes.items()},
     }
 
@@ -61,9 +64,21 @@ def profile_lines(profile: FittedProfile) -> Iterator[str]:
     }
     yield "measured: " + ", ".join(f"{key} {value}" for key, value in meta.items())
     yield "steps: " + ", ".join(f"{name} {count:,}" for name, count in profile.sources.items())
+    yield from _seldom_lines(profile)
     for name, fit in profile.regimes.items():
         yield ""
         yield from _regime_lines(name, fit)
+
+
+def _seldom_lines(profile: FittedProfile) -> Iterator[str]:
+    """What some steps alone have, as far as it was measured."""
+    if profile.masks is not None:
+        masks = profile.masks
+        yield f"masks: {masks.row_ns:,.6g} ns a constrained row, {masks.step_ns:,.6g} ns a step that has any"
+    if profile.scan_ns is not None:
+        yield f"scans: {profile.scan_ns:,.6g} ns for each waiting request looked up in the cache"
+    if profile.repeated_read_ns:
+        yield f"shared pages: {profile.repeated_read_ns:,.6g} ns less for each KV entry read again"
 
 
 def _regime_lines(name: str, fit: RegimeFit) -> Iterator[str]:

@@ -19,7 +19,7 @@ from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
-from blis_py.requests.table import RequestTable
+from blis_py.requests.table import RequestTable, deadlines_ns
 from blis_py.requests.think_time import ThinkTime, think_time
 
 if TYPE_CHECKING:
@@ -260,6 +260,9 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
+    if load.client_timeout_s is not None:
+        patience_ns = np.full(len(table), round(load.client_timeout_s * SECOND_NS), dtype=np.int64)
+        table = replace(table, deadline_ns=deadlines_ns(table.arrival_ns, patience_ns))
     table, loops = _turns_apart(table, load)
     asked = Demand(
         table,

@@ -10,13 +10,14 @@ from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import AdmissionSection, LatencySection, RunConfig, SchedulerSection
+from blis_py.config.models import AdmissionSection, RunConfig, SchedulerSection
 from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.masks import MaskPrices, with_masks
+from blis_py.latency.host_work import MaskPrices, with_host_work
 from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
@@ -92,16 +93,15 @@ class Setup:
         served = _served(config)
         config = served.config
         max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
-        model = _latency_model(served)
         asked = ask(config)
         if config.horizon is None and asked.horizon_ns is not None:
             config = replace(config, horizon=asked.horizon_ns // 1000)
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
+        model, host_notes = _step_times(served, asked.table, scheduler)
         _check_delays(model, asked.table, max_model_len)
         names = served_models(asked, config)
-        model, mask_notes = _with_masks(model, served, asked.table, scheduler)
         return cls(
             config=config,
             table=asked.table,
@@ -115,7 +115,7 @@ class Setup:
                 *link_notes(served.gpu, config.tp),
                 *notes,
                 *asked.notes,
-                *mask_notes,
+                *host_notes,
                 *served_notes(asked, names, config),
                 *flow_notes(config.gateway),
             ),
@@ -131,8 +131,9 @@ class Setup:
         Raises:
             InputError: it does not apply.
         """
-        config = replace(self.config, latency=LatencySection(model=model))
-        return replace(self, config=config, latency=_latency_model(_served(config)))
+        config = replace(self.config, latency=self.config.latency.under(model))
+        latency, _ = _step_times(_served(config), self.table, self.scheduler)
+        return replace(self, config=config, latency=latency)
 
     def busiest(self, count: int) -> Self:
         """The same with so many requests alone: those that come while most is asked for.
@@ -314,25 +315,59 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
 
 
-def _with_masks(
-    model: LatencyModel, served: _Served, table: RequestTable, scheduler: SchedulerConfig
+def _step_times(
+    served: _Served, table: RequestTable, scheduler: SchedulerConfig
 ) -> tuple[LatencyModel, tuple[str, ...]]:
-    """With what masks of structured outputs cost, where a request has such, and what is to be known of it."""
+    """The latency model, with what the host does in some steps alone, and what is to be known of that."""
+    model, profile = _latency_model(served), served.profile
+    beyond_notes = _beyond(model, table, scheduler.max_model_len)
+    masks, mask_notes = _mask_prices(served, table)
+    scan_ns, scan_notes = _scan_price(served, scheduler)
+    measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
+    beside = scheduler.async_scheduling or measured_on_gpu
+    model = with_host_work(model, masks, scan_ns, masks_beside=beside)
+    return model, (*beyond_notes, *mask_notes, *scan_notes)
+
+
+def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:
+    """What of the run a model did not learn on, if it can tell."""
+    beyond = getattr(model, "beyond", None)
+    if beyond is None:
+        return ()
+    longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
+    told = beyond(min(longest, max_model_len))
+    return (told,) if told else ()
+
+
+def _mask_prices(served: _Served, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:
+    """What masks of structured outputs cost, where a request has such."""
     settings, profile = served.config.latency, served.profile
+    constrained = 0 if table.constrained is None else int(table.constrained.sum())
+    if not constrained:
+        return None, ()
     prices = None if profile is None else profile.masks
     if settings.mask_row_us is not None or settings.mask_step_us is not None:
         prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
-    constrained = 0 if table.constrained is None else int(table.constrained.sum())
-    if not constrained:
-        return model, ()
-    if prices is None:
-        share = f"{constrained:,} of {len(table):,}"
-        problem = f"{share} answers are constrained by a grammar, which costs nothing here"
-        return model, (
-            f"{problem}: say what a mask costs with --mask-row-us, or give a profile that measured it",
-        )
-    beside = scheduler.async_scheduling or (profile is not None and profile.meta.get("device_kind") == "cuda")
-    return with_masks(model, prices, beside_forward=beside), ()
+    if prices is not None:
+        return prices, ()
+    share = f"{constrained:,} of {len(table):,}"
+    problem = f"{share} answers are constrained by a grammar, which costs nothing here"
+    return None, (f"{problem}: say what a mask costs with --mask-row-us, or give a profile that measured it",)
+
+
+def _scan_price(served: _Served, scheduler: SchedulerConfig) -> tuple[float, tuple[str, ...]]:
+    """What it costs to look a waiting request up in the cache, in ns, where the policy does that."""
+    if scheduler.scheduler not in CACHE_AWARE:
+        return 0.0, ()
+    config, profile = served.config, served.profile
+    told_us, preset = config.latency.scan_us, load_engine(config.engine).on(config.gpu)
+    measured_ns = None if profile is None else profile.scan_ns
+    if measured_ns is not None and told_us in (None, preset.get("latency.scan_us")):
+        return measured_ns, ()
+    if told_us is not None:
+        return told_us * 1e3, ()
+    problem = f"{scheduler.scheduler} looks waiting requests up in the prefix cache, which costs nothing here"
+    return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
 
 
 def _frontend(ms: Sequence[float]) -> FrontendDelays:

@@ -160,7 +160,13 @@ class StepLog:
             if "constrained" not in self.requests:  # nobody can tell whose rows these were
                 seldom.pop("constrained_rows", None)
             return StepFeatures(**common, **seldom)
-        return DiffusionFeatures(**common, **{name: self.steps[name][index] for name in DIFFUSION_FEATURES})
+        blocks = {name: self.steps[name][index] for name in DIFFUSION_FEATURES}
+        return DiffusionFeatures(**common, **blocks, begins_batch=self.begins_batch(index))
+
+    def begins_batch(self, index: int) -> int:
+        """Whether a round of block diffusion is the first of its batch: 1 or 0."""
+        batch = self.steps["batch"]
+        return int(index == 0 or batch[index] != batch[index - 1])
 
 
 def write_step_log(log: StepLog, path: str | Path) -> None:

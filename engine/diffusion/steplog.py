@@ -97,7 +97,8 @@ class RoundRecorder(StepRecorder):
         ids = _rows(committed)
         if ids:
             self._lists["committed_ids"][self.steps] = ids
-        features = batch.round_features(past.rows, past.commits)
+        is_first = not self._blocks or self._blocks[-1][0] != self._batches
+        features = batch.round_features(past.rows, past.commits, is_first)
         self._blocks.append(
             (self._batches, features.denoise_blocks, features.commit_blocks, features.prefill_blocks)
         )

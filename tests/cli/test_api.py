@@ -64,7 +64,7 @@ def test_what_is_assumed_of_a_model_is_among_the_notes(tmp_path: Path) -> None:
     assert not any("4-bit" in note for note in hopper.notes)  # there they are expanded to 16 bits, as priced
     blackwell = blis.build(model="gpt-oss-120b", gpu="b200", num_requests=1)
     assert any("the 4-bit weights of gpt-oss-120b are priced as expanded" in note for note in blackwell.notes)
-    plain = blis.build(model="llama-3.1-8b", gpu="b200", num_requests=1)
+    plain = blis.build(model="llama-3.1-8b", gpu="h200", num_requests=1)
     assert plain.notes == ()
     config = json.loads((bundled.root("profiles") / "models" / "qwen3-14b.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen9"}))

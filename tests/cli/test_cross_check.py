@@ -33,6 +33,36 @@ def test_a_row_is_what_the_run_under_that_model_comes_to() -> None:
     assert row["verdict"] == alone["load"]["verdict"]
 
 
+def test_a_row_keeps_what_the_preset_says_of_its_model_and_of_the_host() -> None:
+    """The host time of vLLM 0.10 is that of `trained`; the price of a look into the cache is anybody's."""
+    from blis_py.cross_check import cross_check
+
+    settings = {
+        "model": "qwen3-14b",
+        "num_requests": 60,
+        "rate": 4,
+        "engine": "vllm-0.10",
+        "scheduler": "lpm",
+    }
+    settings |= {"scan_us": 900.0, "rate": 300}
+    simulation = blis.build(**settings, latency_model="roofline")
+    rows = cross_check(simulation, simulation.run().summary)
+    for row in rows:
+        alone = blis.run(**settings, latency_model=row["latency_model"]).summary
+        assert row["ttft_ms.p99"] == alone["cluster"]["ttft_ms"]["p99"], row["latency_model"]
+    assert "+ 568 us a step" in next(row["rests_on"] for row in rows if row["latency_model"] == "trained")
+
+
+def test_what_is_of_one_latency_model_alone_stays_with_it() -> None:
+    from blis_py.config.models import LatencySection
+
+    section = LatencySection(
+        model="trained", step_gap_us=(100.0,), step_scale=1.1, scan_us=2.0, mask_row_us=3.0
+    )
+    assert section.under("trained") == section
+    assert section.under("roofline") == LatencySection(model="roofline", scan_us=2.0, mask_row_us=3.0)
+
+
 def test_a_model_that_does_not_apply_says_why(blis: Blis) -> None:
     code, out, err = blis(*RUN, "--gpu", "mi300x", "--format", "table")
     assert code == 0, err

@@ -21,8 +21,8 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import load_gpu
+from blis_py.latency.host_work import MaskPrices, WithHostWork
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
-from blis_py.latency.masks import MaskPrices, WithMasks
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Labels, RequestTable
@@ -60,10 +60,11 @@ LATENCIES: dict[str, LatencyModel] = {
             frontend=FrontendDelays(before_enqueue_ns=12_345, per_token_ns=77, at_end_ns=501),
         )
     ),
-    "masks": WithMasks(linear(10_000), MaskPrices(row_ns=9_000, step_ns=100), beside_forward=False),
-    "masks beside the forward": WithMasks(
-        linear(10_000, decode_kv_tokens=30.7), MaskPrices(row_ns=5_000), beside_forward=True
+    "masks": WithHostWork(linear(10_000), MaskPrices(row_ns=9_000, step_ns=100)),
+    "masks beside the forward": WithHostWork(
+        linear(10_000, decode_kv_tokens=30.7), MaskPrices(row_ns=5_000), masks_beside=True
     ),
+    "scans": WithHostWork(linear(10_000, decode_kv_tokens=30.7), scan_ns=1_700),
     "trained-physics": build("trained-physics", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
     "roofline": build("roofline", shape=load_model("qwen3-0.6b"), gpu=load_gpu("h100")),
 }

@@ -22,6 +22,8 @@ PLANTED = Coefficients(
     matmul_arithmetic=1.3,
     traffic=1.1,
     unhidden_arithmetic=0.5,
+    sparse_arithmetic=1.6,
+    sparse_unhidden=1.1,
     narrow_arithmetic=1.7,
     narrow_traffic=1.2,
     narrow_unhidden=0.8,
@@ -36,6 +38,7 @@ PLANTED = Coefficients(
     narrow_layer_ns=1.5e4,
     host_step_ns=1.5e5,
     host_seq_ns=900.0,
+    rank_wait_ns=1300.0,
 )
 """Prices of `trained` in which every term counts."""
 

@@ -75,6 +75,15 @@ def test_a_round_of_diffusion_blocks_fits_a_graph_by_its_blocks() -> None:
     assert model.step_ns(with_prompt) == 4 * block * 7
 
 
+def test_the_first_round_of_a_batch_has_a_price_of_its_own() -> None:
+    regime = RegimeFit(gpu={"tokens": 1000.0}, host={"step": 50.0, "begins_batch": 7_000.0})
+    model = Fitted(FittedProfile({}, {"eager": regime}))
+    later = DiffusionFeatures(prefill_seqs=2, prefill_tokens=64, denoise_blocks=2)
+    first = replace(later, begins_batch=1)
+    prompts = DiffusionFeatures(prefill_seqs=1, prefill_tokens=64, prefill_blocks=2, begins_batch=1)
+    assert [model.step(x).host_ns for x in (later, first, prompts)] == [50, 7_050, 7_050]
+
+
 @pytest.mark.parametrize("profile", [PROFILE, PLAIN, CPU], ids=["graph and table", "eager", "cpu"])
 @settings(max_examples=60)
 @given(step=decode_steps, length=st.integers(1, 300), tracked=st.booleans())

@@ -83,6 +83,8 @@ def test_parameter_counts_are_the_published_ones(name: str, sizes: tuple[float, 
         ("Qwen/Qwen3-14B-Instruct", 40, 5120),
         ("Qwen/Qwen3-235B-A22B-Thinking-2507", 94, 4096),
         ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 48, 2048),
+        ("neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8", 80, 8192),
+        ("meta-llama/Llama-3.3-70B-Instruct", 80, 8192),
     ],
 )
 def test_a_model_is_found_by_its_usual_spellings(spelling: str, layers: int, hidden: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from latency_cases import PLANTED, decode, prefill
 
-from blis_py.calibrate.train import Group, predict, train
+from blis_py.calibrate.train import Group, ServedRun, predict, train
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build
@@ -56,7 +56,10 @@ def test_each_coefficient_multiplies_its_own_datasheet_term() -> None:
         "layer_ns": 32,
         "host_step_ns": 1,
         "host_seq_ns": seqs,
+        "rank_wait_ns": 0,
         "sparse_layer_ns": 0,
+        "sparse_arithmetic": 0,
+        "sparse_unhidden": 0,
         "all_reduce_latency": 0,
     }
     for name, ns in expected.items():
@@ -89,6 +92,25 @@ def test_an_all_reduce_costs_its_latency_and_its_ring_volume_twice_a_layer() -> 
     )
     volume = 64 * 100 * 4096 * 2 * 2 * 3 / 4
     assert only(tp=4, all_reduce_traffic=1e3).step_ns(step) == pytest.approx(1e3 * volume / 450, rel=1e-6)
+
+
+def test_each_all_reduce_waits_for_the_other_ranks() -> None:
+    """Twice a layer, and not in GPU time: kernels timed alone do not show it."""
+    for tp in (1, 2, 4):
+        time = only(tp=tp, rank_wait_ns=1e3).step(decode(8, 4000))
+        assert (time.gpu_ns, time.host_ns) == (1, 2 * 32 * (tp - 1) * 1000)
+
+
+def test_products_of_experts_have_coefficients_of_their_own() -> None:
+    """qwen3-30b-a3b: 48 layers, d 2048, a router, 8 of 128 experts of width 768; 32 and 4 heads of 128."""
+    step, tokens = decode(60, 60), 60
+    experts = 2 * tokens * 48 * (8 * 3 * 2048 * 768 + 2048 * 128)
+    for name in ("sparse_arithmetic", "sparse_unhidden"):
+        found = only("qwen3-30b-a3b", **{name: 1e4}).step_ns(step)
+        assert found == pytest.approx(1e4 * experts / 989.5e3, rel=1e-6), name
+    others = 2 * tokens * (48 * 2048 * 128 * (2 * 32 + 2 * 4) + 151_936 * 2048)
+    found = only("qwen3-30b-a3b", matmul_arithmetic=1e4).step_ns(step)
+    assert found == pytest.approx(1e4 * others / 989.5e3, rel=1e-6)
 
 
 def test_a_decode_beside_a_prefill_fills_whole_tiles_where_attention_is_not_packed() -> None:
@@ -159,8 +181,10 @@ def fp8(shape: ModelShape) -> ModelShape:
     return replace(shape, weights=Weights.of(1.0, "fp8"), kv_dtype_bytes=1)
 
 
-def planted(model: str, gpu: str, tp: int, seed: int, quantised: bool = False) -> Group:
-    """Prices of the planted coefficients, in whole ns as the model gives them."""
+def planted(
+    model: str, gpu: str, tp: int, seed: int, quantised: bool = False, with_host: bool = False
+) -> Group:
+    """Prices of the planted coefficients, in whole ns as the model gives them; the host's only if wanted."""
     draw, shape, spec = random.Random(seed), load_model(model), load_gpu(gpu)
     shape = fp8(shape) if quantised else shape
     steps = []
@@ -172,9 +196,10 @@ def planted(model: str, gpu: str, tp: int, seed: int, quantised: bool = False) -
             step = StepFeatures(*(getattr(step, name) + getattr(whole, name) for name in FEATURE_NAMES))
         steps.append(step)
     latency = Trained(shape, spec, tp, Training(PLANTED, ("Planted",)))
-    ns = np.array([latency.step_ns(step) for step in steps], dtype=float)
+    times = [latency.step(step) for step in steps]
+    ns = np.array([time.synchronous_ns if with_host else time.gpu_ns for time in times], dtype=float)
     basis = Basis(shape, spec, tp)
-    return Group("planted", model, gpu, tp, basis, steps, ns, with_host=True, quantised=quantised)
+    return Group("planted", model, gpu, tp, basis, steps, ns, with_host=with_host, quantised=quantised)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +207,7 @@ def planted_groups() -> list[Group]:
     cases = [("llama-3.1-8b", "h100", 1), ("qwen3-0.6b", "rtx-4090", 1), ("qwen3-30b-a3b", "h100", 2)]
     cases += [("qwen3-32b", "h200", 4), ("mixtral-8x7b", "rtx-pro-6000", 8)]
     groups = [planted(*case, seed=i) for i, case in enumerate(cases)]
+    groups += [planted("llama-3.1-8b", "h100", tp, seed=20 + tp, with_host=True) for tp in (1, 2)]
     quantised = [("llama-3.1-8b", "h100", 1), ("llama-3.1-70b", "h200", 4), ("qwen3-32b", "b200", 1)]
     return groups + [planted(*case, seed=10 + i, quantised=True) for i, case in enumerate(quantised)]
 
@@ -208,7 +234,30 @@ def test_quantised_steps_change_nothing_for_16_bit_models(planted_groups: list[G
 def test_what_no_group_shows_is_left_at_nothing(planted_groups: list[Group]) -> None:
     found = train([replace(group, with_host=False) for group in planted_groups if group.tp == 1])
     assert found.all_reduce_latency == found.all_reduce_traffic == found.sparse_layer_ns == 0
-    assert found.host_step_ns == found.host_seq_ns == 0
+    assert found.host_step_ns == found.host_seq_ns == found.rank_wait_ns == 0
+
+
+def served(model: str, tp: int, host_ns: float) -> ServedRun:
+    """A run whose TPOT is 1.5 times this beyond what kernels tell."""
+    basis = Basis(load_model(model), H100, tp)
+    return ServedRun(model, model, "h100", basis, 9e6 + 1.5 * host_ns, 9e6, growth=1.5, seqs=0.0)
+
+
+def test_the_host_is_learned_on_what_clients_of_runs_saw_too(planted_groups: list[Group]) -> None:
+    kernels = [group for group in planted_groups if not group.with_host]
+    runs = [served("llama-3.1-8b", 1, 2e5), served("llama-2-70b", 4, 2e5 + 480 * 1500)]
+    found = train(kernels, runs)
+    assert (found.host_step_ns, found.rank_wait_ns) == pytest.approx((2e5, 1500), rel=1e-3)
+    alone = train(kernels, runs[:1])
+    assert (alone.host_step_ns, alone.rank_wait_ns) == pytest.approx((2e5, 0), rel=1e-3)
+
+
+def test_what_the_host_takes_changes_no_price_of_kernels(planted_groups: list[Group]) -> None:
+    slower = [replace(g, ns=g.ns + 1e6) if g.with_host else g for g in planted_groups]
+    ours, theirs = asdict(train(planted_groups)), asdict(train(slower))
+    changed = {name for name in ours if ours[name] != theirs[name]}
+    assert changed
+    assert changed <= {"host_step_ns", "host_seq_ns", "rank_wait_ns"}
 
 
 # --- the committed coefficients ----------------------------------------------------------------------

@@ -89,6 +89,7 @@ def rows_of(samples: StepSamples, shape: ModelShape | None, experts_in_use: floa
     x.prefill_seqs = c["prefill_seqs"] - blocks
     for name in ("prefill_tokens", "prefill_pairs", "prefill_kv_tokens", "emitted_rows"):
         setattr(x, name, c[name])
+    x.begins_batch = c["begins_batch"]
     x.active_experts = _experts(c["active_experts"], x.tokens, shape, experts_in_use)
     x.knee = 0
     return Rows(samples, x, c["gpu_ns"], np.maximum(c["host_ns"], 0.0), groups(samples))

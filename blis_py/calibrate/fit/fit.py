@@ -21,6 +21,7 @@ from blis_py.calibrate.fit.basis import (
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
 from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
+from blis_py.calibrate.fit.scans import scan_price_ns, without_scans
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
 from blis_py.calibrate.samples import StepSamples
@@ -38,6 +39,8 @@ _WORTH_IT = 0.98
 _NOTICEABLE = 5e-4
 """... and by this much."""
 _INTERRUPTED = 3.0
+_LEAST_HOST_NS = 1e3
+"""Of a step: rounds within a batch follow each other with nothing between them."""
 
 
 def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedProfile:
@@ -50,6 +53,8 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     Raises:
         InputError: too few steps, or none that run eagerly (those with a prefill).
     """
+    scan_ns = scan_price_ns(samples)
+    samples = without_scans(samples, scan_ns)
     shape = shape_of(samples.meta)
     device = str(samples.meta.get("device_kind", "cuda"))
     in_use = experts_in_use(samples, shape)
@@ -68,7 +73,8 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     names, counts = np.unique(samples["source"], return_counts=True)
     sources = dict(zip(names.tolist(), counts.tolist(), strict=True))
     saved_ns = repeated_read_ns(samples.where(samples["source"] == SHARED), regimes)
-    return FittedProfile(dict(samples.meta), regimes, in_use, mask_prices(samples), sources, saved_ns)
+    masks = mask_prices(samples)
+    return FittedProfile(dict(samples.meta), regimes, in_use, masks, sources, saved_ns, scan_ns)
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,9 @@ class _Parts:
 def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
     gpu = search(rows, gpu_names(rows, device))
     names = host_names(rows)
-    busy = rows.host_ns > 0
     host = Solution(names, np.zeros(len(names)), np.zeros((len(rows), len(names))), np.ones(len(rows)), 0.0)
-    if busy.all():
-        host = solve(design(rows, names), rows.host_ns, names)
+    if rows.host_ns.any():
+        host = solve(design(rows, names), np.maximum(rows.host_ns, _LEAST_HOST_NS), names)
     return _Parts(gpu, host, correct(rows, gpu.as_dict()) if corrected else None)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from blis_py.calibrate.samples import StepSamples
-from blis_py.latency.masks import MaskPrices
+from blis_py.latency.host_work import MaskPrices
 
 
 def mask_prices(samples: StepSamples) -> MaskPrices | None:

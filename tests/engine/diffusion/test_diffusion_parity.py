@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stub_blocks import CHOICES, VOCAB, StubModel, params, run_all, stub_engine
 
 from blis_py.calibrate.parity import replay_steps
+from blis_py.calibrate.samples import samples_of
 from blis_py.cli import main
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.errors import InputError
@@ -147,6 +148,17 @@ def test_the_log_says_what_every_round_did() -> None:
     ]
     for start, end, *parts in zip(log.steps["start_ns"], log.steps["end_ns"], *segments, strict=True):
         assert start + sum(parts) == end
+
+
+def test_one_round_of_each_batch_begins_it_in_log_and_samples() -> None:
+    engine = stub_engine("LowConfidence", max_num_seqs=2)
+    engine.add_request([1] * 70, params(40))
+    run_all(engine)
+    log = engine.recorder.log()
+    begins = [log.features(index).begins_batch for index in range(len(log))]  # type: ignore[attr-defined]
+    assert sum(begins) == engine.scheduler.counters.batches < len(log)
+    assert begins[0] == 1
+    assert samples_of(log, "run")["begins_batch"].tolist() == begins
 
 
 def test_a_log_of_another_engine_is_refused() -> None:

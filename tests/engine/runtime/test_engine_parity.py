@@ -192,3 +192,11 @@ def test_the_engine_on_the_wall_clock_is_matched_too() -> None:
         engine.step()
     run_all(engine)
     assert replay_steps(engine.recorder.log()).share == 1.0
+
+
+def test_engine_and_simulator_look_as_many_requests_up_in_the_cache() -> None:
+    engine = busy_run(3, scheduler="lpm", prefix_cache="radix", max_num_seqs=4, **ROOMY)
+    scanned = engine.recorder.log().steps["scanned_requests"]
+    assert sum(scanned) > 100
+    assert_same_batches(engine)
+    assert "scanned_requests" not in busy_run(3, **ROOMY).recorder.log().steps

@@ -1,0 +1,141 @@
+"""What the host does in some steps alone: how well a profile that knows of it prices steps it has not seen.
+
+    python benchmarks/accuracy/host_features.py [--keep DIR]      # about five minutes
+
+*Lookups*: the engine serves the tiny model on the CPU with `--scheduler lpm`, more requests than it can: two
+runs to fit to, and one with other requests and twice their prefixes to predict. *Batches of rounds*: block
+diffusion in its two modes, each predicted by a profile that was fitted to the other; a synchronous batch has
+many more rounds. Prints the error of the host's time, by a profile that knows how many requests a step looks
+up, or which round begins a batch, and by one that does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+from engine_cases import BLOCKS, MODELS, Case, Flags, spelled
+from numpy.typing import NDArray
+
+from blis_py.calibrate.fit import fit
+from blis_py.calibrate.fit.accuracy import predict
+from blis_py.calibrate.samples import StepSamples, joined, samples_of
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.fitted import Fitted
+from blis_py.latency.fitted_profile import FittedProfile
+from blis_py.latency.host_work import WithHostWork
+from blis_py.traces.steplog import read_step_log
+
+ROOT = Path(__file__).resolve().parents[2]
+LPM: Flags = {"--scheduler": "lpm", "--prefix-cache": "radix", "--num-kv-blocks": "110"}
+LPM_RATE, BLOCKS_RATE = 400.0, 6.0
+"""Requests per second; the first is more than the engine can serve, so that a queue grows."""
+LOOKUPS = ((1, 60), (60, 130), (130, 1 << 40))
+"""Requests looked up, from and to."""
+MODES: dict[str, Flags] = {"FDFO": {}, "synchronous": {"--no-dllm-fdfo": ""}}
+
+Rows = NDArray[np.bool_]
+
+
+def serve(case: Case, rate: float, seed: int, folder: Path) -> StepSamples:
+    """The steps of a run of the engine."""
+    out = folder / case.name
+    if not out.exists():
+        spec = folder / f"{case.name}.yaml"
+        spec.write_text(yaml.safe_dump({**case.spec(rate), "seed": seed}, sort_keys=False), encoding="utf-8")
+        flags = [*MODELS[case.model].flags, *spelled(case.scheduling), "--workload-spec", str(spec)]
+        command = [sys.executable, "-m", "blis_py", "engine", "run", *flags, "--out", str(out)]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return samples_of(read_step_log(out / "steps.csv.gz"), case.name)
+
+
+def queue(name: str, seed: int, prefixes: int, folder: Path) -> StepSamples:
+    """A run in which requests wait."""
+    clients = tuple({"prefix_group": f"prompt-{i}", "prefix_length": 128} for i in range(prefixes))
+    lengths = {"prompt": (60, 30, 4, 160), "output": (30, 15, 2, 80)}
+    case = Case(name, "tiny", 1.0, 300, **lengths, scheduling=LPM, clients=clients)
+    return serve(case, LPM_RATE, seed, folder)
+
+
+def blind(samples: StepSamples) -> StepSamples:
+    """As if nobody had noted what the host did."""
+    nothing = np.zeros(len(samples), dtype=np.int64)
+    untold = dict.fromkeys(("scanned_requests", "begins_batch"), nothing)
+    return replace(samples, table=samples.table | untold)
+
+
+def priced(profile: FittedProfile) -> LatencyModel:
+    model = Fitted(profile)
+    return WithHostWork(model, scan_ns=profile.scan_ns) if profile.scan_ns else model
+
+
+def table(seen: StepSamples, unseen: StepSamples, groups: dict[str, Rows], alike: Rows) -> list[str]:
+    """Bias of the host's time in each group of unseen steps.
+
+    The host is as fast as in the steps `alike` all others: a machine is faster at one time than at another.
+    """
+    lines = ["".join([f"{'':22}", *(f"{name:>16}" for name in groups)])]
+    lines.append("".join([f"{'steps':22}", *(f"{int(rows.sum()):>16,}" for rows in groups.values())]))
+    for name, samples in (("not known", blind(seen)), ("known", seen)):
+        host_ns = predict(priced(fit(samples, bootstrap=0)), unseen)[1]
+        if alike.any():
+            host_ns *= unseen["host_ns"][alike].sum() / host_ns[alike].sum()
+        cells = [host_ns[rows].sum() / unseen["host_ns"][rows].sum() - 1 for rows in groups.values()]
+        lines.append("".join([f"{name:22}", *(f"{cell:>+16.1%}" for cell in cells)]))
+    return lines
+
+
+def lookups(folder: Path) -> list[str]:
+    seen = joined([queue("first", 11, 6, folder), queue("second", 12, 6, folder)])
+    unseen = queue("third", 13, 12, folder)
+    scanned = unseen["scanned_requests"]
+    names = [f"{low} to {high - 1}" if high < 1 << 40 else f"{low} and more" for low, high in LOOKUPS]
+    groups = {
+        name: (scanned >= low) & (scanned < high) for name, (low, high) in zip(names, LOOKUPS, strict=True)
+    }
+    groups["all of these"] = scanned > 0
+    each_us = (fit(seen, bootstrap=0).scan_ns or 0.0) / 1e3
+    return [
+        f"a request looked up takes {each_us:.2f} us; bias of the host's time, of a run not fitted to:",
+        *table(seen, unseen, groups, scanned == 0),
+    ]
+
+
+def batches(folder: Path) -> list[str]:
+    runs = {
+        name: serve(
+            Case(name, "tiny-diffusion", 0.7, **{**BLOCKS, "requests": 60}, scheduling=flags),
+            BLOCKS_RATE,
+            11,
+            folder,
+        )
+        for name, flags in MODES.items()
+    }
+    lines = []
+    for unseen, seen in (tuple(runs), tuple(reversed(runs))):
+        rounds = runs[unseen]
+        begins = rounds["begins_batch"] > 0
+        groups = {"first rounds": begins, "all rounds": np.ones(len(rounds), dtype=np.bool_)}
+        lines += [f"{unseen}, fitted to {seen}; bias of the host's time:"]
+        lines += table(runs[seen], rounds, groups, np.zeros(len(rounds), dtype=np.bool_))
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--keep", type=Path, help="keep the runs here, or take those of before")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        print("\n".join([*lookups(folder), "", *batches(folder)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What it costs that a policy looks waiting requests up in the prefix cache, from steps in which one did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from blis_py.calibrate.samples import StepSamples
+
+LEAST_STEPS = 20
+"""With fewer in which requests were looked up there is no price."""
+
+
+def scan_price_ns(samples: StepSamples) -> float | None:
+    """Host time for each request that is looked up; None where too few steps tell.
+
+    Scheduling is timed apart from the rest of a step: its time is laid on the lookups, prompts and decodes of
+    the step, none with a negative price. Errors beyond the usual time count less, as they come from something
+    else that broke in.
+    """
+    scanned = samples["scanned_requests"].astype(np.float64)
+    if np.count_nonzero(scanned) < LEAST_STEPS:
+        return None
+    took_ns = samples["schedule_ns"].astype(np.float64)
+    others = (samples["prefill_seqs"], samples["decode_seqs"], np.ones(len(samples)))
+    terms = np.stack([scanned, *others], axis=1).astype(np.float64)
+    usual_ns = max(float(np.median(took_ns)), 1.0)
+    most = np.maximum(terms.max(axis=0), 1.0)
+
+    def off(shares: np.ndarray) -> np.ndarray:
+        """By how much of the usual time; a share is what the most of a term costs of it."""
+        error: np.ndarray = terms @ (shares / most) - took_ns / usual_ns
+        return error
+
+    found = least_squares(off, np.full(terms.shape[1], 0.5), bounds=(0, np.inf), loss="soft_l1")
+    return float(found.x[0] / most[0] * usual_ns)
+
+
+def without_scans(samples: StepSamples, scan_ns: float | None) -> StepSamples:
+    """The samples with what the lookups took, at this price, out of their times."""
+    if scan_ns is None:
+        return samples
+    scans_ns = np.rint(scan_ns * samples["scanned_requests"]).astype(np.int64)
+    scans_ns = np.minimum(scans_ns, samples["schedule_ns"])
+    shorter = {name: samples[name] - scans_ns for name in ("schedule_ns", "host_ns", "total_ns")}
+    return replace(samples, table=samples.table | shorter)

@@ -1,0 +1,94 @@
+"""What the `trained` latency model was learned on, and what of a run lies beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.model_shape import ModelShape
+
+KINDS = {"dense": "dense models", "sparse": "mixtures of experts"}
+_FORMATS = {"fp8": "FP8", "int8": "INT8", "fp4": "FP4"}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What there were measurements of."""
+
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kind and format of the weights, as `dense FP8` -> names of GPUs."""
+    tp: tuple[int, ...] = ()
+    longest_tokens: int = 0
+    """Of a context."""
+
+    def beyond(self, shape: ModelShape, gpu: GpuSpec, tp: int, longest_tokens: int = 0) -> str:
+        """In one line, what nobody measured; empty if there is nothing, or nothing is known of it.
+
+        Args:
+            longest_tokens: of the longest sequence.
+        """
+        missing = list(self._missing(shape, gpu, tp, longest_tokens)) if self.gpus else []
+        if not missing:
+            return ""
+        return f"step times of what `trained` did not learn on: {'; '.join(missing)} (it learned on {self})"
+
+    def _missing(self, shape: ModelShape, gpu: GpuSpec, tp: int, longest_tokens: int) -> Iterator[str]:
+        kind = kind_of(shape)
+        if gpu.name not in self.gpus.get(kind, ()):
+            yield f"{_told(kind)} on {gpu.name}"
+        if tp not in self.tp:
+            yield f"TP {tp}"
+        if longest_tokens > self.longest_tokens:
+            yield f"contexts of {longest_tokens:,} tokens"
+
+    def __str__(self) -> str:
+        kinds = [f"{_told(kind)} on {', '.join(gpus)}" for kind, gpus in self.gpus.items()]
+        degrees = ", ".join(map(str, self.tp))
+        return f"{'; '.join(kinds)}; TP {degrees}; contexts of up to {self.longest_tokens:,} tokens"
+
+
+NOTHING_KNOWN = Learned()
+
+
+def kind_of(shape: ModelShape) -> str:
+    """Dense or sparse, and the format in which the weights of its feed-forward are multiplied."""
+    sparse = bool(shape.moe_layers)
+    size = shape.weights.experts if sparse else shape.weights.dense
+    form = (
+        "16 bits" if size >= 2 else _FORMATS.get(shape.weights.arithmetic, "4 bits" if size < 1 else "8 bits")
+    )
+    return f"{'sparse' if sparse else 'dense'} {form}"
+
+
+def _told(kind: str) -> str:
+    name, _, form = kind.partition(" ")
+    return f"{KINDS[name]} in {form}"
+
+
+def learned_on(measured: Iterable[tuple[ModelShape, GpuSpec, int, int]]) -> Learned:
+    """From the model, the GPU, the TP degree and the longest context of each group of measurements."""
+    gpus: dict[str, list[str]] = {}
+    degrees, longest = set(), 0
+    for shape, gpu, tp, tokens in measured:
+        names = gpus.setdefault(kind_of(shape), [])
+        names += [gpu.name] if gpu.name not in names else []
+        degrees.add(tp)
+        longest = max(longest, tokens)
+    kinds = {kind: tuple(gpus[kind]) for kind in sorted(gpus)}
+    return Learned(kinds, tuple(sorted(degrees)), longest)
+
+
+def read_learned(values: Mapping[str, Any]) -> Learned:
+    """From the section of the coefficients' file; nothing is known where there is none.
+
+    Raises:
+        ValueError, TypeError: damaged.
+    """
+    if not values:
+        return NOTHING_KNOWN
+    gpus = {str(kind): tuple(map(str, names)) for kind, names in dict(values["gpus"]).items()}
+    if any(kind.partition(" ")[0] not in KINDS for kind in gpus):
+        raise ValueError(f"unknown kind among {', '.join(gpus)}")
+    return Learned(gpus, tuple(map(int, values["tp"])), int(values["longest_tokens"]))
