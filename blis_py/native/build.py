@@ -55,13 +55,17 @@ def build() -> None:
 def _sources(scratch: Path) -> Path:
     """The package alone, in a folder of its own.
 
-    Where it is installed, others lie beside it, and mypy would take them for what is to be translated.
+    Where it is installed, others lie beside it, and mypy would take them for what is to be translated. What
+    its packages gather in their `__init__` is left out: mypy would read nearly everything for it.
     """
     place = scratch / "sources"
     for path in PACKAGE.rglob("*.py"):
         copy = place / path.relative_to(PACKAGE.parent)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        if path.name == "__init__.py":
+            copy.touch()
+        else:
+            shutil.copyfile(path, copy)
     return place
 
 
