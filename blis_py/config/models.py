@@ -1,6 +1,7 @@
-"""The configuration of a run as data: frozen dataclasses, named exactly as the YAML keys."""
+"""The configuration of a run as data: frozen dataclasses, named exactly as the YAML keys.
 
-from __future__ import annotations
+Annotations are evaluated once, here: every run reads them several times, which takes long where they are text.
+"""
 
 from dataclasses import dataclass, field, fields
 

@@ -83,8 +83,17 @@ class StepEnds:
             self._chunks.append(_Gaps(int(ends_ns[0]), gaps.astype(np.uint32)))
 
     def parts(self) -> Iterator[tuple[int, Ints]]:
-        """All ends, some hundred thousand at a time, each part with the index of its first step."""
+        """All ends, some hundred thousand at a time, each part with the index of its first step.
+
+        What comes to a single part is worked out once: whoever reads it reads it several times.
+        """
         self._put_away()
+        if 0 < self.steps <= _PART:
+            if len(self._chunks) > 1 or not isinstance(self._chunks[0], PricedRun):
+                ends_ns = np.concatenate([chunk.ends_ns() for chunk in self._chunks])
+                self._chunks, self._firsts, self._settled = [PricedRun(ends_ns)], [0], (0, ends_ns)
+            yield 0, self._chunks[0].ends_ns()
+            return
         part: list[Ints] = []
         first = steps = 0
         for chunk in self._chunks:
