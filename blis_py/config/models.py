@@ -1,6 +1,6 @@
 """The configuration of a run as data: frozen dataclasses, named exactly as the YAML keys.
 
-Annotations are evaluated once, here: every run reads them several times, which takes long where they are text.
+Annotations are evaluated here and no later: every run reads them several times, and text would take long.
 """
 
 from dataclasses import dataclass, field, fields
