@@ -105,5 +105,5 @@ print(again.summary == result.summary)
 #
 # - Your own traffic: `blis.replay("trace.csv", model=...)`, see [Your first run](../docs/first-run.md).
 # - How far to trust the step times: [Where step times come from](../docs/latency.md).
-# - Who gets served first: [How many instances, and what do SLO classes
-#   buy?](instances_and_slo_classes.ipynb)
+# - [How many GPUs for this hour?](how_many_gpus_for_this_hour.ipynb), and [what do SLO classes buy, and who
+#   pays?](slo_classes_and_who_pays.ipynb)

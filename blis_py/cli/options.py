@@ -391,6 +391,7 @@ RUN = (
     Flag("--set", list[str], "", "Any setting: a.b.c=value (repeatable).", metavar="KEY=VALUE"),
     Flag("--seed", int, "seed", "Seed of everything random. Default 42."),
     Flag("--horizon", str, "horizon", "When to stop: 60s, 10m, or µs. By default, when all is done."),
+    Flag("--drain", bool, "drain", "Go on after a workload spec's horizon until all is done."),
     Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),
     Flag("--cross-check", bool, "", "The same run under every latency model that applies, a row each."),
     Flag("--no-cross-check", bool, "", "Nor the first requests, which warns where two models disagree."),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 _AT_ONCE = 1024
@@ -21,7 +19,3 @@ class Dice:
         if not self._drawn:
             self._drawn = self.rng.random(_AT_ONCE).tolist()
         return int(self._drawn.pop() * count)
-
-    def one_of(self, ties: Sequence[int]) -> int:
-        """Draws only where there is a choice."""
-        return ties[0] if len(ties) == 1 else ties[self.below(len(ties))]

@@ -1,44 +1,66 @@
-"""The instances with the smallest load, kept in order while loads change: nobody is walked to find them."""
+"""The instances with the smallest load, kept up to date while loads change: nobody walks them to find one."""
 
 from __future__ import annotations
-
-from bisect import bisect_left, insort
 
 from blis_py.cluster.signals import Signals
 
 
 class LeastLoad:
-    """Instances by effective load. Loads are small whole numbers, so each has a list of who has it."""
+    """A tournament of instances by effective load. Each node knows the least load of the instances below it,
+    and how many have it; node 1 is above all, and node i above 2 i and 2 i + 1."""
 
     def __init__(self, signals: Signals) -> None:
         signals.track_moves()
         self._signals = signals
-        self._place = [0] * signals.count
-        """The load under which each instance is listed."""
-        self._with_load: dict[int, list[int]] = {0: list(range(signals.count))}
-        """In order of their index, whatever happened in which order."""
-        self._least = 0
+        leaves = 1
+        while leaves < signals.count:
+            leaves *= 2
+        self._leaves = leaves
+        """A power of two, so that the instances stand in the order of their indices."""
+        self._least = [_NO_LOAD] * (2 * leaves)
+        self._ties = [0] * leaves + [1] * leaves
 
-    def ties(self) -> list[int]:
-        """All instances with the smallest load, by index."""
-        signals, place, with_load = self._signals, self._place, self._with_load
+    def ties(self) -> int:
+        """How many instances have the smallest load."""
+        signals = self._signals
         moved = signals.moved
         if moved:
             signals.moved = []
             for index in moved:
-                load, old = signals.load[index], place[index]
-                if load != old:
-                    place[index] = load
-                    listed = with_load[old]
-                    del listed[bisect_left(listed, index)]
-                    if not listed:
-                        del with_load[old]
-                    if load in with_load:
-                        insort(with_load[load], index)
-                    else:
-                        with_load[load] = [index]
-                    if load < self._least:
-                        self._least = load
-        while self._least not in with_load:
-            self._least += 1
-        return with_load[self._least]
+                self._move(index, signals.load[index])
+        return self._ties[1]
+
+    def tied(self, number: int) -> int:
+        """One of them, counted from 0 in the order of their indices; after `ties`."""
+        least, ties, node = self._least, self._ties, 1
+        while node < self._leaves:
+            node *= 2
+            if least[node] != least[1]:
+                node += 1
+            elif number >= ties[node] and least[node + 1] == least[1]:
+                number -= ties[node]
+                node += 1
+        return node - self._leaves
+
+    def _move(self, index: int, load: int) -> None:
+        least, ties = self._least, self._ties
+        node = self._leaves + index
+        if least[node] == load:
+            return
+        least[node] = load
+        while node > 1:
+            node >>= 1
+            left, right = least[2 * node], least[2 * node + 1]
+            if left == right:
+                load, count = left, ties[2 * node] + ties[2 * node + 1]
+            elif left < right:
+                load, count = left, ties[2 * node]
+            else:
+                load, count = right, ties[2 * node + 1]
+            if least[node] == load and ties[node] == count:
+                return
+            least[node], ties[node] = load, count
+
+
+_NO_LOAD = 1 << 60
+"""Of nobody."""

@@ -80,7 +80,8 @@ class LeastLoaded:
         self._dice, self._least = setup.dice, LeastLoad(setup.signals)
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        return self._dice.one_of(self._least.ties())
+        ties = self._least.ties()
+        return self._least.tied(0 if ties == 1 else self._dice.below(ties))
 
 
 class PowerOfTwo:

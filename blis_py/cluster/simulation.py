@@ -60,6 +60,19 @@ class Kind(Protocol):
     def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
 
 
+@contextmanager
+def _without_garbage_collector() -> Iterator[None]:
+    """A run makes no cycles; the collector would only walk requests and free blocks again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_garbage_collector()
 def simulate(
     demand: RequestTable | Source,
     *,
@@ -179,7 +192,7 @@ def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
 
 def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:
     """Lets time pass until all is done, or until the horizon; returns when that was."""
-    with _without_garbage_collector(), _within_the_clock():
+    with _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
     for instance in instances:
@@ -210,18 +223,6 @@ def _kind(
     from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
 
     return Diffusion(scheduler, latency, diffusion, record_steps, single_step, watch)
-
-
-@contextmanager
-def _without_garbage_collector() -> Iterator[None]:
-    """A run makes no reference cycles; the collector would only walk the waiting requests again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

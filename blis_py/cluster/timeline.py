@@ -1,4 +1,4 @@
-"""When sleeping instances go on: a queue of their times, under SimPy's queue of events.
+"""When sleeping instances go on: who is first, under SimPy's queue of events.
 
 Nobody sees what passes before the outlook ends. So only the first of many wakings is an event of SimPy's;
 the others follow at once, and its clock stands still.
@@ -6,17 +6,11 @@ the others follow at once, and its clock stands still.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from typing import Final
-
 from simpy import Environment, Event
 
 from blis_py.cluster.alarm import Alarm
 from blis_py.cluster.outlook import Outlook
 from blis_py.core.request import NEVER_NS
-
-_INDEX_BITS: Final = 24
-_INDEX: Final = (1 << _INDEX_BITS) - 1
 
 
 class Sleeper:
@@ -44,8 +38,9 @@ class Timeline:
         self.env = env
         self._outlook = outlook
         self._sleepers: list[Sleeper] = []
-        self._heap: list[int] = []
-        """Time and sleeper as one number, which compares faster than two; some entries are stale."""
+        self._first: list[Sleeper] = []
+        """A tournament: who wakes first of all below each node. Node 1 is above everybody, node i above 2 i
+        and 2 i + 1; the second half of the list are the sleepers themselves."""
         self._alarm = Alarm(env)
         """The latest that was set; those before it do not count."""
         self._alarm_ns = NEVER_NS
@@ -59,51 +54,64 @@ class Timeline:
     def set(self, sleeper: Sleeper, time_ns: int) -> None:
         """The sleeper wakes then, and not at the time that was set before."""
         sleeper.wakes_ns = time_ns
-        heappush(self._heap, time_ns << _INDEX_BITS | sleeper.place)
+        self._play(sleeper)
         if time_ns < self._alarm_ns and not self._passing:
             self._call_at(time_ns)
 
     def pass_until(self, time_ns: int) -> None:
         """Everybody wakes whose time is not later."""
-        heap, last = self._heap, time_ns << _INDEX_BITS | _INDEX
-        if heap and heap[0] <= last:
+        if self._first:
+            time_ns = min(time_ns, NEVER_NS - 1)
             self._passing = True
-            while heap and heap[0] <= last:
-                self._wake_next()
+            while self._first[1].wakes_ns <= time_ns:
+                self._wake(self._first[1])
             self._passing = False
-        self._call_for_next()
+            if self._first[1].wakes_ns < self._alarm_ns:
+                self._call_at(self._first[1].wakes_ns)
 
     def _called(self, event: Event) -> None:
         """SimPy's clock has come to the time of an alarm."""
         if event is not self._alarm:
             return
         self._alarm_ns = NEVER_NS
-        heap, last = self._heap, int(self.env.now) << _INDEX_BITS | _INDEX
-        self._passing = True
-        while heap and heap[0] <= last and not self._wake_next():
-            pass  # one alone: what it leads to may come before the others of this time
-        self._passing = False
+        if self._first[1].wakes_ns <= int(self.env.now):
+            self._passing = True
+            self._wake(self._first[1])  # one alone: what it leads to may come before the others of this time
+            self._passing = False
         self.pass_until(self._outlook.until_ns)
 
-    def _wake_next(self) -> bool:
-        """Whether the next entry was not stale."""
-        entry = heappop(self._heap)
-        time_ns, sleeper = entry >> _INDEX_BITS, self._sleepers[entry & _INDEX]
-        if sleeper.wakes_ns != time_ns:
-            return False
-        sleeper.wakes_ns = NEVER_NS
+    def _wake(self, sleeper: Sleeper) -> None:
+        """It is the first of all. Most set their next time while awake; only of the others is it told
+        that they wait for nothing, which everybody who compares with them finds anyway."""
+        time_ns, sleeper.wakes_ns = sleeper.wakes_ns, NEVER_NS
         sleeper.wake(time_ns)
-        return True
+        if sleeper.wakes_ns == NEVER_NS:
+            self._play(sleeper)
 
-    def _call_for_next(self) -> None:
-        heap, sleepers = self._heap, self._sleepers
-        while heap and sleepers[heap[0] & _INDEX].wakes_ns != heap[0] >> _INDEX_BITS:
-            heappop(heap)
-        if heap and heap[0] >> _INDEX_BITS < self._alarm_ns:
-            self._call_at(heap[0] >> _INDEX_BITS)
+    def _play(self, sleeper: Sleeper) -> None:
+        """Its time has changed: its matches are played again, as long as that changes who wins them."""
+        first, count = self._first, len(self._sleepers)
+        if len(first) != 2 * count:
+            self._first = first = [sleeper] * count + self._sleepers
+            for node in range(count - 1, 0, -1):
+                first[node] = _sooner(first[2 * node], first[2 * node + 1])
+            return
+        node = (count + sleeper.place) >> 1
+        while node:
+            winner = _sooner(first[2 * node], first[2 * node + 1])
+            if first[node] is winner and winner is not sleeper:
+                return
+            first[node] = winner
+            node >>= 1
 
     def _call_at(self, time_ns: int) -> None:
         self._alarm, self._alarm_ns = Alarm(self.env), time_ns
         assert self._alarm.callbacks is not None
         self._alarm.callbacks.append(self._called)
         self._alarm.ring_at(time_ns)
+
+
+def _sooner(one: Sleeper, other: Sleeper) -> Sleeper:
+    if one.wakes_ns == other.wakes_ns:
+        return one if one.place < other.place else other
+    return one if one.wakes_ns < other.wakes_ns else other

@@ -52,6 +52,9 @@ def check(config: RunConfig, layers: Layers) -> None:
         raise layers.error("means a closed loop", "workload.think_time_ms", fix=fix)
     if config.horizon is not None:
         duration_ns(config.horizon, layers.label("horizon"))
+        if config.drain:
+            fix = "drop one of the two, or bound the load with num_requests"
+            raise layers.error("ends the run, and drain says that nothing does", "horizon", fix=fix)
     latency = config.latency
     if (latency.alpha_coeffs is None) != (latency.beta_coeffs is None):
         given = "alpha" if latency.beta_coeffs is None else "beta"

@@ -265,6 +265,8 @@ class RunConfig:
     """null = the spec's own, else 42."""
     horizon: str | int | None = setting(None, least=1)
     """Simulated time at which to stop: "60s", "10m", or a plain number of µs; null = when all is done."""
+    drain: bool = False
+    """The horizon of a workload spec ends the load only: what is under way then goes on until it ends."""
     frontend_ms: tuple[float, ...] | None = setting(None, least=0, most=_HOUR_MS)
     """Delays of the API server in front of the engine and, if there are two, behind it; null = those of the
     latency model."""

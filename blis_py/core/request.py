@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from blis_py.core.radix_node import Node
 
-NEVER_NS: Final = 1 << 62
+NEVER_NS: Final = (1 << 62) - 1
 """Later than any time that occurs."""
 
 

@@ -55,6 +55,9 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
         InputError: no such setting, no values, or the same one twice.
     """
     plain = name.lstrip("-").replace("-", "_")
+    if plain in _NOT_SIMULATED:
+        raise InputError("is no setting", file=file, key=f"{key} {name}", fix=_NOT_SIMULATED[plain])
+    plain = _ALSO_CALLED.get(plain, plain)
     own = NAMES.get(plain) or (plain if plain in NAMES.values() or _is_key(plain) else None)
     if own is None or own in _NOT_VARIED:
         problem = "cannot be varied" if own else "unknown setting"
@@ -199,5 +202,28 @@ def _is_key(path: str) -> bool:
     return rest.partition(".")[0] in {f.name for f in fields(section)}
 
 
+_ALSO_CALLED = {
+    "fdfo": "dllm_fdfo",
+    "hardware": "gpu",
+    "max_concurrency": "concurrency",
+    "num_gpu_blocks_override": "num_kv_blocks",
+    "num_prompts": "num_requests",
+    "request_rate": "rate",
+    "router": "routing_policy",
+    "tensor_parallel_size": "tp",
+}
+"""Names by which users of vLLM and BLIS look for a setting."""
+_INSTANCES = "every replica is an instance of its own: vary num_instances"
+_NO_EXPERTS = "experts are split like all weights, by tp; expert parallelism is not simulated"
+_NOT_SIMULATED = {
+    "data_parallel_size": _INSTANCES,
+    "dp": _INSTANCES,
+    "enable_expert_parallel": _NO_EXPERTS,
+    "ep": _NO_EXPERTS,
+    "pipeline_parallel_size": "pipeline parallelism is not simulated",
+    "pp": "pipeline parallelism is not simulated",
+    "quantization": "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8",
+}
+"""What is looked for among the settings, and where it is."""
 _NOT_VARIED = {"slo", "goodput"}
 """What a run is held against is the same in all."""

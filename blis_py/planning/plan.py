@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MOST_INSTANCES
@@ -23,6 +23,9 @@ from blis_py.planning.runner import Runner
 from blis_py.planning.search import Line, Probe, Search
 from blis_py.planning.suggest import MOST_AXES, suggested
 from blis_py.planning.trust import StepError, step_error
+
+if TYPE_CHECKING:
+    from blis_py.figures.style import Picture
 
 INSTANCES = "num_instances"
 DEFAULT_SIZES = range(1, 33)
@@ -50,6 +53,12 @@ class Plan(Found):
         from blis_py.planning.told import answer
 
         return answer(self)
+
+    def plot(self) -> Picture:
+        """What holds at what cost, what moves it, what other latency models say, and what is short."""
+        from blis_py.planning.pictures import draw
+
+        return draw(self)
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Writes `plan.json`, `config.yaml`, `standings.csv`, what starts the servers, and the picture."""
@@ -108,6 +117,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         InputError: no target, it cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
+    config = _drained(config)
     if config.workload.concurrency is not None:
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
         raise InputError("a closed loop has no rate", key="--concurrency", fix=fix)
@@ -312,10 +322,16 @@ class _Space:
             line, size = probe
             try:
                 point = {**self.points[line], INSTANCES: self.sizes[size]}
-                self._configs[probe] = self._base.config(point, self._axes)
+                self._configs[probe] = _drained(self._base.config(point, self._axes))
             except InputError as error:
                 self._configs[probe] = str(error)
         return self._configs[probe]
+
+
+def _drained(config: RunConfig) -> RunConfig:
+    """Whoever still waits when a spec's horizon comes is waited for: percentiles would not know of them, and
+    the same load at another rate takes another time."""
+    return config if config.horizon is not None else replace(config, drain=True)
 
 
 def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int], list[Axis]]:

@@ -89,7 +89,8 @@ def asked(config: RunConfig) -> Demand:
     """The requests of a configuration, from memory where they have been read already."""
     load = config.workload
     files = _contents.digests(config)
-    parts = (load, config.seed, config.horizon, config.dllm.workload, config.admission.slo_priorities, files)
+    when = (config.horizon, config.drain)
+    parts = (load, config.seed, when, config.dllm.workload, config.admission.slo_priorities, files)
     return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
 
 

@@ -135,6 +135,8 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
 
 def _end_of(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> int | None:
     """When the spec's horizon ends the run: where it is what ends the load, and not a number of requests."""
+    if config.drain:
+        return None
     count = config.workload.num_requests or spec.num_requests
     by_number = len(table) == count
     return None if config.horizon is not None or by_number else spec.horizon * 1000 or None
@@ -144,9 +146,8 @@ def _end_notes(end_ns: int | None) -> list[str]:
     """Requests under way at the end are cut off."""
     if end_ns is None:
         return []
-    return [
-        f"the run ends at {in_seconds(end_ns)}, the horizon of the workload spec; --horizon says otherwise"
-    ]
+    ends = f"the run ends at {in_seconds(end_ns)}, the horizon of the workload spec"
+    return [f"{ends}; --drain goes on until all is done"]
 
 
 def _with_diffusion(asked: Demand, config: RunConfig) -> Demand:

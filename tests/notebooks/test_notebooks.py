@@ -11,7 +11,7 @@ jupytext = pytest.importorskip("jupytext", reason="the notebooks need the extra 
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 PAIRS = sorted(path for path in FOLDER.glob("*.py") if path.with_suffix(".ipynb").exists())
-INSTANCES = FOLDER / "instances_and_slo_classes.py"
+CLASSES = FOLDER / "slo_classes_and_who_pays.py"
 CALIBRATE = FOLDER / "calibrate_against_an_engine.py"
 
 
@@ -49,9 +49,9 @@ def test_committed_notebooks_are_small_and_bear_no_trace_of_a_machine() -> None:
 
 
 def test_the_answer_at_the_top_is_what_the_committed_run_printed() -> None:
-    printed = "".join(output.text for output in outputs(INSTANCES) if output.output_type == "stream")
+    printed = "".join(output.text for output in outputs(CLASSES) if output.output_type == "stream")
     (sentence,) = [line for line in printed.splitlines() if line.startswith("This hour takes")]
-    assert sources(INSTANCES)[0][1].count(f"**Answer:** {sentence}") == 1
+    assert sources(CLASSES)[0][1].count(f"**Answer:** {sentence}") == 1
 
 
 def test_on_the_beginning_of_the_hour_the_notebook_draws_its_figures_and_comes_to_the_same_conclusions(
@@ -66,7 +66,7 @@ def test_on_the_beginning_of_the_hour_the_notebook_draws_its_figures_and_comes_t
     monkeypatch.setenv("BLIS_NOTEBOOK_NUM_REQUESTS", "1500")
     monkeypatch.setattr("IPython.display.display", lambda *shown: None)
     with matplotlib.rc_context():
-        names = runpy.run_path(str(INSTANCES))
+        names = runpy.run_path(str(CLASSES))
 
     figures = [plt.figure(number) for number in plt.get_fignums()]
     assert len(figures) == 3
@@ -136,7 +136,12 @@ def executed(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return runpy.run_path(str(FOLDER / f"{name}.py"))
 
 
-ANSWERED = ("does_cache_aware_scheduling_pay", "fdfo_for_diffusion_llms", "overlap_and_what_it_buys")
+ANSWERED = (
+    "how_many_gpus_for_this_hour",
+    "does_cache_aware_scheduling_pay",
+    "fdfo_for_diffusion_llms",
+    "overlap_and_what_it_buys",
+)
 
 
 @pytest.mark.parametrize("name", ANSWERED)
@@ -157,6 +162,20 @@ def test_a_first_run_keeps_up_draws_itself_and_comes_back_from_its_folder(
     assert names["again"].summary == names["result"].summary
     assert names["folder"].joinpath("requests.csv").exists()
     assert len(names["runs"]) == 6
+
+
+def test_the_plan_for_an_hour_is_what_runs_and_one_more_instance_holds_a_higher_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = executed("how_many_gpus_for_this_hour", monkeypatch)
+    plan, more = names["plan"], names["more"]
+    assert plan.holds
+    assert plan.best.point["scheduler"] == "priority-fcfs"
+    assert all(each["met"] for each in names["result"].summary["slo"]), (
+        "the run again keeps what the plan kept"
+    )
+    assert more.max_rate_factor > plan.max_rate_factor > 1
+    assert {"config.yaml", "plan.png", "vllm.sh"} <= {path.name for path in names["folder"].iterdir()}
 
 
 def test_cache_aware_scheduling_pays_where_there_is_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ def test_lists_ranges_and_values_that_are_lists() -> None:
     assert parse_axis("--max-num-seqs=64,128").key == "scheduler.max_num_seqs"
     assert parse_axis("scheduler.block_size=16,32").key == "scheduler.block_size"
     assert parse_axis("frontend_ms=[1, 2]").values == ([1, 2],)
+    assert parse_axis("tensor-parallel-size=1,2").key == "tp"
+    assert parse_axis("router=weighted").key == "routing.policy"
     assert parse_axis("enable_prefix_caching=true,false").values == (True, False)
 
 
@@ -34,6 +36,9 @@ def test_lists_ranges_and_values_that_are_lists() -> None:
         ("rate=1:1e9:0.001", "too many values"),
         ("rate=5,5", "is there twice"),
         ("rate=5,,6", "has an empty value"),
+        ("dp=1,2", "every replica is an instance of its own: vary num_instances"),
+        ("ep=1,2", "expert parallelism is not simulated"),
+        ("quantization=fp8", "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8"),
         ("slo=ttft.p99=1s", "cannot be varied"),
     ],
 )

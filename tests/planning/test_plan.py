@@ -284,3 +284,25 @@ def test_what_cannot_be_planned_is_one_clear_error(settings: dict[str, Any], mes
     with pytest.raises(InputError) as error:
         plan(**settings)
     assert message in str(error.value)
+
+
+def test_a_plan_waits_for_whoever_the_horizon_of_a_spec_would_cut_off(tmp_path: Path) -> None:
+    client = (
+        "{id: c, rate_fraction: 1.0, arrival: {process: constant}, "
+        "input_distribution: {type: constant, params: {value: 2000}}, "
+        "output_distribution: {type: constant, params: {value: 200}}}"
+    )
+    (tmp_path / "spec.yaml").write_text(
+        f'version: "2"\naggregate_rate: 30\nhorizon: 10000000\nclients: [{client}]\n'
+    )
+    found = blis.plan(
+        workload_spec=str(tmp_path / "spec.yaml"),
+        model="llama-3.1-8b",
+        slo="e2e.max=60s",
+        instances=[1, 2],
+        draws=0,
+        cache=False,
+    )
+    runs = [found.best.outcome, *(case.outcome for case in found.sensitivity)]
+    assert {run.figures["requests.completed"] for run in runs} == {300}
+    assert found.config.drain, "the configuration that it writes does so, too"

@@ -45,6 +45,17 @@ def test_a_horizon_that_is_given_holds_instead(tmp_path: Path) -> None:
     assert not any("horizon" in note for note in result.notes)
 
 
+def test_drained_a_run_goes_on_until_all_is_done(tmp_path: Path) -> None:
+    file = spec(tmp_path)
+    cut, drained = (
+        blis.run(model="llama-3.1-8b", workload_spec=file, drain=drain).record for drain in (False, True)
+    )
+    assert drained.table.arrival_ns.tolist() == cut.table.arrival_ns.tolist(), "the same load"
+    assert (drained.outcome == Outcome.COMPLETED).all()
+    with pytest.raises(InputError, match="horizon: ends the run, and drain says that nothing does"):
+        blis.run(model="llama-3.1-8b", workload_spec=file, drain=True, horizon="1h")
+
+
 @pytest.mark.parametrize(("old", "new"), [("realtime", "critical"), ("interactive", "standard")])
 @pytest.mark.parametrize("version", ["", "1", '"1"'])
 def test_classes_of_version_1_are_renamed_and_told(tmp_path: Path, old: str, new: str, version: str) -> None:

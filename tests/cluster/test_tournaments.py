@@ -1,0 +1,75 @@
+"""Who wakes first, and who has the least load, against whoever simply walks them all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from simpy import Environment
+
+from blis_py.cluster.least_load import LeastLoad
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.timeline import Sleeper, Timeline
+from blis_py.core.request import NEVER_NS
+
+
+class Napper(Sleeper):
+    """Sleeps again as often as it is told, and wakes others."""
+
+    def __init__(self, timeline: Timeline, woken: list[tuple[int, int]]) -> None:
+        super().__init__(timeline)
+        self.timeline, self.woken = timeline, woken
+        self.naps: list[tuple[Napper, int]] = []
+        """Whom it has wait, and how long, at each waking; itself, maybe."""
+
+    def wake(self, time_ns: int) -> None:
+        self.woken.append((time_ns, self.place))
+        if self.naps:
+            who, nap_ns = self.naps.pop(0)
+            self.timeline.set(who, time_ns + nap_ns)
+
+
+def walked(count: int, first: list[int], naps: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """The same by looking at everybody each time."""
+    wakes, woken = list(first), []
+    naps = [list(each) for each in naps]
+    while min(wakes) != NEVER_NS:
+        place = min(range(count), key=lambda one: (wakes[one], one))
+        now_ns, wakes[place] = wakes[place], NEVER_NS
+        woken.append((now_ns, place))
+        if naps[place]:
+            who, nap_ns = naps[place].pop(0)
+            wakes[who] = now_ns + nap_ns
+    return woken
+
+
+@given(data=st.data(), count=st.integers(1, 9))
+def test_everybody_wakes_in_the_order_of_times_and_of_places(data: Any, count: int) -> None:
+    times = st.integers(0, 20)
+    first = data.draw(st.lists(times, min_size=count, max_size=count))
+    nap = st.tuples(st.integers(0, count - 1), times)
+    naps = data.draw(st.lists(st.lists(nap, max_size=5), min_size=count, max_size=count))
+    timeline, woken = Timeline(Environment(), Outlook()), []
+    nappers = [Napper(timeline, woken) for _ in range(count)]
+    for napper, own in zip(nappers, naps, strict=True):
+        napper.naps = [(nappers[who], nap_ns) for who, nap_ns in own]
+    for napper, time_ns in zip(nappers, first, strict=True):
+        timeline.set(napper, time_ns)
+    timeline.pass_until(NEVER_NS)
+    assert woken == walked(count, first, naps)
+
+
+@given(data=st.data(), count=st.integers(1, 9))
+def test_the_least_loaded_are_those_with_the_smallest_load_by_index(data: Any, count: int) -> None:
+    signals: Any = SimpleNamespace(count=count, load=[0] * count, moved=list(range(count)))
+    signals.track_moves = lambda: None
+    least = LeastLoad(signals)
+    for _ in range(data.draw(st.integers(1, 20))):
+        assert [least.tied(n) for n in range(least.ties())] == [
+            index for index, load in enumerate(signals.load) if load == min(signals.load)
+        ]
+        index = data.draw(st.integers(0, count - 1))
+        signals.load[index] = data.draw(st.integers(0, 3))
+        signals.moved.append(index)
