@@ -81,3 +81,22 @@ def test_it_grows_and_can_be_read_in_between() -> None:
     assert early.tolist() == list(range(1, 3001))
     column.append(PricedRun(range(6000, 20_000)))
     assert column.ns().tolist() == [*range(1, 5001), *range(6000, 20_000)]
+
+
+def test_a_short_column_is_worked_out_once_and_grows_on() -> None:
+    """Its chunks are runs along a line, of which nothing but the end is known until somebody reads it."""
+    column = StepEnds()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_ends, "_AT_ONCE", 100)
+        for start_ns in (0, 10_000, 20_000):
+            column.append(
+                LineRun(DecodeLine(1.0, 0.0, 0.0, 0.0, 0.0, unit_ns=10), 1, 1, start_ns, 200, start_ns + 2000)
+            )
+    once, again = (list(column.parts()) for _ in range(2))
+    assert [first for first, _ in once] == [0]
+    assert again[0][1] is once[0][1]
+    assert column.one(400) == 20_010
+    column.append(StepRun(1, 30_000))
+    expected = [start_ns + 10 * (step + 1) for start_ns in (0, 10_000, 20_000) for step in range(200)]
+    assert column.ns().tolist() == [*expected, 30_000]
+    assert column.one(600) == 30_000
