@@ -42,9 +42,10 @@ _GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "c
 """What a `Result` has and its folder has not."""
 _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
-_ALSO_COUNTS = ("blocks", "denoise_rounds")
+_ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
 _TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in PER_REQUEST))
-_ALSO_TIMES = ("client_wait_ms", "time_per_block_ms")
+_ALSO_NAMES = ("rejected_because", "session_id")
+_ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "time_per_block_ms")
 
 
 class SavedResult(Shown):
@@ -144,7 +145,7 @@ class SavedResult(Shown):
         """`None` where there is no request."""
         if not self._facts.requests:
             return None
-        optional = (*_ALSO_COUNTS, *_ALSO_TIMES)
+        optional = (*_ALSO_COUNTS, *_ALSO_NAMES, *_ALSO_TIMES)
         return read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
 
     @property
@@ -235,8 +236,8 @@ def _facts(summary: dict[str, Any], path: Path) -> _Facts:
 
 def _request_kinds() -> dict[str, Kind]:
     return {
-        "request_id": texts(),
-        **{name: labels() for name in _LABELS},
+        **{name: texts() for name in ("request_id", "session_id")},
+        **{name: labels() for name in (*_LABELS, "rejected_because")},
         "instance": integers_or(-1),
         **{name: integers() for name in (*_COUNTS, *_ALSO_COUNTS)},
         **{name: fractions() for name in (*_TIMES, *_ALSO_TIMES)},

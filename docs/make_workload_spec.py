@@ -34,9 +34,9 @@ DIFFERENCES = """
 ## Where BLIS is different
 
 - **Windows**: a window with a rate of its own has that rate: 2 requests/s for 1, 5 and 10 s make 2, 10 and 20
-  on average, of any process. BLIS stretches a number of gaps to the window and loses the last request (1, 9
-  and 19). Prefix groups and timeouts
-  hold in such windows too.
+  on average, of any process (a bursty one is met in the middle of a gap, not at its beginning). BLIS
+  stretches a number of gaps to the window and loses the last request (1, 9 and 19). Prefix groups and
+  timeouts hold in such windows too.
 - **Rates of windows and an aggregate rate**: at every time the aggregate rate is shared by those who send
   then; BLIS gives each window its share among all windows that overlap it anywhere. Shares
   (`rate_fraction`) of clients whose windows only say when are those of BLIS: among all whose windows
@@ -47,6 +47,10 @@ DIFFERENCES = """
   silence, and ends after one day. **`drain`** is a straight line; in BLIS ten such steps.
 - **`horizon`** does not end the simulation where a number of requests has ended the load before it: those are
   served to the end.
+- **Sessions** that wait for answers: see [conversations](sessions.md#for-those-who-come-from-blis).
+- **`network`** makes the columns `client_ttft_ms` and `client_e2e_ms` of `requests.csv`, reckoned as BLIS's
+  `calibrate` does, and delays what waits for answers ([how](sessions.md#clients-far-away)); BLIS's simulator
+  reads it and does nothing with it.
 - **Version 1**: classes of cohorts are renamed too.
 """
 
@@ -56,8 +60,8 @@ def page() -> str:
     models = {"WorkloadSpec": schema} | schema["$defs"]
     order = [
         *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
-        *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "ReasoningSpec"),
-        "MultiTurnSpec",
+        *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "MultimodalSpec"),
+        *("ReasoningSpec", "MultiTurnSpec", "NetworkSpec"),
     ]
     assert sorted(order) == sorted(models)
     own = set(models["ClientSpec"]["properties"])

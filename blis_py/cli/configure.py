@@ -154,6 +154,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--in-batch-sharing": _minus_one_is_off,
     "--max-model-len": _zero_is_automatic,
     "--concurrency": _zero_is_automatic,
+    "--think-time-ms": _zero_is_automatic,
     "--horizon": _largest_is_never,
     "--timeout": _negative_is_endless,
 }

@@ -38,15 +38,21 @@ def convert(flags: Flags) -> None:
     check_apart(flags[SOURCE], target)
     config = configure(_as_workload(flags))
     asked = demand(config)
-    require_open_loops(asked, config)
+    table = asked.table
+    if asked.loops is not None and asked.loops.only_turns and "think" in writer.holds:
+        table = table.sorted_by_arrival()
+        how = f"replay {target.name} with --session-mode closed-loop"
+        say(f"note: turns that wait for answers stand at the earliest times at which they can come; {how}")
+    else:
+        require_open_loops(asked, config)
     if asked.source:
         say(asked.source)
     for note in asked.notes:
         say(f"note: {note}")
-    for lost in losses(asked.table, writer):
+    for lost in losses(table, writer):
         say(f"lost: {lost}: {writer.title} has no place for that")
-    writer.write(asked.table, target)
-    say(f"{target}: {len(asked.table):,} requests as {writer.title}")
+    writer.write(table, target)
+    say(f"{target}: {len(table):,} requests as {writer.title}")
 
 
 def _as_workload(flags: Flags) -> Flags:

@@ -331,6 +331,8 @@ TRACE = (
     ),
     Flag("--limit", int, "workload.limit", "Only the first requests of the trace."),
     Flag("--skip-bad-rows", bool, "workload.skip_bad_rows", "Leave bad rows of the trace out, and count."),
+    Flag("--session-mode", str, "workload.session_mode", "Turns: closed-loop (after answers) or fixed."),
+    Flag("--think-time-dist", str, "workload.think_time_dist", "Of closed-loop: constant:value=800ms, ..."),
     Flag("--slo-shares", str, "workload.slo_shares", "Deal out classes: critical=0.2,standard=0.8."),
 )
 WORKLOAD = (

@@ -9,7 +9,7 @@ from blis_py.cli.execute import execute
 from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD, Flags
 from blis_py.errors import InputError
 
-_SCALES = tuple(flag for flag in WORKLOAD if flag.name in ("--rate", "--num-requests"))
+_SCALES = tuple(flag for flag in WORKLOAD if flag.name in ("--rate", "--num-requests", "--think-time-ms"))
 _GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD if flag not in _SCALES)
 
 GROUPS = (

@@ -14,6 +14,7 @@ from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.sessions import unsent_turns
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
 from blis_py.requests.table import Ints, Labels, RequestTable
@@ -134,7 +135,11 @@ class Recorder:
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
         record = self._record(end_ns)
-        return record if self._sent is None else record.take(np.array(self._sent, dtype=np.intp))
+        if self._sent is None:
+            return record
+        sent = np.array(self._sent, dtype=np.int64)
+        record.unsent_turns = unsent_turns(self.table, self.outcome, sent)
+        return record.take(sent)
 
     def _record(self, end_ns: int) -> RunRecord:
         self.write_facts()

@@ -140,7 +140,7 @@ def simulate(
             signals,
             Dice(np.random.default_rng([seed, _ROUTER_STREAM])),
             tuple((routing_scorers or {}).items()),
-            None if source.table.session is None else source.table.session.tolist(),
+            None if source.table.session is None else source.table.session.data,
         )
     )
     log = None

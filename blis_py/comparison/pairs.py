@@ -23,11 +23,13 @@ _MOVES_ARRIVALS = (
     "workload.time_scale",
     "workload.concurrency",
     "workload.think_time_ms",
+    "workload.think_time_dist",
+    "workload.session_mode",
+    "workload.closed_loops",
     "workload.arrival",
     "workload.cv",
 )
 """Settings under which the same requests come at other times."""
-_CLOSED = "workload.concurrency"
 
 
 class Shown(Protocol):
@@ -85,7 +87,12 @@ def pairs(first: Shown, second: Shown, names: tuple[str, str]) -> Pairs:
     left = (len(one) - len(common), len(other) - len(common))
     one, other = one.loc[common], other.loc[common]
     _check_same(one, other, names)
-    return Pairs(one, other, left, _note(one, other, first.settings, second.settings, names))
+    return Pairs(one, other, left, _note(one, other, first, second, names))
+
+
+def _waits(run: Shown) -> bool:
+    """Whether what is sent depends on answers: permits, or sessions whose turns wait."""
+    return "client_wait_ms" in run.requests or "cancelled_turns" in run.summary.get("sessions", {})
 
 
 def _by_name(run: Shown, name: str) -> pd.DataFrame:
@@ -113,19 +120,20 @@ def _check_same(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) 
 def _note(
     one: pd.DataFrame,
     other: pd.DataFrame,
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
+    first: Shown,
+    second: Shown,
     names: tuple[str, str],
 ) -> str | None:
     """Why the same requests come at other times, if they do."""
     mine, theirs = one["arrival_s"].to_numpy(), other["arrival_s"].to_numpy()
     if np.array_equal(mine, theirs):
         return None
-    moved = [(key, *values) for key, *values in changed(first, second) if key in _MOVES_ARRIVALS]
+    settings = changed(first.settings, second.settings)
+    moved = [(key, *values) for key, *values in settings if key in _MOVES_ARRIVALS]
     if moved:
         told = ", ".join(f"{key} {_number(was)} and {_number(now)}" for key, was, now in moved)
         return f"the same requests come at other times: {told}"
-    if dict(flat(first)).get(_CLOSED) is not None:
+    if _waits(first):
         return "in a closed loop the same requests are sent at other times, when others have ended"
     at = int(np.flatnonzero(mine != theirs)[0])
     told = f"{one.index[at]} arrives at {mine[at]:g} s in one and at {theirs[at]:g} s in the other"

@@ -47,9 +47,7 @@ def check(config: RunConfig, layers: Layers) -> None:
     _check_routing(config.routing, layers)
     _check_admission(config.admission, layers)
     _check_source(config.workload, layers)
-    if config.workload.think_time_ms and config.workload.concurrency is None:
-        fix = "say how many requests may be under way with --concurrency, or drop it"
-        raise layers.error("means a closed loop", "workload.think_time_ms", fix=fix)
+    _check_sessions(config.workload, layers)
     if config.horizon is not None:
         duration_ns(config.horizon, layers.label("horizon"))
         if config.drain:
@@ -91,6 +89,28 @@ def check(config: RunConfig, layers: Layers) -> None:
     on = "scheduler.enable_prefix_caching"
     if layers.by_flag(on) and scheduler.enable_prefix_caching and scheduler.prefix_cache == "none":
         raise layers.error("contradicts prefix_cache: none", on, fix="drop one of the two")
+
+
+def _check_sessions(load: WorkloadSection, layers: Layers) -> None:
+    """Pauses are those of a closed loop, and one thing says how long they are."""
+    if load.think_time_ms and load.concurrency is None and load.session_mode != "closed-loop":
+        fix = "say how many requests may be under way with --concurrency, or drop it"
+        if load.trace is not None:
+            fix = "add --session-mode closed-loop, or --concurrency, or drop it"
+        raise layers.error("means a closed loop", "workload.think_time_ms", fix=fix)
+    for name in ("session_mode", "think_time_dist"):
+        if getattr(load, name) is not None and load.trace is None:
+            fix = "drop it: a workload spec says it with closed_loop and multi_turn"
+            raise layers.error("is about the sessions of a trace", f"workload.{name}", fix=fix)
+    if load.think_time_dist is not None:
+        if load.session_mode != "closed-loop":
+            fix = "add --session-mode closed-loop"
+            raise layers.error("is about sessions that wait", "workload.think_time_dist", fix=fix)
+        if load.think_time_ms is not None:
+            raise layers.error("says the same as think_time_ms", "workload.think_time_dist", fix="drop one")
+    if load.session_mode == "closed-loop" and load.concurrency is not None:
+        problem, fix = "the turns of sessions wait for answers already", "drop one of the two"
+        raise layers.error(problem, "workload.concurrency", value=load.concurrency, fix=fix)
 
 
 def _check_routing(routing: RoutingSection, layers: Layers) -> None:

@@ -163,8 +163,20 @@ class WorkloadSection:
     """Closed loop: requests under way at once, at most; the next is sent when one has ended. Without a rate,
     requests that are generated are sent as fast as that allows. null = an open loop: requests come when they
     come."""
-    think_time_ms: float = setting(0.0, least=0, most=_LAST_MS)
-    """In a closed loop, a client's pause between an answer and its next request."""
+    think_time_ms: float | None = setting(None, least=0, most=_LAST_MS)
+    """In a closed loop, a client's pause between an answer and its next request; null = none, or as the trace
+    says of its sessions."""
+    think_time_dist: str | None = None
+    """Law of the pauses in the sessions of a trace: `constant:value=800ms`, `exponential:mean=2s`,
+    `lognormal:mu=1.1,sigma=0.8` (of the logarithm of seconds), the last two with `min` and `max`."""
+    session_mode: str | None = setting(None, choices=("closed-loop", "fixed"))
+    """When the turns of a trace's sessions come: a pause after the answer before them, or at their times in
+    the trace; null = at their times, where they have any."""
+    closed_loops: str = setting("client", choices=("client", "blis"))
+    """When a client goes on: `client`, when it has the answer, behind the front end, and whatever became of
+    it; the next turn repeats all of it. `blis`, as BLIS does it: when the last step has ended, and only
+    if there is an answer; the next turn repeats all but its last token; the first requests of a `concurrency`
+    are spread over a pause; sessions are not cut off at a number of requests."""
     prefix_tokens: int = setting(0, least=0, most=MOST_TOKENS)
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)

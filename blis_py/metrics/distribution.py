@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ Numbers = NDArray[np.int64] | NDArray[np.float64]
 PERCENTILE_METHOD = "linear"
 """Stated in every output: rank q/100*(N-1), linear interpolation between neighbours (numpy's default)."""
 
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")
 NS_PER_MS = 1e6
 
 
@@ -138,3 +140,9 @@ def weighted_percentile(values: Numbers, weights: Ints, q: float) -> float:
     """
     order = np.argsort(values)
     return Distribution.weighted(values[order], weights[order]).percentile(q)
+
+
+def statistics(samples: Distribution) -> dict[str, Any]:
+    """Count and `STATISTICS` of samples in ns, in ms; all `None` where there are no samples."""
+    values = {name: samples.stat(name) / NS_PER_MS if samples.count else None for name in STATISTICS}
+    return {**values, "count": samples.count}

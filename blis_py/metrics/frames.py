@@ -18,6 +18,7 @@ from blis_py.metrics import csv_bytes
 from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.latencies import PER_REQUEST, latencies
+from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import Ints, Labels
 
@@ -62,7 +63,9 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
         **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
+        **{f"{name}_ms": Times(_whole_ns(ns), 6) for name, ns in client_latencies_ns(record, times).items()},
         **_admission_columns(record),
+        **_session_columns(record),
         **_closed_loop_columns(record),
         **_diffusion_columns(record),
     }
@@ -71,6 +74,15 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
 def _admission_columns(record: RunRecord) -> dict[str, Column]:
     """Why a request was rejected, where some were."""
     return {} if record.rejection is None else {"rejected_because": record.rejection}
+
+
+def _session_columns(record: RunRecord) -> dict[str, Column]:
+    """Which session a request belongs to, and its place there."""
+    table = record.table
+    if table.session is None:
+        return {}
+    rounds = {} if table.round_index is None else {"round_index": table.round_index}
+    return {"session_id": table.session_ids(), **rounds}
 
 
 def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:

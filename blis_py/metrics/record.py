@@ -36,6 +36,16 @@ class Outcome(IntEnum):
     """Still in an instance's running list when the run ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnsentTurns:
+    """Turns of sessions that had begun and whose turns wait for answers. They were never requests."""
+
+    cancelled: int
+    """A turn before them got no answer: rejected, unservable, timed out."""
+    not_reached: int
+    """The run ended first."""
+
+
 @dataclass(slots=True)
 class InstanceRecord:
     """What one instance did."""
@@ -136,6 +146,8 @@ class RunRecord:
     """What the router knew when it decided, where that was recorded."""
     rejection: Labels | None = None
     """Why each request was rejected, empty for those that were not; `None` where nobody was."""
+    unsent_turns: UnsentTurns | None = None
+    """What was left of sessions in closed loops; `None` where there are none."""
 
     def take(self, rows: NDArray[np.intp]) -> RunRecord:
         """The given requests, in the given order, which is that of their arrival."""

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 
 from blis_py.metrics import diffusion
-from blis_py.metrics.distribution import NS_PER_MS, PERCENTILE_METHOD, Distribution
+from blis_py.metrics.distribution import PERCENTILE_METHOD, Distribution, statistics
 from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_classes, tenants
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
+from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.sessions import session_summary
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 from blis_py.requests.table import Labels, RequestTable
 
 LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "std")
 
 
 def summarise(
@@ -86,14 +87,21 @@ class _Summary:
                 "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
                 **self._diffusion(self.everyone, self.record.instances),
+                **self._at_clients(),
             },
             "classes": classes,
             "tenants": tenants,
             "instances": instances,
             "slo": self._verdicts(),
             **self._admission(),
+            **session_summary(self.record, self.columns),
             **self._routing(),
         }
+
+    def _at_clients(self) -> dict[str, Any]:
+        """Latencies with the time on the line, where clients are far away."""
+        seen = client_latencies_ns(self.record, self.columns)
+        return {f"{name}_ms": statistics(Distribution.of(ns[~np.isnan(ns)])) for name, ns in seen.items()}
 
     def _admission(self) -> dict[str, Any]:
         """Why requests were rejected, and of which class and tenant they were; where some were."""
@@ -202,12 +210,6 @@ class _Summary:
 def _digest(rows: Rows) -> bytes:
     """A short name of a group of requests."""
     return sha256(rows.tobytes()).digest()
-
-
-def statistics(samples: Distribution) -> dict[str, Any]:
-    """Count and `STATISTICS` of samples in ns, in ms; all `None` where there are no samples."""
-    values = {name: samples.stat(name) / NS_PER_MS if samples.count else None for name in STATISTICS}
-    return {**values, "count": samples.count}
 
 
 def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, Any]:

@@ -96,9 +96,11 @@ def asked(config: RunConfig) -> Demand:
 
 def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
     """Traces from memory: a rate, and most often a seed, changes nothing about what was recorded."""
-    recorded = replace(load, rate=None, concurrency=None, think_time_ms=0.0, eos_share=0.0)
+    thinks_ms = load.think_time_ms if load.session_mode == "closed-loop" else None
+    recorded = replace(load, rate=None, concurrency=None, think_time_ms=thinks_ms, eos_share=0.0)
     files = _contents.digests(RunConfig(workload=recorded))
-    name = repr((recorded, seed if load.slo_shares else None, files))
+    draws = load.slo_shares or load.think_time_dist
+    name = repr((recorded, seed if draws else None, files))
     table, reading = _remembered(_traces, name, lambda: as_recorded(recorded, seed))
     return table, deepcopy(reading)
 
@@ -139,7 +141,7 @@ def _outcome(job: Job) -> Outcome:
 def _first_part(simulation: Simulation, max_lost: float) -> str | None:
     config, table = simulation.config, simulation.table
     checks = parse_slos(config.slo)
-    if config.horizon is not None or config.workload.concurrency is not None:
+    if config.horizon is not None or config.workload.concurrency is not None or simulation.loops is not None:
         return None
     if not early.worth_it(table, checks):
         return None
@@ -162,7 +164,8 @@ def outcome_of(result: Result) -> Outcome:
 
 def _facts(simulation: Setup) -> dict[str, object]:
     arrival_ns = simulation.table.arrival_ns
-    span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if len(arrival_ns) else 0.0
+    comes = len(arrival_ns) > 0 and simulation.loops is None  # when, depends on answers
+    span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if comes else 0.0
     return {
         "requests": len(arrival_ns),
         "span_s": span_s,

@@ -19,7 +19,7 @@ from blis_py.metrics.slo import GoodputTargets
 from blis_py.report.blis_goodput import blis_goodput
 from blis_py.requests.table import Ints
 
-_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped")
+_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped", "session_id")
 """Left out of a request's row where there is nothing to say."""
 _STATS = ("mean", "p90", "p95", "p99")
 
@@ -131,12 +131,13 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "handled_by": [f"instance_{i}" if i >= 0 else "" for i in record.instance.tolist()],
         "model": table.model.to_list(),
         "length_capped": (record.outcome == Outcome.LENGTH_CAPPED).tolist(),
+        "session_id": table.session_ids(),
+        "round_index": [0] * len(table) if table.round_index is None else table.round_index.tolist(),
     }
     dropped = np.isin(record.outcome, (Outcome.REJECTED, Outcome.UNSERVABLE)).tolist()
     rows = zip(dropped, zip(*fields.values(), strict=True), strict=True)
     return [
         {name: value for name, value in zip(fields, values, strict=True) if name not in _OMITTED or value}
-        | {"round_index": 0}
         for gone, values in rows
         if not gone
     ]

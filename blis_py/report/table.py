@@ -22,6 +22,8 @@ _LATENCIES = {
     "itl_ms": "ITL",
     "e2e_ms": "E2E",
     "scheduling_delay_ms": "scheduling delay",
+    "client_ttft_ms": "TTFT at the client",
+    "client_e2e_ms": "E2E at the client",
 }
 _MOST_INSTANCES = 8
 """Beyond, the spread over instances says more than a row for each."""
@@ -66,6 +68,8 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "sessions" in summary:
+        yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
     if summary["slo"]:
         yield _slo_table(summary["slo"], width)
@@ -78,6 +82,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "sessions" in summary:
+        yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
     if "diffusion" in cluster:
@@ -145,6 +151,17 @@ def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
     yield f"{_seconds(window['duration_s'])} on {_count(cluster['num_instances'], 'instance')}"
 
 
+def _sessions(sessions: Summary) -> Iterable[str]:
+    """How many there are, and what was never sent of them."""
+    turns = _count(sessions["turns"], "turn")
+    yield f"{turns} of {_count(sessions['sessions'], 'session')}"
+    if sessions["broken_off"]:
+        yield f"[yellow]{_count(sessions['broken_off'], 'session')} with a turn that got no answer[/]"
+    for key, why in (("cancelled_turns", "after such a turn"), ("turns_not_reached", "as the run ended")):
+        if sessions.get(key):
+            yield f"[yellow]{_count(sessions[key], 'turn')} never sent, {why}[/]"
+
+
 def _admission(admission: Summary) -> Iterable[str]:
     """Why requests were rejected, and of which class they were."""
     reasons = (f"{count:,} {_name(why)}" for why, count in admission["by_reason"].items())
@@ -200,7 +217,8 @@ def _goodput(goodput: Summary) -> Iterable[str]:
 
 def _latency_table(cluster: Summary, width: int) -> Table:
     stats = ("mean", "p50", "p90", "p95", "p99")
-    rows = [[name, *(_ms(cluster[key][stat]) for stat in stats)] for key, name in _LATENCIES.items()]
+    shown = {key: name for key, name in _LATENCIES.items() if key in cluster}
+    rows = [[name, *(_ms(cluster[key][stat]) for stat in stats)] for key, name in shown.items()]
     return _table("latency, ms", stats, rows, width)
 
 

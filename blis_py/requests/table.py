@@ -21,6 +21,9 @@ if it names the same text. What follows the last run is the request's own. The r
 conversation go on beyond `prompt_tokens`, over the answer, which the next turn's prompt repeats."""
 
 
+MODALITIES = ("text", "image", "audio", "video")
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """A column of few distinct strings; the empty string means unset."""
@@ -97,6 +100,19 @@ class RequestTable:
     where nothing limits it. `None` = there is no closed loop."""
     session: Ints | None = None
     """Numbers of the sessions, -1 for a request that belongs to none; `None` = there are no sessions."""
+    session_names: Sequence[str] | None = None
+    """Names of the sessions by number; `session_<number>` where `None`."""
+    round_index: Ints | None = None
+    """Place of each turn in its session, from 0; 0 of a request that belongs to none. `None` = not known."""
+    modality_tokens: Ints | None = None
+    """Shape (requests, `MODALITIES`): what the prompt consists of, beside what it shares; all 0 where nobody
+    says. `None` = nobody does."""
+    network_ns: NDArray[np.float64] | None = None
+    """Shape (requests, 2): the round trip between client and cluster, and the time of a token on the line.
+    Arrivals are at the cluster's door. `None` = no client is far away."""
+    think_ns: Ints | None = None
+    """Of a turn that waits for the one before, the client's pause between that answer and this turn; -1 of
+    turns that come at their arrival. `None` = all do."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -112,6 +128,15 @@ class RequestTable:
         if self.request_id is not None:
             return self.request_id[rows]
         return [f"request_{row}" for row in range(len(self))[rows]]
+
+    def session_ids(self, rows: slice = slice(None)) -> list[str]:
+        """The name of each request's session; empty where it belongs to none."""
+        if self.session is None:
+            return [""] * len(self.arrival_ns[rows])
+        names, numbers = self.session_names, self.session[rows].tolist()
+        if names is None:
+            return [f"session_{number}" if number >= 0 else "" for number in numbers]
+        return [names[number] if number >= 0 else "" for number in numbers]
 
     @classmethod
     def build(
@@ -134,6 +159,11 @@ class RequestTable:
         slo_target_ns: Ints | None = None,
         request_id: Sequence[str] | None = None,
         session: Ints | None = None,
+        session_names: Sequence[str] | None = None,
+        round_index: Ints | None = None,
+        modality_tokens: Ints | None = None,
+        network_ns: NDArray[np.float64] | None = None,
+        think_ns: Ints | None = None,
         constrained: NDArray[np.bool_] | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
@@ -163,6 +193,11 @@ class RequestTable:
             slo_target_ns=given(slo_target_ns, zeros),
             request_id=request_id,
             session=session,
+            session_names=session_names,
+            round_index=round_index,
+            modality_tokens=modality_tokens,
+            network_ns=network_ns,
+            think_ns=think_ns,
             constrained=constrained,
         )
 
@@ -192,6 +227,10 @@ class RequestTable:
             constrained=None if self.constrained is None else self.constrained[rows],
             due_ns=None if self.due_ns is None else self.due_ns[rows],
             session=None if self.session is None else self.session[rows],
+            round_index=None if self.round_index is None else self.round_index[rows],
+            modality_tokens=None if self.modality_tokens is None else self.modality_tokens[rows],
+            think_ns=None if self.think_ns is None else self.think_ns[rows],
+            network_ns=None if self.network_ns is None else self.network_ns[rows],
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:
@@ -273,6 +312,9 @@ class RequestTable:
             output_tokens=outputs,
             max_tokens=np.where(limited, outputs, np.rint(self.max_tokens * output).astype(np.int64)),
             prefix_tokens=np.rint(self.prefix_tokens * prompt).astype(np.int64),
+            modality_tokens=None
+            if self.modality_tokens is None
+            else np.rint(self.modality_tokens * prompt).astype(np.int64),
             contents=tuple(_longer(runs, prompt) for runs in self.contents),
         )
 

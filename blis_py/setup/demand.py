@@ -15,9 +15,11 @@ from blis_py.config.paths import spec_path
 from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
-from blis_py.requests.loops import Loops
+from blis_py.requests.loops import Loop, Loops
+from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
+from blis_py.requests.think_time import ThinkTime, think_time
 
 if TYPE_CHECKING:
     from blis_py.traces.reading import Reading
@@ -73,9 +75,13 @@ def require_open_loops(asked: Demand, config: RunConfig) -> None:
         InputError: what is sent depends on what becomes of it.
     """
     if asked.loops is not None:
-        problem = "has clients with concurrency, which only a simulation serves"
-        fix = "take that out, and limit all requests together with --concurrency"
-        raise InputError(problem, key="workload.spec", value=config.workload.spec, fix=fix)
+        load = config.workload
+        key, value = ("trace", load.trace) if load.spec is None else ("spec", load.spec)
+        problem = "has clients who wait for answers before they send more, which only a simulation serves"
+        fix = "play it at fixed times: closed_loop: false, --session-mode fixed, no concurrency of clients"
+        if asked.loops.only_turns:
+            fix = f"{fix.partition(', no')[0]}; or convert it to TraceV2, which holds pauses"
+        raise InputError(problem, key=f"workload.{key}", value=value, fix=fix)
 
 
 def demand(config: RunConfig, read: Read | None = None) -> Demand:
@@ -112,10 +118,15 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
     resolved = spec.resolved()
     clients = {client.name: client.diffusion for client in resolved}
     table, loops = generate_loops(
-        spec, seed=seed, rate=load.rate, num_requests=load.num_requests, horizon_ns=horizon_ns_of(config)
+        spec,
+        seed=seed,
+        rate=load.rate,
+        num_requests=load.num_requests,
+        horizon_ns=horizon_ns_of(config),
+        as_blis=load.closed_loops == "blis",
     )
     if loops is not None and load.concurrency is not None:
-        problem, fix = "the workload spec's clients have a concurrency of their own", "drop one of the two"
+        problem, fix = "clients of the workload spec wait for answers already", "drop one of the two"
         raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
     ratios = {client.name: client.structured_output_ratio for client in resolved}
     if any(ratios.values()):
@@ -210,7 +221,8 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
         table = _without_times(table, load, seed, reading)
     elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
-    asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as)
+    table, loops = _turns_apart(table, load)
+    asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as, loops=loops)
     found = header_of(trace, load.trace_header)
     if found is None:
         return asked
@@ -220,6 +232,18 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
         diffusion_trace=trace if of_diffusion(header) else None,
         targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
     )
+
+
+def _turns_apart(table: RequestTable, load: WorkloadSection) -> tuple[RequestTable, Loops | None]:
+    """Turns that wait behind all the others, if there are any."""
+    later = int(waits(table).sum())
+    if not later:
+        return table, None
+    if load.concurrency is not None:
+        problem, fix = "the turns of the trace wait for answers already", "drop one of the two"
+        raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
+    begun = Loop(slice(0, len(table) - later))
+    return later_turns_last(table), Loops([begun], later_turns=True, as_blis=load.closed_loops == "blis")
 
 
 def reading_of(load: WorkloadSection) -> Reading:
@@ -233,7 +257,19 @@ def reading_of(load: WorkloadSection) -> Reading:
         time_unit=load.time_unit,
         tokenizer=None if load.tokenizer is None else Path(load.tokenizer),
         bad=BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows"),
+        session_mode=load.session_mode,
+        think=_think_time(load),
+        as_blis=load.closed_loops == "blis",
     )
+
+
+def _think_time(load: WorkloadSection) -> ThinkTime | None:
+    """How long clients think before they go on; `None` = as recorded."""
+    if load.think_time_dist is not None:
+        return think_time(load.think_time_dist)
+    if load.think_time_ms is None or load.session_mode != "closed-loop":
+        return None
+    return ThinkTime("constant", {"value": round(load.think_time_ms * 1e6)})
 
 
 def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:

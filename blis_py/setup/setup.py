@@ -204,7 +204,10 @@ class Setup:
         if self.loops is not None:
             return ClosedLoops(self.table, self.loops)
         assert load.concurrency is not None
-        return ClosedLoop(self.table, load.concurrency, round(load.think_time_ms * 1e6))
+        as_blis = load.closed_loops == "blis"
+        think_ns = round((load.think_time_ms or 0.0) * 1e6)
+        paced = load.rate is not None or load.trace is not None or not as_blis
+        return ClosedLoop(self.table, load.concurrency, think_ns, paced=paced, as_blis=as_blis)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from blis_py.errors import InputError
 from blis_py.files.paths import exists
 from blis_py.files.yaml_files import load_mapping
 from blis_py.outputs.complete import check_complete
+from blis_py.requests.sessions import waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import tracev2
 from blis_py.traces.formats import choose
 from blis_py.traces.reading import Reading
+from blis_py.traces.sessions import in_sessions
 
 _YAML = (".yaml", ".yml")
 
@@ -41,7 +43,7 @@ def read_trace(
         time_scale: factor on all times: 2.0 plays the trace at half its rate, 0.5 at twice its rate.
         limit: only the first so many requests, by arrival.
         slo_shares: class -> weight. Replaces the trace's classes by classes drawn in these proportions.
-        seed: of that draw, which has its own random stream.
+        seed: of that draw, and of pauses between turns, which have their own random streams.
         format: a key of `formats.FORMATS`; by default the content decides.
         reading: how to read it, and, afterwards, what there is to say about it.
 
@@ -57,7 +59,7 @@ def read_trace(
     found, chosen = choose(path, format, reading)
     if reading.header is not None and chosen.title != "TraceV2":
         raise InputError(f"{chosen.title} has no header file", file=reading.header, fix="leave it out")
-    table = chosen.read(found, reading)
+    table = in_sessions(chosen.read(found, reading), reading, path, seed)
     _tell_order(table, reading)
     table = table.sorted_by_arrival()
     if limit is not None:
@@ -76,7 +78,7 @@ def _part(path: Path, reading: Reading) -> Path:
 
 
 def _tell_order(table: RequestTable, reading: Reading) -> None:
-    late = int((np.diff(table.arrival_ns) < 0).sum())
+    late = int((np.diff(table.arrival_ns[~waits(table)]) < 0).sum())
     if late:
         times = "once" if late == 1 else f"{late:,} times"
         reading.tell(f"arrivals go back in time {times}; they are played in order of time")

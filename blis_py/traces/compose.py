@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 
 
 def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable:
@@ -50,6 +50,11 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         ends_by_eos=_flags([table.ends_by_eos for table in own], own),
         constrained=_flags([table.constrained for table in own], own),
         session=_sessions(own),
+        session_names=_session_names(own),
+        round_index=_numbers([table.round_index for table in own], own, 0),
+        modality_tokens=_modalities(own),
+        network_ns=_networks(own),
+        think_ns=_numbers([table.think_ns for table in own], own, -1),
     )
     return together.sorted_by_arrival()
 
@@ -89,6 +94,9 @@ def _named(table: RequestTable, name: str) -> RequestTable:
         prefix_group=Labels(table.prefix_group.codes, groups),
         contents=contents,
         request_id=[f"{name}/{id}" for id in table.ids()],
+        session_names=None
+        if table.session_names is None
+        else [f"{name}/{session}" for session in table.session_names],
     )
 
 
@@ -112,6 +120,47 @@ def _sessions(tables: Sequence[RequestTable]) -> Ints | None:
         columns.append(np.where(own >= 0, own + known, -1))
         known += int(own.max(initial=-1)) + 1
     return np.concatenate(columns)
+
+
+def _session_names(tables: Sequence[RequestTable]) -> list[str] | None:
+    """By the numbers that `_sessions` gives; `None` where no table has any."""
+    if all(table.session_names is None for table in tables):
+        return None
+    names: list[str] = []
+    for table in tables:
+        count = 0 if table.session is None else int(table.session.max(initial=-1)) + 1
+        own = table.session_names or [f"session_{len(names) + number}" for number in range(count)]
+        names += list(own[:count])
+    return names
+
+
+def _numbers(columns: Sequence[Ints | None], tables: Sequence[RequestTable], default: int) -> Ints | None:
+    """A column that some tables have; the default in the rows of the others."""
+    if all(column is None for column in columns):
+        return None
+    both = zip(columns, tables, strict=True)
+    return np.concatenate(
+        [np.full(len(table), default, dtype=np.int64) if c is None else c for c, table in both]
+    )
+
+
+def _modalities(tables: Sequence[RequestTable]) -> Ints | None:
+    """What prompts consist of, where some table says it."""
+    if all(table.modality_tokens is None for table in tables):
+        return None
+    nothing = (np.zeros((len(table), len(MODALITIES)), dtype=np.int64) for table in tables)
+    both = zip(tables, nothing, strict=True)
+    return np.concatenate(
+        [none if own.modality_tokens is None else own.modality_tokens for own, none in both]
+    )
+
+
+def _networks(tables: Sequence[RequestTable]) -> NDArray[np.float64] | None:
+    """How far away clients are, where some are."""
+    if all(table.network_ns is None for table in tables):
+        return None
+    own = [np.zeros((len(table), 2)) if table.network_ns is None else table.network_ns for table in tables]
+    return np.concatenate(own)
 
 
 Flags = NDArray[np.bool_]

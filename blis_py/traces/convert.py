@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.files.paths import exists
+from blis_py.requests.sessions import waits
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces.mooncake import BLOCK_TOKENS
 
@@ -72,6 +73,21 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
         "sessions that requests belong to",
         lambda table: 0 if table.session is None else int((table.session >= 0).sum()),
     ),
+    "round_index": (
+        "places of turns in their sessions",
+        lambda table: 0 if table.round_index is None else int((table.round_index > 0).sum()),
+    ),
+    "modality_tokens": (
+        "tokens of images, audio and video as such",
+        lambda table: (
+            0 if table.modality_tokens is None else int((table.modality_tokens[:, 1:].sum(axis=1) > 0).sum())
+        ),
+    ),
+    "network": (
+        "networks between clients and cluster",
+        lambda table: 0 if table.network_ns is None else int(table.network_ns.any(axis=1).sum()),
+    ),
+    "think": ("pauses of turns that wait for answers", lambda table: int(waits(table).sum())),
     "constrained": (
         "structured outputs",
         lambda table: 0 if table.constrained is None else int(table.constrained.sum()),
@@ -100,7 +116,11 @@ WRITERS: dict[str, Writer] = {
         frozenset({"content", "request_id"}),
     ),
     "parquet": Writer(
-        "Parquet", (".parquet",), "parquet:write", frozenset(FEATURES) - {"eos", "constrained", "session"}
+        "Parquet",
+        (".parquet",),
+        "parquet:write",
+        frozenset(FEATURES)
+        - {"eos", "constrained", "session", "round_index", "think", "modality_tokens", "network"},
     ),
 }
 

@@ -87,6 +87,8 @@ def integers_or(default: int) -> Kind:
 
 def _or_empty(kind: type, default: str, problem: str) -> Kind:
     def finish(cells: NDArray[np.object_]) -> NDArray[Any]:
+        if _is(kind, cells[0] or default) and (cells == cells[0]).all():  # as most such columns are
+            return np.broadcast_to(np.array([cells[0] or default]).astype(kind), len(cells))
         filled = np.where(cells == "", default, cells)
         try:
             return filled.astype(kind)

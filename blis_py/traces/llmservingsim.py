@@ -1,6 +1,8 @@
 """Workloads of LLMServingSim: JSON lines with `input_toks`, `output_toks`, `arrival_time_ns`, token ids.
 
-Requests whose `input_tok_ids` begin alike share that beginning; blocks of 16 ids are compared.
+Requests whose `input_tok_ids` begin alike share that beginning; blocks of 16 ids are compared. A line with
+`sub_requests` is a session: each of them is sent when the one before has been answered and its tool, which
+takes `tool_duration_ns`, is done.
 Source: github.com/casys-kaist/LLMServingSim, MIT.
 """
 
@@ -12,32 +14,59 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.core.bounds import LAST_NS
 from blis_py.errors import InputError
 from blis_py.requests.table import Content, RequestTable
 from blis_py.traces.gathered import Gathered
+from blis_py.traces.gathered_turns import GatheredTurns, check_session
 from blis_py.traces.json_rows import json_rows
 from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 16
 KEYS = ("arrival_time_ns", "input_toks", "output_toks")
-SESSION = "sub_requests"
+SESSION, TOOL = "sub_requests", "tool_duration_ns"
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
     """The requests of a workload.
 
     Raises:
-        InputError: a line is wrong, or is a session of requests that follow one another.
+        InputError: a line is wrong.
     """
-    gathered, prompts = Gathered(path, reading), _SharedPrompts()
+    gathered, prompts, turns = Gathered(path, reading), _SharedPrompts(), GatheredTurns()
     for number, where, row in json_rows(path, reading):
-        if SESSION in row:
-            fix = "keep the lines of single requests"
-            raise InputError("sessions are not supported yet", file=where, key=SESSION, fix=fix)
-        start, prompt, output = (row.get(key, "nothing") for key in KEYS)
-        if gathered.add(where, number, start, prompt, output):
-            prompts.add(row.get("input_tok_ids"), prompt)
-    return prompts.shared(gathered.table())
+        try:
+            session, sent = _sent(row, number, where)
+            if turns.known(session):
+                raise InputError("a session of this name before", file=where, key="session_id", value=session)
+        except InputError as error:
+            reading.bad.refuse(error, number)
+            continue
+        turns.begins(session, 0)
+        start, think_ns = row.get(KEYS[0], "nothing"), 0
+        for place, each in enumerate(sent):
+            prompt, output = (each.get(key, "nothing") for key in KEYS[1:])
+            if gathered.add(where, number, start, prompt, output):
+                prompts.add(each.get("input_tok_ids"), prompt)
+                turns.add(session, think_ns, place == 0)
+                think_ns = 0
+            think_ns += each.get(TOOL, 0)
+    return turns.of(prompts.shared(gathered.table()), reading)
+
+
+def _sent(row: dict[str, Any], number: int, where: str) -> tuple[Any, list[dict[str, Any]]]:
+    """The requests of a line, and the session they are; `None` of a line that is one request."""
+    if SESSION not in row:
+        return None, [row]
+    session, sent = row.get("session_id", f"line {number}"), row[SESSION]
+    check_session(session, where)
+    if not (isinstance(sent, list) and sent and all(isinstance(each, dict) for each in sent)):
+        raise InputError("must be a list of requests", file=where, key=SESSION)
+    for each in sent:
+        took_ns = each.get(TOOL, 0)
+        if type(took_ns) is not int or not 0 <= took_ns <= LAST_NS:
+            raise InputError("must be a whole number of ns", file=where, key=TOOL, value=took_ns)
+    return session, sent
 
 
 class _SharedPrompts:

@@ -2,6 +2,8 @@
 
 One object per line: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`, one id per 512 tokens of
 prompt (the last block may be shorter). Equal leading ids mean equal leading tokens.
+Sessions: rows with the same `session_id` are turns, in the order of the file, each with its whole prompt; a
+turn behind the first may have a `delay` (ms after the answer before it) in place of its `timestamp`.
 Source: github.com/kvcache-ai/Mooncake, Apache-2.0 (Qin et al., FAST 2025).
 """
 
@@ -21,13 +23,14 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
 from blis_py.requests.table import Content, Ints, RequestTable
 from blis_py.traces.gathered import FAILED
+from blis_py.traces.gathered_turns import GatheredTurns, check_session
 from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 512
 MS_NS = 1_000_000
-KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "request_id")
-NOT_YET = ("session_id", "delay", "wait_for", "tool_wait_ms")
-"""Keys of multi-turn variants of the format."""
+KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "request_id", "session_id", "delay")
+NOT_YET = ("wait_for", "tool_wait_ms")
+"""Keys of variants of the format whose requests wait for any others."""
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
@@ -44,20 +47,25 @@ def read(path: Path, reading: Reading) -> RequestTable:
     arrivals, prompts, outputs = array("q"), array("q"), array("q")
     blocks, ends = array("q"), array("q", [0])
     names: dict[str, int] = {}
+    turns = GatheredTurns()
     with opened(path) as text:
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
             try:
-                row = _row(line, f"{path}:{number}")
+                row = _row(line, f"{path}:{number}", turns)
                 _check_name(row, names, path, number)
             except InputError as error:
                 bad.refuse(error, number)
                 continue
+            session, sent_ms = row.get("session_id"), row.get("timestamp")
+            sent_ns = turns.start_ns(session) if sent_ms is None else round(sent_ms * MS_NS)
+            turns.begins(session, sent_ns)
             if row["output_length"] == 0:
                 failed += 1
                 continue
-            arrivals.append(round(row["timestamp"] * MS_NS))
+            turns.add(session, round(row.get("delay", 0) * MS_NS), sent_ms is not None)
+            arrivals.append(sent_ns)
             prompts.append(row["input_length"])
             outputs.append(row["output_length"])
             blocks.extend(row.get("hash_ids", ()))
@@ -72,7 +80,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
             "some lines have it and others do not", file=path, key="request_id", fix="give it to all"
         )
     content, contents = _contents(np.asarray(blocks), ends, prompts)
-    return RequestTable.build(
+    table = RequestTable.build(
         np.asarray(arrivals),
         np.asarray(prompts),
         np.asarray(outputs),
@@ -80,14 +88,17 @@ def read(path: Path, reading: Reading) -> RequestTable:
         contents=contents,
         request_id=list(names) or None,
     )
+    return turns.of(table, reading)
 
 
-def _row(line: str, where: str) -> dict[str, Any]:
+def _row(line: str, where: str, turns: GatheredTurns) -> dict[str, Any]:
     row = parse_json(line, where, fix="write one object per line")
     if not isinstance(row, dict):
         raise InputError("not a JSON object", file=where, fix="write one object per line")
-    _check_keys(row, where)
-    _check_number(row, "timestamp", 0, LAST_NS // MS_NS, where, whole=False)
+    _check_keys(row, where, turns)
+    for key in ("timestamp", "delay"):
+        if key in row:
+            _check_number(row, key, 0, LAST_NS // MS_NS, where, whole=False)
     _check_number(row, "input_length", 1, MOST_TOKENS, where)
     _check_number(row, "output_length", 0, MOST_TOKENS, where)
     if "hash_ids" in row:
@@ -108,17 +119,18 @@ def _check_name(row: dict[str, Any], names: dict[str, int], path: Path, line: in
     names[str(name)] = line
 
 
-def _check_keys(row: dict[str, Any], where: str) -> None:
-    for key in KEYS[:3]:
+def _check_keys(row: dict[str, Any], where: str, turns: GatheredTurns) -> None:
+    check_session(row.get("session_id"), where)
+    timed = "delay" not in row or not turns.known(row.get("session_id"))
+    for key in KEYS[not timed : 3]:
         if key not in row:
             raise InputError(
                 "missing key", file=where, key=key, fix=f"every line needs {', '.join(KEYS[:3])}"
             )
     for key in row:
         if key in NOT_YET:
-            raise InputError(
-                "multi-turn traces are not supported yet", file=where, key=key, fix="remove the key"
-            )
+            problem, fix = "requests that wait for any others are not supported", "remove the key"
+            raise InputError(problem, file=where, key=key, fix=fix)
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, 1)
             fix = f"did you mean {near[0]}?" if near else f"the format has {', '.join(KEYS)}"

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.requests.table import Ints
+from blis_py.requests.think_time import ThinkTime
 from blis_py.traces.bad_rows import BadRows
 
 
@@ -25,6 +27,14 @@ class Reading:
         notes: what the user should know of the recording.
         chosen_as: which format it was taken for, and why; empty where somebody said which it is.
         has_times: whether it says when requests came; if not, they all come at once, or as a rate says.
+        session_mode: `closed-loop`: turns of sessions wait for the answer before them; `fixed`: they come at
+            their times; None: the latter where they have any.
+        think: how long clients think before a turn, where not as recorded.
+        as_blis: sessions as in BLIS: conversations forget the last token of every answer, and pauses that
+            are not recorded are the gaps between arrivals.
+        accumulates: the recording has what each turn adds to its conversation.
+        only_pauses: later turns have pauses before them, and no times.
+        answered_ns: when the last token of each request's answer came, 0 where that is not known.
     """
 
     header: Path | None = None
@@ -36,6 +46,12 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     chosen_as: str = ""
     has_times: bool = True
+    session_mode: str | None = None
+    think: ThinkTime | None = None
+    as_blis: bool = False
+    accumulates: bool = False
+    only_pauses: bool = False
+    answered_ns: Ints | None = None
 
     def tell(self, note: str) -> None:
         self.notes.append(note)

@@ -4,13 +4,15 @@ Reading follows the peer's fixed replay: every row is replayed, whatever its `st
 `send_time_us` where that is positive, else `arrival_time_us`; `input_tokens` counts the tokens after the
 shared prefix, and `server_input_tokens`, where known, replaces it for rows without a prefix group; the
 prefix of a group is as long as the `prefix_length` of its first row says; the client's budget is
-`output_tokens`. Columns that describe the original run (`first_chunk_time_us`, `status`, ...) or
-closed-loop sessions (`round_index`, `think_time_us`) do not change a fixed replay; `session_id` matters to a
-router that keeps sessions together.
+`output_tokens`. Columns that describe the original run (`first_chunk_time_us`, `status`, ...) do not change a
+fixed replay; `session_id` matters to a router that keeps sessions together. A replay of sessions as closed
+loops (`sessions`) goes by `session_id`, `round_index` and `think_time_us`, and by the header's
+`session_context_growth`.
 
 Writing adds columns of ours at the end, only where the standard ones cannot hold a value: `max_tokens` (a
 budget other than the output length), `content` (shared prompt runs other than a prefix group, as JSON),
-`constrained` (whether a grammar constrains the answer), and `arrival_time_ns`, `deadline_ns`,
+`constrained` (whether a grammar constrains the answer), `network_rtt_ns` and `network_token_ns` (how far
+away its client is), and `arrival_time_ns`, `deadline_ns`,
 `slo_target_ns` (times that are no whole microseconds). Then reading what was written gives the same table.
 """
 
@@ -27,11 +29,12 @@ from blis_py.files import paths
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
 from blis_py.files.parquet_files import is_parquet
-from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.columns import Columns, read_columns
-from blis_py.traces.kinds import BadCells, Kind, Mask, integers, labels, repeated
+from blis_py.traces.kinds import BadCells, Kind, Mask, fractions, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
-from blis_py.traces.tracev2_header import DIFFUSION, read_header
+from blis_py.traces.sessions import CLOSED
+from blis_py.traces.tracev2_header import ACCUMULATE, DIFFUSION, read_header
 from blis_py.traces.tracev2_write import write
 
 __all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "write"]
@@ -41,6 +44,8 @@ _LONGEST_HEADER = 1 << 16
 TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model", "session_id")
 NUMBERS = {
     "request_id": integers(),
+    "round_index": integers_or(0),
+    **{f"{name}_tokens": integers_or(0) for name in MODALITIES},
     "prefix_length": integers(high=MOST_TOKENS),
     "input_tokens": integers(high=MOST_TOKENS),
     "output_tokens": integers(high=MOST_TOKENS),
@@ -54,10 +59,15 @@ NUMBERS = {
     "deadline_ns": integers(-1, LAST_NS),
     "slo_target_ns": integers(high=LAST_NS),
 }
+NETWORK = ("network_rtt_ns", "network_token_ns")
+OF_SESSIONS = {
+    "last_chunk_time_us": integers(-LAST_US, LAST_US),
+    "think_time_us": integers(high=LAST_US),
+}
+"""What a replay of sessions as closed loops needs beside."""
 WITHOUT_EFFECT = (
-    *("vllm_priority", "round_index", "think_time_us", "x_request_id", "reason_ratio"),
-    *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
-    *("first_chunk_time_us", "last_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
+    *("vllm_priority", "x_request_id", "reason_ratio"),
+    *("first_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
 )
 REQUIRED = ("request_id", "input_tokens", "output_tokens", "arrival_time_us")
 SPELLINGS = {"true": True, "false": False, "1": True, "0": False, "t": True, "f": False, "": False}
@@ -119,20 +129,30 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
     Raises:
         InputError: with file, line, column and value; also for features that are not supported yet
-            (`adapter`, accumulated session context).
+            (`adapter`).
     """
-    read_header(reading.header if reading.header is not None else header_beside(path))
+    header = read_header(reading.header if reading.header is not None else header_beside(path))
+    reading.accumulates = header.get("session_context_growth") == ACCUMULATE
     kinds = {name: labels() for name in (*TEXT, "content")}
+    kinds |= {name: fractions() for name in NETWORK}
     kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
+    closed = reading.session_mode == CLOSED
+    kinds |= OF_SESSIONS if closed else {}
     optional = tuple(name for name in kinds if name not in REQUIRED)
-    columns = read_columns(path, kinds, optional=optional, ignored=WITHOUT_EFFECT, bad_rows=reading.bad)
+    ignored = (*WITHOUT_EFFECT, *(() if closed else OF_SESSIONS))
+    columns = read_columns(path, kinds, optional=optional, ignored=ignored, bad_rows=reading.bad)
     _refuse_bad_rows(columns)
     groups, output = columns.labels("prefix_group"), columns.ints("output_tokens")
     prefix = _prefix_tokens(columns)
     content, contents = _contents(columns, groups, prefix)
+    if reading.accumulates and closed and "content" in columns:
+        problem, fix = "says what prompts share, and so does the header", "remove session_context_growth"
+        raise InputError(problem, file=path, key="content", fix=fix)
+    sessions = _sessions(columns)
+    reading.answered_ns = columns.ints("last_chunk_time_us") * 1000 if closed else None
     return RequestTable.build(
         _arrival_ns(columns),
-        _prompt_tokens(columns),
+        _prompt_tokens(columns, whole=not (reading.accumulates and closed)),
         np.maximum(output, 1),
         max_tokens=columns.ints("max_tokens") if "max_tokens" in columns else output,
         deadline_ns=_deadline_ns(columns),
@@ -147,15 +167,36 @@ def read(path: Path, reading: Reading) -> RequestTable:
         streaming=columns.get("streaming"),
         slo_target_ns=_in_ns(columns, "slo_target"),
         request_id=_names(columns["request_id"]),
-        session=_sessions(columns.labels("session_id")),
+        session=sessions,
+        session_names=None if sessions is None else columns.labels("session_id").names,
+        round_index=None if sessions is None else np.maximum(columns.ints("round_index"), 0),
+        modality_tokens=_modalities(columns),
+        network_ns=_network_ns(columns),
+        think_ns=columns.ints("think_time_us") * 1000 if closed else None,
         constrained=columns.get("constrained"),
     )
 
 
-def _sessions(names: Labels) -> Ints | None:
+def _sessions(columns: Columns) -> Ints | None:
     """A number for each session, if there are any."""
+    names = columns.labels("session_id")
     number = np.array([index if name else -1 for index, name in enumerate(names.names)], dtype=np.int64)
     return number[names.codes] if number.max(initial=-1) >= 0 and len(names) else None
+
+
+def _modalities(columns: Columns) -> Ints | None:
+    """What prompts consist of, if any row says it."""
+    names = [f"{name}_tokens" for name in MODALITIES]
+    if not any(columns.ints(name).any() for name in names):
+        return None
+    return np.column_stack([np.maximum(columns.ints(name), 0) for name in names])
+
+
+def _network_ns(columns: Columns) -> NDArray[np.float64] | None:
+    """How far away clients are, if the trace says it."""
+    if not all(name in columns for name in NETWORK):
+        return None
+    return np.column_stack([np.clip(np.nan_to_num(columns[name]), 0.0, 3.6e12) for name in NETWORK])
 
 
 def _refuse_bad_rows(columns: Columns) -> None:
@@ -204,8 +245,16 @@ def _prefix_tokens(columns: Columns) -> Ints:
     return tokens
 
 
-def _prompt_tokens(columns: Columns) -> Ints:
+def _prompt_tokens(columns: Columns, whole: bool = True) -> Ints:
+    """Tokens of each prompt.
+
+    Args:
+        whole: those of later turns too, and not only what they add to their conversation: what the server
+            counted is the whole.
+    """
     groups, served = columns.labels("prefix_group"), columns.ints("server_input_tokens")
+    if not whole:
+        served = np.where(columns.ints("round_index") > 0, 0, served)
     grouped = np.array([name != "" for name in groups.names], dtype=np.bool_)[groups.codes]
     suffix = np.where((served > 0) & ~grouped, served, columns.ints("input_tokens"))
     prompt: Ints = _prefix_tokens(columns) + suffix

@@ -50,14 +50,16 @@ REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
 VERSIONS = (2, 3)
 TIME_UNITS = ("microseconds", "us")
 MODES = ("real", "generated", "replayed")
+ACCUMULATE = "accumulate"
+"""`session_context_growth` of a trace whose rows have what each turn adds to its conversation."""
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """The header as it is written, checked.
 
     Raises:
-        InputError: unknown or missing key, wrong type, a version, unit or mode that does not exist, or an
-            accumulated session context (not supported yet).
+        InputError: unknown or missing key, wrong type, a version, unit, mode or session context that does
+            not exist.
     """
     header = load_mapping(path)
     _check_keys(path, header, HEADER)
@@ -75,14 +77,10 @@ def read_header(path: Path) -> dict[str, Any]:
     for key, problem in NOT_YET.items():
         if header.get(key):
             raise InputError(problem, file=path, key=key, fix="remove the key to replay the trace without")
-    if header.get("session_context_growth"):
-        raise InputError(
-            "sessions with accumulated context are not supported yet",
-            file=path,
-            key="session_context_growth",
-            value=header["session_context_growth"],
-            fix="remove the key to replay each row with its own tokens",
-        )
+    growth = header.get("session_context_growth")
+    if growth not in (None, "", ACCUMULATE):
+        fix = f"use {ACCUMULATE}, or leave it out"
+        raise InputError("not supported", file=path, key="session_context_growth", value=growth, fix=fix)
     return header
 
 

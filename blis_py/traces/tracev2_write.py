@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
-from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
 
@@ -92,8 +92,9 @@ def write(
 
 
 def _check_names(table: RequestTable, path: Path) -> None:
-    for column in (table.client, table.tenant, table.slo_class, table.prefix_group, table.model):
-        for name in column.names:
+    of_columns = (table.client, table.tenant, table.slo_class, table.prefix_group, table.model)
+    for names in (*(column.names for column in of_columns), table.session_names or ()):
+        for name in names:
             if "\r" in name:
                 raise InputError("a name with a carriage return cannot be written", file=path, value=name)
 
@@ -130,17 +131,14 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
         "client_id": _texts(table.client),
         "tenant_id": _texts(table.tenant),
         "slo_class": _texts(table.slo_class),
-        "session_id": _sessions(table),
-        "round_index": _always(0),
+        "session_id": lambda piece: all_harmless(table.session_ids(piece)),
+        "round_index": _always(0) if table.round_index is None else _numbers(table.round_index),
         "prefix_group": _texts(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
         "streaming": lambda piece: _truths(table.streaming[piece]),
         "input_tokens": _numbers(table.prompt_tokens - table.prefix_tokens),
         "output_tokens": _numbers(_output_cells(table)),
-        "text_tokens": _always(0),
-        "image_tokens": _always(0),
-        "audio_tokens": _always(0),
-        "video_tokens": _always(0),
+        **{f"{name}_tokens": _of_modality(table, column) for column, name in enumerate(MODALITIES)},
         "reason_ratio": _always(0),
         "model": _texts(table.model),
         "deadline_us": _numbers(np.where(table.deadline_ns < 0, 0, table.deadline_ns // 1000)),
@@ -151,14 +149,14 @@ def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells
     columns |= _measured(measured)
     if own_names:
         columns["x_request_id"] = lambda piece: all_harmless(table.ids(piece))
+    if table.think_ns is not None:
+        columns["think_time_us"] = _numbers(np.maximum(table.think_ns, 0) // 1000)
     return columns
 
 
-def _sessions(table: RequestTable) -> Cells:
-    if table.session is None:
-        return _always("")
-    session = table.session
-    return lambda piece: [f"session_{number}" if number >= 0 else "" for number in session[piece].tolist()]
+def _of_modality(table: RequestTable, column: int) -> Cells:
+    tokens = table.modality_tokens
+    return _always(0) if tokens is None else _numbers(tokens[:, column])
 
 
 def _measured(measured: Measured | None) -> dict[str, Cells]:
@@ -196,6 +194,10 @@ def _ours(table: RequestTable) -> dict[str, Cells]:
         columns["deadline_ns"] = _numbers(table.deadline_ns)
     if np.any(table.slo_target_ns % 1000):
         columns["slo_target_ns"] = _numbers(table.slo_target_ns)
+    far = table.network_ns
+    if far is not None:
+        columns["network_rtt_ns"] = lambda piece: far[piece, 0].tolist()
+        columns["network_token_ns"] = lambda piece: far[piece, 1].tolist()
     constrained = table.constrained
     if constrained is not None and constrained.any():
         columns["constrained"] = lambda piece: _truths(constrained[piece])

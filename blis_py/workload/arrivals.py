@@ -90,6 +90,28 @@ PROCESSES: dict[str, Callable[[Arrivals, np.random.Generator, int], Floats]] = {
     "weibull": weibull,
     "constant": constant,
 }
+
+
+def gamma_residual(arrivals: Arrivals, rng: np.random.Generator) -> float:
+    """What is left of a gamma gap at a time that somebody looks: long gaps are met more often."""
+    shape = arrivals.cv**-2 if arrivals.shape is None else arrivals.shape
+    met = float(rng.standard_gamma(shape + 1)) * (arrivals.mean_gap_us / shape)
+    return float(rng.random()) * met
+
+
+def weibull_residual(arrivals: Arrivals, rng: np.random.Generator) -> float:
+    """The same of a Weibull gap."""
+    shape = weibull_shape(arrivals.cv) if arrivals.shape is None else arrivals.shape
+    scale = arrivals.mean_gap_us / math.gamma(1 + 1 / shape)
+    met = math.pow(float(rng.standard_gamma(1 + 1 / shape)), 1 / shape) * scale
+    return float(rng.random()) * met
+
+
+RESIDUALS: dict[str, Callable[[Arrivals, np.random.Generator], float]] = {
+    "gamma": gamma_residual,
+    "weibull": weibull_residual,
+}
+"""The first gap of a process that has been going on; of the others, any gap is as good."""
 FIXED_CV = {"poisson": 1.0, "constant": 0.0}
 """Processes whose burstiness is given by their name."""
 WEIBULL_CV = (0.01, 10.4)
@@ -185,6 +207,9 @@ def arrivals_until(
 ) -> Ints:
     """Arrival times in ns, whole microseconds, before `until_ns`; the first comes after one gap.
 
+    With a profile the process has been going on when it begins, so that as many come as its rate says, on
+    average, however short the time and bursty the process.
+
     A longer `until_ns` continues the same sequence. `at_most` bounds the number of arrivals.
     """
     until_us, profile = until_ns / 1e3, arrivals.profile
@@ -203,12 +228,16 @@ def _even(arrivals: Arrivals, rng: np.random.Generator, until_us: float, at_most
     """Arrivals at an unchanging rate, in us, in order; some may lie beyond `until_us`."""
     gaps, times = PROCESSES[arrivals.process], np.empty(0)
     mean_us = arrivals.mean_gap_us
+    residual = RESIDUALS.get(arrivals.process) if arrivals.profile is not None else None
+    first_us = None if residual is None else residual(arrivals, rng)
     while (len(times) == 0 or times[-1] < until_us) and (at_most is None or len(times) < at_most):
         start = times[-1] if len(times) else 0.0
         expected = (until_us - start) / mean_us
         missing = math.inf if at_most is None else at_most - len(times)
         count = int(min(expected + 4 * math.sqrt(expected) + 16, missing))
         steps = gaps(arrivals, rng, count)
+        if first_us is not None and len(steps) and not len(times):
+            steps[0] = first_us
         steps[0] += start
         times = np.concatenate([times, np.cumsum(steps)])
     return times

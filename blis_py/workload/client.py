@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.lengths import Lengths
+from blis_py.workload.modalities import Multimodal
 from blis_py.workload.prefixes import PrefixLevel
 from blis_py.workload.sessions import Sessions
 
@@ -29,6 +30,12 @@ class Client:
     tenant: str = ""
     slo_class: str = ""
     model: str = ""
+    multimodal: Multimodal | None = None
+    """What its prompts consist of, instead of `input`; None = text."""
+    rtt_ns: float = 0.0
+    """Round trip between it and the cluster."""
+    token_wire_ns: float = 0.0
+    """Time of a token on its line."""
     prefix_group: str = ""
     prefix_tokens: int = 0
     """Shared tokens in front of `input`."""

@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
 from blis_py.errors import InputError
 from blis_py.requests.loops import Loop, Loops
+from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
-from blis_py.requests.table import Content, Ints, Labels, RequestTable, deadlines_ns
-from blis_py.workload.arrivals import arrivals_until
+from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable, deadlines_ns
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
+from blis_py.workload.modalities import own_tokens
 from blis_py.workload.prefixes import beginnings
-from blis_py.workload.turns import Turns, turns_until
+from blis_py.workload.sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
+from blis_py.workload.turns import Turns
 
 if TYPE_CHECKING:
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
+Made = tuple[Ints, Ints, Ints, Ints | None]
+"""Prompt, output, content and modalities of requests, in columns."""
 
 
 def generate(
@@ -48,19 +52,28 @@ def generate(
 
     Raises:
         InputError: the spec is inconsistent, nothing says how long the workload is, or it depends on what
-            becomes of it: clients with `concurrency`.
+            becomes of it: clients with `concurrency`, turns that wait for answers.
     """
     table, loops = generate_loops(
         spec, seed=seed, rate=rate, num_requests=num_requests, horizon_ns=horizon_ns
     )
     if loops is not None:
         problem, fix = "what this client sends depends on its answers", "simulate it, with `blis run`"
-        from blis_py.workload.spec_sources import sources_of
-
-        source = next(s for s in sources_of(spec.clients, spec.cohorts) if s.spec.concurrency)
-        key = f"{source.key}.concurrency"
-        raise InputError(problem, file=spec.file, key=key, fix=fix)
+        raise InputError(problem, file=spec.file, key=_listening(spec), fix=fix)
     return table
+
+
+def _listening(spec: WorkloadSpec) -> str:
+    """The key that says that a client waits for answers."""
+    from blis_py.workload.spec_sources import sources_of
+
+    for source in sources_of(spec.clients, spec.cohorts):
+        if source.spec.concurrency:
+            return f"{source.key}.concurrency"
+        plan = source.spec.reasoning
+        if plan is not None and plan.multi_turn is not None and source.spec.closed_loop is not False:
+            return f"{source.key}.closed_loop"
+    raise ValueError("nobody waits")
 
 
 def generate_loops(
@@ -70,12 +83,16 @@ def generate_loops(
     rate: float | None = None,
     num_requests: int | None = None,
     horizon_ns: int | None = None,
+    as_blis: bool = False,
 ) -> tuple[RequestTable, Loops | None]:
-    """As `generate`, where clients may have `concurrency`.
+    """As `generate`, where clients may have `concurrency`, and turns may wait for answers.
+
+    Args:
+        as_blis: closed loops as in BLIS (see `Loops` and `turns_until`).
 
     Returns:
-        The requests and None; or, if there are such clients, all requests that may be sent, loop by loop, and
-        the loops.
+        The requests and None; or, if there are such clients, all requests that may be sent, loop by loop,
+        then turns that wait, and the loops.
     """
     if horizon_ns is None and spec.horizon:
         horizon_ns = spec.horizon * 1000
@@ -84,18 +101,28 @@ def generate_loops(
     if seed is None:
         seed = DEFAULT_SEED if spec.seed is None else spec.seed
     clients = spec.resolved(rate=rate)
-    table = merge(clients, seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, file=spec.file)
-    if all(client.permits is None for client in clients):
+    table = merge(
+        clients,
+        seed=seed,
+        num_requests=num_requests,
+        horizon_ns=horizon_ns,
+        file=spec.file,
+        as_blis=as_blis,
+    )
+    limited, later = any(client.permits is not None for client in clients), int(waits(table).sum())
+    if not limited and not later:
         return table, None
-    return table, Loops(_loops(clients, table), num_requests)
+    table = later_turns_last(table) if later else table
+    loops = _loops(clients, table, len(table) - later)
+    return table, Loops(loops, num_requests if limited else None, later > 0, as_blis)
 
 
-def _loops(clients: Sequence[Client], table: RequestTable) -> list[Loop]:
-    """Where each client's loop is in the table that `merge` makes; those without one come first."""
+def _loops(clients: Sequence[Client], table: RequestTable, end: int) -> list[Loop]:
+    """Where each client's loop is in the first rows of a table; those without one come first."""
     names = table.client.names
     rows = dict(zip(names, np.bincount(table.client.codes, minlength=len(names)).tolist(), strict=True))
     closed = [client for client in clients if client.permits is not None]
-    begin = len(table) - sum(rows[client.name] for client in closed)
+    begin = end - sum(rows[client.name] for client in closed)
     loops = [Loop(slice(0, begin))] if begin else []
     for client in closed:
         end = begin + rows[client.name]
@@ -112,6 +139,7 @@ def merge(
     horizon_ns: int | None = None,
     rate_key: str = "aggregate_rate",
     file: Path | None = None,
+    as_blis: bool = False,
 ) -> RequestTable:
     """The requests of all clients, merged by arrival (ties: order of the clients).
 
@@ -122,37 +150,51 @@ def merge(
 
     Args:
         rate_key, file: what gives the rate, for messages.
+        as_blis: closed loops as in BLIS.
 
     Raises:
         InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
     """
     _check_extent(clients, num_requests, horizon_ns, file)
-    sent = _sent(clients, seed, num_requests, horizon_ns)
+    sent = sent_by(clients, seed, num_requests, horizon_ns, as_blis)
     if any(client.arrivals for client in clients):
         endless = not any(client.sessions and client.sessions.single for client in clients)
-        endless &= _last_ns(clients) >= LAST_NS
-        _check_found(sum(map(_count, sent)), num_requests if endless else 1, horizon_ns, rate_key, file)
-    which = np.repeat(np.arange(len(clients), dtype=np.int32), list(map(_count, sent)))
-    arrival_ns = np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent])
-    order = np.argsort(arrival_ns, kind="stable")[:num_requests]
+        endless &= last_ns(clients) >= LAST_NS
+        least = num_requests if endless or num_requests is None else 1
+        _check_found(sum(map(count_of, sent)), least, horizon_ns, rate_key, file)
+    sent = first_of(sent, clients, num_requests, as_blis)
+    arrival_ns, which = joined(sent)
+    order = np.argsort(arrival_ns, kind="stable")
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
     session = np.full(len(which), -1, dtype=np.int64)
+    talks = len(which) if any(client.sessions for client in clients) else 0
+    rounds, think_ns = np.zeros(talks, dtype=np.int64), np.full(talks, -1, dtype=np.int64)
+    several = any(client.multimodal for client in clients)
+    modalities = np.zeros((len(which), len(MODALITIES)) if several else (0, 0), dtype=np.int64)
     texts: dict[Content, int] = {}
     by_client = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[by_client], np.arange(len(clients)), side="right").tolist()
     for client, part, begin, end in zip(clients, sent, [0, *ends], ends, strict=False):
         rows = by_client[begin:end]
         made = (
-            _turns(client, seed, part.take(slice(0, len(rows))), texts)
+            _turns(client, seed, part, texts)
             if isinstance(part, Turns)
             else _requests(client, seed, len(rows), texts)
         )
-        prompt[rows], output[rows], content[rows] = made
+        prompt[rows], output[rows], content[rows], own = made
+        if own is not None:
+            modalities[rows] = own
         if isinstance(part, Turns):
-            session[rows] = session.max(initial=-1) + 1 + part.session[: len(rows)]
+            session[rows] = session.max(initial=-1) + 1 + part.session
+            rounds[rows], think_ns[rows] = part.round_index, part.think_ns
     table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
-    return replace(table, session=session) if session.max(initial=-1) >= 0 else table
+    if several:
+        table = replace(table, modality_tokens=modalities)
+    if session.max(initial=-1) < 0:
+        return table
+    closed = think_ns if think_ns.max(initial=-1) >= 0 else None
+    return replace(table, session=session, round_index=rounds, think_ns=closed)
 
 
 def _with_loops(
@@ -172,21 +214,17 @@ def _with_loops(
     return arrival_ns, which
 
 
-def _count(sent: Ints | Turns) -> int:
-    return len(sent.arrival_ns) if isinstance(sent, Turns) else len(sent)
-
-
-def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
-    """Prompt, output and content of requests that have nothing to do with each other but their prefix."""
-    prompt = sample(client.input, stream(seed, "client", client.draws, "input"), count)
+def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> Made:
+    """Requests that have nothing to do with each other but their prefix."""
+    prompt, own = own_tokens(client.draws, client.input, client.multimodal, seed, count)
     output = sample(client.output, stream(seed, "client", client.draws, "output"), count)
     begins, which = _beginnings(client, seed, count)
     numbers = [texts.setdefault(runs, len(texts)) if runs else -1 for runs in begins]
-    return prompt + _tokens(begins)[which], output, np.array(numbers, dtype=np.int64)[which]
+    return prompt + _tokens(begins)[which], output, np.array(numbers, dtype=np.int64)[which], own
 
 
-def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> tuple[Ints, Ints, Ints]:
-    """Prompt, output and content of turns: the prefix of the session, then the conversation so far.
+def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> Made:
+    """Turns: the prefix of the session, then the conversation so far.
 
     The content goes on over the answer, which is part of the next turn's prompt, but for its last token:
     nothing is computed from that one, so it is in no cache.
@@ -203,7 +241,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
         if client.sessions.accumulate:
             runs = (*runs, (f"{client.draws} session {session}", through[row]))
         content[row] = texts.setdefault(runs, len(texts)) if runs else -1
-    return prompt, turns.output_tokens, content
+    return prompt, turns.output_tokens, content, turns.modality_tokens
 
 
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:
@@ -222,7 +260,7 @@ def _check_extent(
     clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None, file: Path | None
 ) -> None:
     unpaced = sum(client.arrivals is None for client in clients)
-    ends = _last_ns(clients) < LAST_NS
+    ends = last_ns(clients) < LAST_NS
     if num_requests is None and ((horizon_ns is None and not ends) or unpaced):
         problem = "nothing says where the workload ends"
         fix = "give num_requests" + ("" if unpaced else " or horizon")
@@ -233,8 +271,8 @@ def _check_extent(
         raise InputError("must be at least 1", key="num_requests", value=num_requests)
     if horizon_ns is not None and horizon_ns < 1:
         raise InputError("must be positive", key="horizon", value=horizon_ns)
-    until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, _last_ns(clients))
-    by_time = math.inf if horizon_ns is None and not ends else _expected(clients, until_ns)
+    until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, last_ns(clients))
+    by_time = math.inf if horizon_ns is None and not ends else expected_requests(clients, until_ns)
     expected = min(num_requests or math.inf, by_time) + unpaced * (num_requests or 0)
     if expected > MOST_REQUESTS:
         problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MOST_REQUESTS:,}"
@@ -269,59 +307,6 @@ def _check_found(
         raise InputError(problem, file=file, key=rate_key, fix=fix)
 
 
-def _per_arrival(client: Client) -> float:
-    return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
-
-
-def _peak_rate(clients: Sequence[Client]) -> float:
-    """Requests per second of all clients together that have a rate, while it is highest."""
-    return sum(_per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
-
-
-def _expected(clients: Sequence[Client], until_ns: int) -> float:
-    """Requests of all of them before that time, on average."""
-    return sum(_per_arrival(c) * c.arrivals.expected(until_ns) for c in clients if c.arrivals is not None)
-
-
-def _last_ns(clients: Sequence[Client]) -> int:
-    """When the clients that have a rate have begun all they begin: just after the last."""
-    ends_us = [client.arrivals.end_us for client in clients if client.arrivals is not None]
-    return math.ceil(min(1e3 * max(ends_us, default=math.inf) + 1e3, float(LAST_NS)))
-
-
-def _sent(
-    clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None
-) -> list[Ints | Turns]:
-    """What each client sends, together at least the asked number unless the horizon comes first.
-
-    Nothing of clients without arrivals.
-    """
-    if not any(client.arrivals for client in clients):
-        return [np.zeros(0, dtype=np.int64) for _ in clients]
-    end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
-    if all(client.sessions is None for client in clients):
-        end_ns = min(end_ns, _last_ns(clients))
-    until_ns = end_ns
-    if num_requests is not None:
-        expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _peak_rate(clients)
-        until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
-    while True:
-        sent = [_sent_until(client, seed, until_ns, num_requests) for client in clients]
-        if until_ns >= end_ns or sum(map(_count, sent)) >= (num_requests or 0):
-            return sent
-        until_ns = min(2 * until_ns, end_ns)
-
-
-def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None) -> Ints | Turns:
-    """Arrival times of a client's requests, or its turns."""
-    if client.arrivals is None:
-        return np.zeros(0, dtype=np.int64)
-    if client.sessions is not None:
-        return turns_until(client, seed, until_ns, at_most=at_most)
-    rng = stream(seed, "client", client.draws, "arrivals")
-    return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
-
-
 def _table(
     clients: Sequence[Client],
     which: NDArray[np.int32],
@@ -337,6 +322,7 @@ def _table(
     def labels(values: Sequence[str]) -> Labels:
         return Labels.of(values).take(which.astype(np.intp))
 
+    far = [(client.rtt_ns, client.token_wire_ns) for client in clients]
     timeout_ns = column([-1 if client.timeout_ns is None else client.timeout_ns for client in clients])
     return RequestTable.build(
         arrival_ns,
@@ -353,4 +339,5 @@ def _table(
         contents=contents,
         streaming=np.array([client.streaming for client in clients], dtype=np.bool_)[which],
         slo_target_ns=column([client.slo_target_ns for client in clients]),
+        network_ns=np.array(far)[which] if np.any(far) else None,
     )

@@ -111,16 +111,16 @@ LOWER_BOUNDS: dict[str, tuple[float, bool]] = {
 """Parameter -> (bound, whether the bound itself is allowed)."""
 
 
-def sample(lengths: Lengths, rng: np.random.Generator, count: int) -> Ints:
-    """`count` token counts: clamped to [min, max], rounded (halves up), at least 1.
+def sample(lengths: Lengths, rng: np.random.Generator, count: int, least: int = 1) -> Ints:
+    """`count` token counts: clamped to [min, max], rounded (halves up), at least `least`.
 
     The first numbers of a longer sample are those of a shorter one.
     """
     drawn = SAMPLERS[lengths.type](lengths.params, rng, count)
     if lengths.type != "empirical":
-        low, high = lengths.params.get("min", 1.0), lengths.params.get("max", float(MOST_TOKENS))
+        low, high = lengths.params.get("min", float(least)), lengths.params.get("max", float(MOST_TOKENS))
         drawn = np.clip(drawn, low, min(high, MOST_TOKENS))
-    return np.asarray(np.maximum(np.floor(drawn + 0.5), 1.0), dtype=np.int64)
+    return np.asarray(np.maximum(np.floor(drawn + 0.5), least), dtype=np.int64)
 
 
 def check(lengths: Lengths, *, key: str, file: str | Path | None = None) -> None:

@@ -1,7 +1,8 @@
 """Sessions of several turns, each prompt repeating the conversation so far.
 
-Open loop: a turn is sent at a time fixed in advance, which allows the answer before it a planned duration,
-whether or not the answer is there by then. Turns that wait for the answer need feedback from the cluster.
+Closed loop: a turn is sent when the answer before it is there and the client has thought. Which turns there
+are is fixed in advance, and so is what they say; when they come is not. Open loop: a turn is sent at a time
+fixed in advance, which allows the answer before it a planned duration, whether or not it is there by then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Sessions:
     Attributes:
         rounds: turns of a session; more than `max_rounds` count as `max_rounds`.
         think_ms: the client's pause after an answer, in ms; None = always `think_ns`.
-        planned_itl_ns: what is allowed for each token of the answer before the pause begins.
+        closed_loop: turns wait for the answer before them.
+        planned_itl_ns: in an open loop, what is allowed for each token of the answer before the pause begins.
         accumulate: a prompt begins with all prompts and answers before it in the session.
         single: the client has one session only, which starts with its first arrival.
     """
@@ -33,6 +35,7 @@ class Sessions:
     think_ns: int = 0
     think_ms: Lengths | None = None
     planned_itl_ns: int = 0
+    closed_loop: bool = False
     accumulate: bool = True
     single: bool = False
 

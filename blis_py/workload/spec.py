@@ -19,12 +19,13 @@ from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import Lengths
+from blis_py.workload.modalities import Multimodal
 from blis_py.workload.profile import Profile
 from blis_py.workload.spec_base import Seed, Text, TimeUs, Whole, as_text, as_tuple, lengths_of
 from blis_py.workload.spec_client import ClientSpec, CohortSpec, DiffusionSpec
 from blis_py.workload.spec_errors import input_error
 from blis_py.workload.spec_rates import Part, parts_of, rates_of
-from blis_py.workload.spec_sharing import check_prefixes, prefix_levels, sessions
+from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
 from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 
 if TYPE_CHECKING:
@@ -37,13 +38,7 @@ DEFAULT_PREFIX_TOKENS = 50
 
 NOT_YET: dict[str, frozenset[str]] = {
     "top": frozenset({"servegen_data", "inference_perf", "drain_timeout_secs"}),
-    "client": frozenset(
-        [
-            "adapter",
-            "network",
-            "multimodal",
-        ]
-    ),
+    "client": frozenset({"adapter"}),
 }
 """Keys of the format that this program does not act on yet; refused unless they are null, 0 or false."""
 
@@ -197,6 +192,9 @@ def _clients(
         model=client.model,
         prefixes=prefix_levels(client.prefixes, f"{key}.prefixes", path),
         sessions=several,
+        multimodal=_multimodal(part, path),
+        rtt_ns=0.0 if client.network is None else client.network.rtt_ms * 1e6,
+        token_wire_ns=_token_wire_ns(client),
         streaming=client.streaming,
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
@@ -221,6 +219,20 @@ def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
     if own is not None:
         return lengths_of(own, f"{part.key}.{name}", path)
     return lengths_of(getattr(part.source.spec, name), f"{part.source.key}.{name}", path)
+
+
+def _token_wire_ns(client: ClientSpec) -> float:
+    """A token is 4 bytes, as in BLIS."""
+    mbps = 0.0 if client.network is None else client.network.bandwidth_mbps
+    return 4 * 8 * 1e3 / mbps if mbps else 0.0
+
+
+def _multimodal(part: Part, path: Path | None) -> Multimodal | None:
+    spec, key = part.source.spec.multimodal, f"{part.source.key}.multimodal"
+    if spec is not None and part.window is not None and part.window.input_distribution is not None:
+        fix = "make several clients of the windows"
+        raise InputError("contradicts the input_distribution of a window", file=path, key=key, fix=fix)
+    return multimodal_of(spec, key, path)
 
 
 def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:

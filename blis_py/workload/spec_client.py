@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from blis_py.core.bounds import MOST_REQUESTS
 from blis_py.workload.spec_base import DistributionSpec, Share, Strict, Text, TimeUs, Tokens, Whole, as_tuple
 from blis_py.workload.spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
-from blis_py.workload.spec_sharing import PrefixSpec, ReasoningSpec
+from blis_py.workload.spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
 
 MOST_MEMBERS = 100_000
 
@@ -28,6 +28,15 @@ class DiffusionSpec(Strict):
     """Denoising rounds of a block: a number, or how they are distributed (`kind: diffusion`)."""
     commit_rounds: int | None = None
     """Rounds that follow a finished block, 0 or 1 (`kind: diffusion`)."""
+
+
+class NetworkSpec(Strict):
+    """How far away clients are: their latencies, and when their next requests reach the cluster."""
+
+    rtt_ms: Annotated[float, Field(ge=0, le=3.6e6, allow_inf_nan=False)] = 0.0
+    """Round trip between client and cluster."""
+    bandwidth_mbps: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    """Of the client's line, Mbit/s both ways, with 4 bytes for a token; 0: a token takes no time."""
 
 
 class ClientSpec(DiffusionSpec):
@@ -60,6 +69,8 @@ class ClientSpec(DiffusionSpec):
     """Prompt tokens, beside prefixes."""
     output_distribution: DistributionSpec
     """Output tokens."""
+    multimodal: MultimodalSpec | None = None
+    """What prompts consist of, instead of `input_distribution`."""
     prefix_group: Text = ""
     """All prompts of a group begin with the same tokens."""
     prefix_length: Tokens = 0
@@ -68,11 +79,12 @@ class ClientSpec(DiffusionSpec):
     """Nested texts in front of prompts, the outermost first; instead of a prefix group."""
     reasoning: ReasoningSpec | None = None
     """Sessions of several turns."""
+    network: NetworkSpec | None = None
+    """How far away it is; absent: at the cluster's door."""
     lifecycle: LifecycleSpec | None = None
     """When it sends; absent: at all times."""
     closed_loop: bool | None = None
-    """Whether a turn waits for the answer before it; `false` with `multi_turn`, the only one there is so far.
-    """
+    """Whether the turns of a session wait for the answer before them; absent: they do."""
     streaming: bool = False
     """Noted in traces; without effect on times."""
     timeout: TimeUs | None = None

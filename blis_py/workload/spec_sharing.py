@@ -10,6 +10,7 @@ from pydantic import Field
 
 from blis_py.errors import InputError
 from blis_py.workload.lengths import Lengths
+from blis_py.workload.modalities import OTHERS, Multimodal
 from blis_py.workload.prefixes import PrefixLevel
 from blis_py.workload.sessions import MOST_ROUNDS, Sessions
 from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Tokens, Whole, lengths_of
@@ -36,11 +37,34 @@ class PrefixSpec(Strict):
     """Exponent of their popularity; 0: all alike."""
 
 
+class MultimodalSpec(Strict):
+    """Prompts of text and other things, instead of `input_distribution`: text, and so many images, audio
+    clips and videos of so many tokens each. Together they are the tokens of the prompt, at least one.
+    """
+
+    text_distribution: DistributionSpec | None = None
+    """Tokens of text; absent: no text."""
+    image_distribution: DistributionSpec | None = None
+    """Tokens of an image."""
+    image_count_distribution: DistributionSpec | None = None
+    """Images of a prompt; absent: none."""
+    audio_distribution: DistributionSpec | None = None
+    """Tokens of an audio clip."""
+    audio_count_distribution: DistributionSpec | None = None
+    """Audio clips of a prompt; absent: none."""
+    video_distribution: DistributionSpec | None = None
+    """Tokens of a video."""
+    video_count_distribution: DistributionSpec | None = None
+    """Videos of a prompt; absent: none."""
+
+
 class MultiTurnSpec(Strict):
     """Sessions of at most `max_rounds` turns; exactly so many without `rounds_distribution`.
 
     `context_growth: accumulate` puts all earlier prompts and answers in front of each prompt. A turn is sent
-    a think time after the planned end of the answer before it, planned at `planned_itl_us` per token.
+    a think time after its client has the answer before it, and never if there is none: a closed loop. With
+    `closed_loop: false` it is sent a think time after the planned end of that answer, at `planned_itl_us` per
+    token.
     """
 
     max_rounds: Annotated[Whole, Field(ge=1, le=MOST_ROUNDS)]
@@ -52,7 +76,7 @@ class MultiTurnSpec(Strict):
     think_time_ms_distribution: DistributionSpec | None = None
     """Pauses that differ, in ms, instead."""
     planned_itl_us: Annotated[Whole, Field(le=1_000_000)] = 0
-    """What is planned for each token of an answer before the pause begins."""
+    """With `closed_loop: false`, what is planned for each token of an answer before the pause begins."""
     context_growth: Literal["", "accumulate"] = ""
     """`accumulate`: a prompt begins with all prompts and answers before it."""
     single_session: bool = False
@@ -67,6 +91,31 @@ class ReasoningSpec(Strict):
     """Read, and without effect."""
     multi_turn: MultiTurnSpec | None = None
     """Sessions of several turns."""
+
+
+def multimodal_of(spec: MultimodalSpec | None, key: str, path: Path | None) -> Multimodal | None:
+    """What the prompts of a client consist of; None where they are text.
+
+    Raises:
+        InputError: pieces without a length or a number, or nothing at all.
+    """
+    if spec is None:
+        return None
+    given = {name: getattr(spec, name) for name in MultimodalSpec.model_fields if getattr(spec, name)}
+    known = {name: lengths_of(law, f"{key}.{name}", path) for name, law in given.items()}
+    pieces = {}
+    for name in OTHERS:
+        both = [f"{name}_count_distribution", f"{name}_distribution"]
+        there = [each for each in both if each in known]
+        if len(there) == 1:
+            (missing,) = set(both) - set(there)
+            fix = "say how many pieces there are, and how many tokens each"
+            raise InputError("missing key", file=path, key=f"{key}.{missing}", fix=fix)
+        if there:
+            pieces[name] = known[both[0]], known[both[1]]
+    if not known:
+        raise InputError("a prompt of nothing", file=path, key=key, fix="give text_distribution, or pieces")
+    return Multimodal(known.get("text_distribution"), pieces)
 
 
 def check_prefixes(of_clients: Sequence[tuple[str, Sequence[PrefixSpec]]], path: Path | None) -> None:
@@ -118,24 +167,23 @@ def sessions(
     """The sessions of a client; None where its requests come one by one.
 
     Raises:
-        InputError: turns that wait for the answer before them, which only a simulation with feedback to its
-            clients can do; half of two ways to say one thing.
+        InputError: a closed loop of clients without sessions; what contradicts itself.
     """
     plan = None if spec is None else spec.multi_turn
-    if closed_loop or (plan is not None and closed_loop is None):
-        raise InputError(
-            "turns that wait for the answer before them (a closed loop) are not supported yet",
-            file=path,
-            key=f"{key}.closed_loop",
-            value=closed_loop,
-            fix="write closed_loop: false to send them at planned times" if plan else "remove the key",
-        )
     if plan is None:
+        if closed_loop:
+            problem = "says that turns wait for answers, and this client has no turns"
+            fix = "give it reasoning.multi_turn, or limit its requests with concurrency"
+            raise InputError(problem, file=path, key=f"{key}.closed_loop", value=closed_loop, fix=fix)
         return None
     where = f"{key}.reasoning.multi_turn"
     if plan.think_time_us and plan.think_time_ms_distribution:
         problem, fix = "says the same as think_time_us", "remove one"
         raise InputError(problem, file=path, key=f"{where}.think_time_ms_distribution", fix=fix)
+
+    if plan.planned_itl_us and closed_loop is not False:
+        problem, fix = "turns wait for their answers, so nothing is planned", "give closed_loop: false too"
+        raise InputError(problem, file=path, key=f"{where}.planned_itl_us", fix=fix)
 
     def lengths(name: str, given: DistributionSpec | None) -> Lengths | None:
         return None if given is None else lengths_of(given, f"{where}.{name}", path)
@@ -147,6 +195,7 @@ def sessions(
         think_ns=plan.think_time_us * 1000,
         think_ms=lengths("think_time_ms_distribution", plan.think_time_ms_distribution),
         planned_itl_ns=plan.planned_itl_us * 1000,
+        closed_loop=closed_loop is not False,
         accumulate=plan.context_growth == "accumulate",
         single=plan.single_session,
     )

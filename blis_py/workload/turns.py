@@ -12,6 +12,7 @@ from blis_py.requests.table import Ints
 from blis_py.workload.arrivals import arrivals_until
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
+from blis_py.workload.modalities import own_tokens
 from blis_py.workload.sessions import Sessions
 
 LONGEST_PAUSE_NS = 30 * 86_400 * 10**9
@@ -23,27 +24,42 @@ class Turns:
     """The turns of many sessions as columns, in order of arrival."""
 
     arrival_ns: Ints
+    """When it is sent; in a closed loop, no sooner than that."""
     session: Ints
+    round_index: Ints
+    think_ns: Ints
+    """The pause before it; -1 in an open loop, which fixes its arrival."""
     history_tokens: Ints
     """Prompts and answers of the session before this turn, where they accumulate."""
     new_tokens: Ints
     """What the client adds to it."""
     output_tokens: Ints
+    modality_tokens: Ints | None
+    """Of what the client adds, see `RequestTable`."""
 
     def take(self, rows: slice | np.ndarray) -> Turns:
         return Turns(
             self.arrival_ns[rows],
             self.session[rows],
+            self.round_index[rows],
+            self.think_ns[rows],
             self.history_tokens[rows],
             self.new_tokens[rows],
             self.output_tokens[rows],
+            None if self.modality_tokens is None else self.modality_tokens[rows],
         )
 
 
-def turns_until(client: Client, seed: int, until_ns: int, *, at_most: int | None = None) -> Turns:
+def turns_until(
+    client: Client, seed: int, until_ns: int, *, at_most: int | None = None, as_blis: bool = False
+) -> Turns:
     """All turns that come before `until_ns`, of at most so many sessions.
 
     A longer `until_ns` adds sessions and later turns, and leaves those of the shorter one as they are.
+
+    Args:
+        as_blis: closed loops as in BLIS: they plan 1 us for each token of an answer, all turns of a session
+            that begins in time count, and conversations forget the last token of every answer.
 
     Raises:
         InputError: a pause of more than a month.
@@ -61,23 +77,33 @@ def turns_until(client: Client, seed: int, until_ns: int, *, at_most: int | None
     session = np.repeat(np.arange(len(starts)), rounds)
     first = np.repeat(np.cumsum(rounds) - rounds, rounds)
     """Row of the session's first turn."""
-    new = sample(client.input, rng("input"), count)
+    new, modalities = own_tokens(client.draws, client.input, client.multimodal, seed, count)
     output = sample(client.output, rng("output"), count)
-    pause_ns = _pauses(client, plan, rng("think"), output)
+    as_blis = as_blis and plan.closed_loop
+    think_ns = _thinking(client, plan, rng("think"), output)
+    pause_ns = think_ns + output * (1000 if as_blis else plan.planned_itl_ns)
+    kept = output - 1 if as_blis else output
     turns = Turns(
         arrival_ns=starts[session] + _before(pause_ns, first),
         session=session,
-        history_tokens=_before(new + output, first) if plan.accumulate else np.zeros(count, dtype=np.int64),
+        round_index=np.arange(count) - first,
+        think_ns=_before_turn(think_ns, first) if plan.closed_loop else np.full(count, -1),
+        history_tokens=_before(new + kept, first) if plan.accumulate else np.zeros(count, dtype=np.int64),
         new_tokens=new,
         output_tokens=output,
+        modality_tokens=modalities,
     )
-    turns = turns.take(turns.arrival_ns < until_ns)
+    turns = turns.take((starts[session] if as_blis else turns.arrival_ns) < until_ns)
     return turns.take(np.argsort(turns.arrival_ns, kind="stable"))
 
 
-def _pauses(client: Client, plan: Sessions, rng: np.random.Generator, output: Ints) -> Ints:
-    """From sending a turn to sending the next one."""
-    think_ns = plan.think_ns if plan.think_ms is None else sample(plan.think_ms, rng, len(output)) * 1_000_000
+def _thinking(client: Client, plan: Sessions, rng: np.random.Generator, output: Ints) -> Ints:
+    """The pause after every turn."""
+    think_ns = (
+        np.full(len(output), plan.think_ns)
+        if plan.think_ms is None
+        else sample(plan.think_ms, rng, len(output)) * 1_000_000
+    )
     longest = float(np.max(think_ns, initial=0)) + float(output.max(initial=0)) * plan.planned_itl_ns
     if longest > LONGEST_PAUSE_NS:
         raise InputError(
@@ -85,7 +111,13 @@ def _pauses(client: Client, plan: Sessions, rng: np.random.Generator, output: In
             key=f"client {client.name!r}: reasoning.multi_turn",
             fix="think for a shorter time, or plan less for the answer",
         )
-    return think_ns + output * plan.planned_itl_ns
+    return think_ns
+
+
+def _before_turn(pause_ns: Ints, first: Ints) -> Ints:
+    """The pause before every turn, where `pause_ns` follow them; 0 before the first of a session."""
+    rows = np.arange(len(pause_ns))
+    return np.where(rows == first, 0, pause_ns[np.maximum(rows - 1, 0)])
 
 
 def _before(amounts: Ints, first: Ints) -> Ints:

@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
 
 
 def test_a_limit_for_all_beside_those_of_clients_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="concurrency of their own"):
+    with pytest.raises(InputError, match="wait for answers already"):
         blis.build(**MODEL, workload_spec=spec(tmp_path, WEB, USERS), concurrency=4)
 
 

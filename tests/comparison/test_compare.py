@@ -136,6 +136,21 @@ def test_in_a_closed_loop_the_same_requests_are_sent_at_other_times() -> None:
     assert "closed loop" in note
 
 
+def test_so_are_turns_that_wait_for_answers(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "version: '2'\naggregate_rate: 4\nnum_requests: 60\nclients:\n"
+        "- {id: chat, rate_fraction: 1, arrival: {process: poisson},\n"
+        "   reasoning: {multi_turn: {max_rounds: 3}},\n"
+        "   input_distribution: {type: constant, params: {value: 90}},\n"
+        "   output_distribution: {type: constant, params: {value: 30}}}\n"
+    )
+    settings = {"model": "qwen3-14b", "workload_spec": tmp_path / "spec.yaml"}
+    compared = blis.compare(blis.run(**settings), blis.run(**settings, tp=2))
+    note = compared.pairwise[0].pairs.note
+    assert note is not None
+    assert "closed loop" in note
+
+
 def test_a_shorter_run_is_compared_on_what_both_have(small: Result) -> None:
     end_s = float(small.requests.arrival_s[45])
     shorter = blis.run(**SMALL, horizon=f"{end_s}s")

@@ -102,7 +102,7 @@ def test_lora_adapters_are_not_supported_yet(tmp_path: Path) -> None:
         (HEADER.replace("requests: 0", "requests: some"), ["warm_up_requests", "'some'"]),
         (HEADER + "server: {modl: x}\n", ["server.modl", "did you mean model?"]),
         (HEADER + "server: fast\n", ["server", "mapping"]),
-        (HEADER + "session_context_growth: accumulate\n", ["session_context_growth", "not supported yet"]),
+        (HEADER + "session_context_growth: shrink\n", ["session_context_growth", "use accumulate"]),
         (HEADER + "kv_offload: {tiers: [cpu]}\n", ["kv_offload", "is not simulated", "remove the key"]),
         (HEADER + "observed_kv_metrics: {hit_rate: 0.4}\n", ["observed_kv_metrics", "remove the key"]),
         ("trace_version: [\n", ["not valid YAML"]),
@@ -175,7 +175,9 @@ def test_a_wrong_azure_timestamp_is_found_on_its_line(tmp_path: Path, stamp: str
             '{"timestamp": 1, "input_length": 5, "output_length": 5, "hash_id": [1]}',
             ["did you mean hash_ids?"],
         ),
-        ('{"timestamp": 1, "input_length": 5, "output_length": 5, "session_id": 1}', ["not supported yet"]),
+        ('{"timestamp": 1, "input_length": 5, "output_length": 5, "wait_for": 1}', ["not supported"]),
+        ('{"timestamp": 1, "input_length": 5, "output_length": 5, "session_id": [1]}', ["session_id"]),
+        ('{"delay": 1, "input_length": 5, "output_length": 5, "session_id": 1}', ["timestamp", "missing"]),
     ],
 )
 def test_a_wrong_mooncake_line_is_found(tmp_path: Path, line: str, parts: list[str]) -> None:

@@ -107,6 +107,7 @@ def test_every_loss_is_named_with_how_many_requests_it_concerns() -> None:
 
 def test_every_column_of_a_table_has_a_place_or_is_counted_as_lost() -> None:
     always = {"arrival_ns", "prompt_tokens", "output_tokens", "contents", "prefix_tokens", "due_ns"}
+    always.add("session_names")  # with the sessions
     columns = {name.removesuffix("_ns") for name in RequestTable.__slots__ if name not in always}
     assert columns - set(FEATURES) == {"ends_by_eos"}  # called eos there
 

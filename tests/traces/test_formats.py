@@ -224,7 +224,58 @@ def test_token_ids_of_llmservingsim_say_what_prompts_share(tmp_path: Path) -> No
     assert table.content[2] == -1
 
 
-def test_a_session_of_llmservingsim_is_refused_by_name(tmp_path: Path) -> None:
-    rows = [{"session_id": "s", "arrival_time_ns": 0, "sub_requests": [{"input_toks": 1, "output_toks": 1}]}]
-    with pytest.raises(InputError, match=r"l\.jsonl:1: sub_requests: sessions are not supported yet"):
-        read(write(tmp_path, "l.jsonl", rows))
+def test_the_requests_of_a_session_of_llmservingsim_wait_for_one_another(tmp_path: Path) -> None:
+    chain = [
+        {"input_toks": 10, "output_toks": 2, "tool_duration_ns": 3_000_000},
+        {"input_toks": 30, "output_toks": 0, "tool_duration_ns": 1_000_000},
+        {"input_toks": 40, "output_toks": 5, "tool_duration_ns": 0},
+    ]
+    rows = [
+        {"input_toks": 7, "output_toks": 1, "arrival_time_ns": 500},
+        {"session_id": "s", "arrival_time_ns": 1500, "sub_requests": chain},
+    ]
+    table, _ = read(write(tmp_path, "l.jsonl", rows))
+    assert table.session_ids() == ["", "s", "s"]
+    assert table.round_index is not None
+    assert table.round_index.tolist() == [0, 0, 1]
+    assert table.think_ns is not None
+    assert table.think_ns[1:].tolist() == [0, 4_000_000]
+    assert table.arrival_ns.tolist() == [0, 1000, 4_001_000]
+    assert table.prompt_tokens.tolist() == [7, 10, 40]
+    with pytest.raises(InputError, match="no times of their own"):
+        read(tmp_path / "l.jsonl", session_mode="fixed")
+
+
+@pytest.mark.parametrize(
+    ("session", "complaint"),
+    [
+        ({"sub_requests": []}, "sub_requests: must be a list of requests"),
+        ({"sub_requests": [{"input_toks": 1, "output_toks": 1, "tool_duration_ns": -1}]}, "tool_duration_ns"),
+        ({"session_id": True, "sub_requests": [{"input_toks": 1, "output_toks": 1}]}, "session_id"),
+    ],
+)
+def test_a_wrong_session_of_llmservingsim_is_one_clear_error(
+    tmp_path: Path, session: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=rf"l\.jsonl:1: {complaint}|l\.jsonl:1: .*{complaint}"):
+        read(write(tmp_path, "l.jsonl", [{"arrival_time_ns": 0} | session]))
+
+
+def test_turns_of_a_mooncake_trace_come_after_their_delay_or_at_their_times(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 5, "input_length": 10, "output_length": 2, "session_id": "a"},
+        {"timestamp": 6, "input_length": 10, "output_length": 2},
+        {"delay": 30, "input_length": 20, "output_length": 3, "session_id": "a"},
+    ]
+    table, _ = read(write(tmp_path, "m.jsonl", rows))
+    assert table.session_ids() == ["a", "", "a"]
+    assert table.think_ns is not None
+    assert table.think_ns.tolist()[2] == 30_000_000
+    assert table.arrival_ns.tolist() == [5_000_000, 6_000_000, 35_000_000]
+    timed = [row | {"timestamp": 10 * index} for index, row in enumerate(rows)]
+    table, _ = read(write(tmp_path, "timed.jsonl", timed))
+    assert table.think_ns is None
+    assert table.arrival_ns.tolist() == [0, 10_000_000, 20_000_000]
+    table, _ = read(tmp_path / "timed.jsonl", session_mode="closed-loop")
+    assert table.think_ns is not None
+    assert table.think_ns.tolist()[2] == 30_000_000

@@ -107,8 +107,8 @@ BAD = [
     ),
     (
         "- id: b",
-        "- id: b\n    reasoning: {multi_turn: {max_rounds: 4}}",
-        ["clients[1].closed_loop", "not supported yet", "closed_loop: false"],
+        "- id: b\n    reasoning: {multi_turn: {max_rounds: 4, planned_itl_us: 5}}",
+        ["clients[1].reasoning.multi_turn.planned_itl_us", "closed_loop: false"],
     ),
     (
         "- id: b",
@@ -156,7 +156,7 @@ BAD = [
         "  - id: a\n    prefixes: [{name: s, tokens: 9, zipf: 1.0}]",
         ["clients[1].prefixes[0].name", "another client", "or another name"],
     ),
-    ("- id: b", "- id: b\n    closed_loop: true", ["clients[1].closed_loop", "not supported yet"]),
+    ("- id: b", "- id: b\n    closed_loop: true", ["clients[1].closed_loop", "no turns"]),
     ("- id: b", "- id: b\n    adapter: lora", ["clients[1].adapter", "not supported yet"]),
     ("- id: b", "- id: a", ["clients[1].id", "'a'", "two clients"]),
     (

@@ -83,6 +83,21 @@ def test_a_window_with_a_rate_of_its_own_has_it_to_its_end(tmp_path: Path) -> No
     assert np.var(counts) == pytest.approx(2, rel=0.3)
 
 
+@pytest.mark.parametrize("law", [{"process": "gamma", "cv": 3.0}, {"process": "weibull", "cv": 2.0}])
+def test_a_window_has_its_rate_however_bursty_its_process(tmp_path: Path, law: dict[str, Any]) -> None:
+    """A process that began with a whole gap would bring (cv^2 - 1) / 2 requests more: 4, and 1.5."""
+    clients = [client(f"c{n}", window(3, 8, trace_rate=2.0), arrival=law) for n in range(1500)]
+    table = made(tmp_path, *clients)
+    counts = np.bincount(table.client.codes, minlength=1500)
+    assert counts.mean() == pytest.approx(10, abs=4 * counts.std() / np.sqrt(1500))
+    assert counts.std() / np.sqrt(1500) < 0.3
+
+
+def test_windows_in_which_nothing_comes_are_named_as_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no request comes while clients send"):
+        made(tmp_path, client("a", window(0, 1, trace_rate=0.001)))
+
+
 def test_with_an_aggregate_rate_those_of_windows_are_proportions_at_every_time(tmp_path: Path) -> None:
     table = made(
         tmp_path,

@@ -1,0 +1,85 @@
+"""Sessions: how many went to their end, which turns were never sent, and how first and later turns did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.metrics.distribution import Distribution, statistics
+from blis_py.metrics.latencies import Latencies
+from blis_py.metrics.record import Outcome, RunRecord, UnsentTurns
+from blis_py.requests.table import Ints, RequestTable
+
+_OPEN = (Outcome.QUEUED, Outcome.RUNNING)
+
+
+def unsent_turns(table: RequestTable, outcome: NDArray[np.int8], sent: Ints) -> UnsentTurns | None:
+    """The turns of sessions that had begun which were not sent; `None` where no turn waits for another.
+
+    Args:
+        table, outcome: of all requests that might have been sent.
+        sent: rows of those that were.
+    """
+    if table.think_ns is None or table.session is None:
+        return None
+    begun = table.session[sent]
+    planned = np.bincount(table.session[table.session >= 0])
+    came = np.bincount(begun[begun >= 0], minlength=len(planned))
+    failed = (outcome[sent] > Outcome.LENGTH_CAPPED) & ~np.isin(outcome[sent], _OPEN) & (begun >= 0)
+    broken = np.bincount(begun[failed], minlength=len(planned)) > 0
+    missing = np.where(came > 0, planned - came, 0)
+    return UnsentTurns(cancelled=int(missing[broken].sum()), not_reached=int(missing[~broken].sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """One row for each session that began."""
+
+    first_ns: Ints
+    last_ns: Ints
+    """When its latest turn ended, -1 where a turn has not."""
+    failed: Ints
+    """Turns without an answer that have ended."""
+
+
+def session_summary(record: RunRecord, columns: Latencies) -> dict[str, Any]:
+    """Sessions and their turns; nothing where no request belongs to a session.
+
+    `broken_off` are sessions with a turn that got no answer. `duration_ms` goes from the first turn's arrival
+    to the end of the last, of sessions that are over; of turns, `ttft_ms` apart for first and later ones.
+    """
+    session, rounds = record.table.session, record.table.round_index
+    if session is None or not (session >= 0).any():
+        return {}
+    found, unsent = _sessions(record, session), record.unsent_turns
+    over = found.last_ns >= 0
+    told: dict[str, Any] = {
+        "sessions": len(found.first_ns),
+        "turns": int((session >= 0).sum()),
+        "broken_off": int((found.failed > 0).sum()),
+    }
+    if unsent is not None:
+        told |= {"cancelled_turns": unsent.cancelled, "turns_not_reached": unsent.not_reached}
+    told["duration_ms"] = statistics(Distribution.of((found.last_ns - found.first_ns)[over].astype(float)))
+    if rounds is not None:
+        for name, rows in (("first", rounds == 0), ("later", rounds > 0)):
+            ttft_ns = columns.ttft_ns[rows & (session >= 0)]
+            told[f"{name}_turns_ttft_ms"] = statistics(Distribution.of(ttft_ns[~np.isnan(ttft_ns)]))
+    return {"sessions": told}
+
+
+def _sessions(record: RunRecord, session: Ints) -> _Sessions:
+    rows = np.flatnonzero(session >= 0)
+    rows = rows[np.argsort(session[rows], kind="stable")]
+    begins = np.flatnonzero(np.diff(session[rows], prepend=-1))
+    finish_ns, outcome = record.finish_ns[rows], record.outcome[rows]
+    unfinished = np.logical_or.reduceat(finish_ns < 0, begins)
+    failed = (outcome > Outcome.LENGTH_CAPPED) & ~np.isin(outcome, _OPEN)
+    return _Sessions(
+        np.minimum.reduceat(record.table.arrival_ns[rows], begins),
+        np.where(unfinished, -1, np.maximum.reduceat(finish_ns, begins)),
+        np.add.reduceat(failed.astype(np.int64), begins),
+    )

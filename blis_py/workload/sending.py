@@ -1,0 +1,118 @@
+"""What clients send, and when: arrivals and turns, drawn far enough that there are as many as asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.bounds import LAST_NS
+from blis_py.requests.streams import stream
+from blis_py.requests.table import Ints
+from blis_py.workload.arrivals import arrivals_until
+from blis_py.workload.client import Client
+from blis_py.workload.turns import Turns, turns_until
+
+Sent = Ints | Turns
+"""Arrival times of a client's requests, or its turns."""
+
+
+def sent_by(
+    clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None, as_blis: bool
+) -> list[Sent]:
+    """What each client sends, together at least the asked number unless the horizon comes first.
+
+    Nothing of clients without arrivals.
+    """
+    if not any(client.arrivals for client in clients):
+        return [np.zeros(0, dtype=np.int64) for _ in clients]
+    end_ns = LAST_NS if horizon_ns is None else min(horizon_ns, LAST_NS)
+    if all(client.sessions is None for client in clients):
+        end_ns = min(end_ns, last_ns(clients))
+    until_ns = end_ns
+    if num_requests is not None:
+        expected_s = (num_requests + 4 * math.sqrt(num_requests)) / _peak_rate(clients)
+        until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
+    while True:
+        sent = [_sent_until(client, seed, until_ns, num_requests, as_blis) for client in clients]
+        if until_ns >= end_ns or sum(map(count_of, sent)) >= (num_requests or 0):
+            return sent
+        until_ns = min(2 * until_ns, end_ns)
+
+
+def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None, as_blis: bool) -> Sent:
+    """Arrival times of a client's requests, or its turns."""
+    if client.arrivals is None:
+        return np.zeros(0, dtype=np.int64)
+    if client.sessions is not None:
+        return turns_until(client, seed, until_ns, at_most=at_most, as_blis=as_blis)
+    rng = stream(seed, "client", client.draws, "arrivals")
+    return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
+
+
+def first_of(
+    sent: Sequence[Sent], clients: Sequence[Client], num_requests: int | None, as_blis: bool
+) -> list[Sent]:
+    """Of what all clients send, the first so many; as in BLIS, with the rest of sessions in closed loops."""
+    if num_requests is None or sum(map(count_of, sent)) <= num_requests:
+        return list(sent)
+    first: list[Sent] = []
+    for part, client, count in zip(sent, clients, _counts(sent, num_requests), strict=True):
+        if not isinstance(part, Turns):
+            first.append(part[:count])
+        elif as_blis and client.sessions is not None and client.sessions.closed_loop:
+            first.append(_whole_sessions(part, count))
+        else:
+            first.append(part.take(slice(0, count)))
+    return first
+
+
+def _counts(sent: Sequence[Sent], num_requests: int) -> list[int]:
+    """How many of each client are among the first so many; of equal times, those of the first clients are."""
+    arrivals = [part.arrival_ns if isinstance(part, Turns) else part for part in sent]
+    last_ns = np.partition(np.concatenate(arrivals), num_requests - 1)[num_requests - 1]
+    counts = [int(np.searchsorted(each, last_ns)) for each in arrivals]
+    left = num_requests - sum(counts)
+    for index, each in enumerate(arrivals):
+        then = min(int(np.searchsorted(each, last_ns, side="right")) - counts[index], left)
+        counts[index] += then
+        left -= then
+    return counts
+
+
+def _whole_sessions(turns: Turns, count: int) -> Turns:
+    """All turns of the sessions that begin among the first so many turns."""
+    begun = turns.session[:count][turns.round_index[:count] == 0]
+    return turns.take(np.isin(turns.session, begun))
+
+
+def joined(sent: Sequence[Sent]) -> tuple[Ints, NDArray[np.int32]]:
+    """Arrivals of all clients, one client after the other, and whose they are."""
+    which = np.repeat(np.arange(len(sent), dtype=np.int32), list(map(count_of, sent)))
+    return np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent]), which
+
+
+def count_of(sent: Sent) -> int:
+    return len(sent.arrival_ns) if isinstance(sent, Turns) else len(sent)
+
+
+def expected_requests(clients: Sequence[Client], until_ns: int) -> float:
+    """Requests of all of them before that time, on average."""
+    return sum(_per_arrival(c) * c.arrivals.expected(until_ns) for c in clients if c.arrivals is not None)
+
+
+def _peak_rate(clients: Sequence[Client]) -> float:
+    """Requests per second of all clients together that have a rate, while it is highest."""
+    return sum(_per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
+
+
+def _per_arrival(client: Client) -> float:
+    return 1.0 if client.sessions is None or client.sessions.single else client.sessions.mean_rounds
+
+
+def last_ns(clients: Sequence[Client]) -> int:
+    """When the clients that have a rate have begun all they begin: just after the last."""
+    ends_us = [client.arrivals.end_us for client in clients if client.arrivals is not None]
+    return math.ceil(min(1e3 * max(ends_us, default=math.inf) + 1e3, float(LAST_NS)))
