@@ -24,9 +24,6 @@ RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks",
 
 _LENGTH: Final = FinishReason.LENGTH
 _COMPLETED: Final = Outcome.COMPLETED
-_FACTS: Final = 8
-"""What is written down of a request that has ended; see `InstanceLog.ended`."""
-_AT_ONCE: Final = 1024 * _FACTS
 
 
 class Recorder:
@@ -65,8 +62,6 @@ class Recorder:
             np.zeros(rows, dtype=np.int64) for _ in range(3)
         )
         self.breaks: list[tuple[int, int, int]] = []
-        self.facts: list[int] = []
-        """Of requests that have ended, one after the other, and are not in the columns yet."""
         self.decisions: Decisions | None = None
         self._rejections: dict[int, str] = {}
         """Row -> why it was not let in."""
@@ -102,15 +97,6 @@ class Recorder:
         """Where it goes."""
         self._instance[request.row] = instance
 
-    def write_facts(self) -> None:
-        """Puts them into the columns: many requests at a time, as numpy likes it."""
-        facts, self.facts = self.facts, []
-        columns = np.fromiter(facts, np.int64, len(facts)).reshape(-1, _FACTS).T
-        rows = columns[0]
-        self.outcome[rows], self.scheduled_ns[rows], self.emitted_tokens[rows] = columns[1:4]
-        self.first_step[rows], self.last_step[rows] = columns[4:6]
-        self.cached_tokens[rows], self.preemptions[rows] = np.maximum(columns[6], 0), columns[7]
-
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
         """It is not let in."""
         row = request.row
@@ -142,7 +128,6 @@ class Recorder:
         return record.take(sent)
 
     def _record(self, end_ns: int) -> RunRecord:
-        self.write_facts()
         instances = [log.record() for log in self.logs]
         self.logs.clear()  # with the instances' KV pools
         self._forget_unseen_tokens(instances)
@@ -225,6 +210,11 @@ class InstanceLog:
     ) -> None:
         recorder.logs.append(self)
         self._to = recorder
+        # To write one by one, memory views are quicker than the arrays.
+        self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
+        self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
+        self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
+        self._preemptions = recorder.preemptions.data
         self._features = features
         self._scheduler = scheduler
         self._ends = StepEnds()
@@ -288,22 +278,19 @@ class InstanceLog:
                 self._to.on_end(request, end_ns + delay_ns)
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
-        facts, code = self._to.facts, int(outcome)
         for request in requests:
-            facts += (
-                request.row,
-                code,
-                request.scheduled_ns,
-                request.generated,
-                request.first_tick,
-                request.last_tick,
-                request.cached_tokens,
-                request.preemptions,
-            )
+            row = request.row
+            self._outcome[row] = outcome
+            self._scheduled_ns[row] = request.scheduled_ns
+            self._emitted_tokens[row] = request.generated
+            self._first_step[row] = request.first_tick
+            self._last_step[row] = request.last_tick
+            if request.cached_tokens > 0:
+                self._cached_tokens[row] = request.cached_tokens
+            if request.preemptions:
+                self._preemptions[row] = request.preemptions
             if request.gaps:
-                self._to.breaks += [(request.row, before, after) for before, after in request.gaps]
-        if len(facts) >= _AT_ONCE:
-            self._to.write_facts()
+                self._to.breaks += [(row, before, after) for before, after in request.gaps]
 
     def record(self) -> InstanceRecord:
         """The finished record."""
