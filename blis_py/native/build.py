@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def build() -> None:
             log.write_text(done.stdout + done.stderr, encoding="utf-8")
             raise InputError("compiling failed", file=log, fix="see what it says")
         files = _install(Path(scratch, "library"), home)
+    _tidy_up(home, files.values())
     stamps = {file: digest(home / file) for file in files.values()}
     manifest = json.dumps({"sources": sources, "files": files, "digests": stamps}, indent=1)
     write_text(home / MANIFEST, manifest)
@@ -103,6 +105,14 @@ def _install(library: Path, home: Path) -> dict[str, str]:
             shutil.copyfile(path, copy)
         files[_module_of(file)] = str(file)
     return files
+
+
+def _tidy_up(home: Path, files: Iterable[str]) -> None:
+    """Takes libraries away that a former translation had and this one has not: a wheel takes what is there."""
+    wanted = {home / file for file in files}
+    for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in wanted]:
+        with suppress(OSError):  # somebody may be running it, where that keeps it
+            path.unlink()
 
 
 def _module_of(library: Path) -> str:

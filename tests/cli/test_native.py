@@ -161,6 +161,14 @@ def test_translating_does_not_read_what_packages_gather(tmp_path: Path) -> None:
     assert (copies / kv).read_text() == (ROOT / kv).read_text()
 
 
+def test_libraries_of_a_former_translation_go(tmp_path: Path) -> None:
+    for name in ("core/kv.so", "core/gone.so", "old.so", "manifest.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    build._tidy_up(tmp_path, ["core/kv.so"])
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"kv.so", "manifest.json"}
+
+
 def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
     environment = {
         **os.environ,
