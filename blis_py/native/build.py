@@ -108,7 +108,7 @@ def _install(library: Path, home: Path) -> dict[str, str]:
 
 
 def _tidy_up(home: Path, files: Iterable[str]) -> None:
-    """Takes libraries away that a former translation had and this one has not: a wheel takes what is there."""
+    """Takes away what only a former translation had: a wheel takes what is there."""
     wanted = {home / file for file in files}
     for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in wanted]:
         with suppress(OSError):  # somebody may be running it, where that keeps it
