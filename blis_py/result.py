@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from blis_py.calibrate.token_times import TokenTimes
     from blis_py.figures import RunView
+    from blis_py.metrics.detectors import Saturation
 
 
 class Result(Shown):
@@ -41,6 +42,8 @@ class Result(Shown):
         """Error bars, where they have been asked for; see `blis_py.intervals`."""
         self.cross_check: list[dict[str, Any]] | None = None
         """The same run under other latency models, where asked for; see `blis_py.cross_check`."""
+        self.saturation: Saturation | None = None
+        """What saturation detectors say of the run, where asked for; see `blis_py.metrics.detectors`."""
 
     @property
     def config(self) -> RunConfig:
@@ -65,7 +68,8 @@ class Result(Shown):
         bars = {} if self.intervals is None else {"intervals": self.intervals.as_dict()}
         checked = {} if self.cross_check is None else {"cross_check": self.cross_check}
         scheduler = asdict(self.simulation.scheduler)
-        return {**heading, "scheduler": scheduler, **self._numbers, **bars, **checked}
+        found = {} if self.saturation is None else {"saturation": self.saturation.final}
+        return {**heading, "scheduler": scheduler, **self._numbers, **found, **bars, **checked}
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -120,12 +124,13 @@ class Result(Shown):
         """The result as BLIS writes it; with `requests`, every request as well."""
         from blis_py.report.blis import blis_metrics
 
-        return blis_metrics(
+        metrics = blis_metrics(
             self.record,
             requests=requests,
             goodput=self.simulation.targets,
             everyone=bool(self.config.goodput),
         )
+        return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.

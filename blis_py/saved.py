@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 CONFIG, SUMMARY, TRACE = "config.yaml", "summary.json", "trace.csv"
 REQUESTS, STEPS = "requests.csv", "steps.csv"
-_GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "cross_check")
+_GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "cross_check", "saturation")
 """What a `Result` has and its folder has not."""
 _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
 _TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in PER_REQUEST))
 _ALSO_NAMES = ("rejected_because", "session_id")
-_ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "time_per_block_ms")
+_ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "gateway_queue_ms", "time_per_block_ms")
 
 
 class SavedResult(Shown):

@@ -13,6 +13,13 @@ GUIDE = Path(__file__).resolve().parent / "overload.md"
 RATES = (40, 50, 60, 65, 70, 80, 90, 100, 120)
 SETTINGS: dict[str, Any] = {"model": "llama-3.1-8b", "num_instances": 2, "max_num_seqs": 128}
 TIERS: dict[str, Any] = {"admission_policy": "tier-shed", "tier_shed_threshold": 260}
+QUEUE: dict[str, Any] = {
+    "flow_control": True,
+    "saturation_detector": "concurrency",
+    "max_concurrency_per_instance": 128,
+    "dispatch_order": "priority",
+    "request_ttl": 900_000,
+}
 WAYS: dict[str, dict[str, Any]] = {
     "queue, in order of arrival": {},
     "queue, by priority": {"scheduler": "priority-fcfs"},
@@ -24,6 +31,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "tenant budget": {"tenant_budgets": {"reports": 0.3}},
     "tier-shed": TIERS,
     "tier-shed, and by priority": {**TIERS, "scheduler": "priority-fcfs"},
+    "gateway queue, by priority, 0.9 s": QUEUE,
+    "the same, with eviction": {**QUEUE, "in_flight_eviction": True},
 }
 
 

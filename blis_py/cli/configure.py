@@ -40,7 +40,8 @@ def configure(flags: Flags) -> RunConfig:
     if bundle is not None:
         from blis_py.config.policy import bundle_notes
 
-        for note in bundle_notes(bundle, config.routing.policy, config.admission.policy):
+        by_target = config.gateway.flow_control and config.gateway.dispatch_order == "slo-deadline"
+        for note in bundle_notes(bundle, config.routing.policy, config.admission.policy, by_target):
             print(f"note: {note}", file=sys.stderr)
     return config
 
@@ -62,6 +63,22 @@ def _shares(name: str, text: str) -> dict[str, float]:
 
 def _budgets(name: str, text: str) -> dict[str, float]:
     return _named_shares(name, text, "tenant", "acme=0.25,beta=0.1")
+
+
+def _targets_us(name: str, text: str) -> dict[str, int]:
+    targets: dict[str, int] = {}
+    for part in text.split(","):
+        label, equals, number = (piece.strip() for piece in part.partition("="))
+        if not equals or not label or label in targets or not number.isdecimal():
+            fix = "write critical=150000,standard=600000"
+            raise InputError("must give each class once with its target in µs", key=name, value=text, fix=fix)
+        targets[label] = int(number)
+    return targets
+
+
+def _zero_is_the_usual(name: str, value: int) -> int:
+    """BLIS's 0 is its default interval."""
+    return value or 1000
 
 
 def _named_shares(name: str, text: str, what: str, example: str) -> dict[str, float]:
@@ -141,6 +158,8 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--slo-shares": _shares,
     "--tenant-budgets": _budgets,
     "--routing-scorers": _weights,
+    "--slo-targets": _targets_us,
+    "--dispatch-tick-interval": _zero_is_the_usual,
     "--columns": _roles,
     "--no-enable-prefix-caching": _off,
     "--no-async-scheduling": _off,

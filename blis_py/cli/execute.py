@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
+from blis_py.cli.detectors import asked
 from blis_py.cli.options import Flags
 from blis_py.cli.progress import Progress
 from blis_py.cli.show import check_format, check_writable, show_and_write
@@ -29,6 +30,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
         raise InputError("contradicts --cross-check", key="--no-cross-check", fix="drop one of the two")
     style = check_format(flags.get("--format"))
     check_writable(flags)
+    detectors = asked(flags)
     config = configure(flags)
     if needs_trace and config.workload.trace is None:
         raise InputError("no trace given", key="--trace", fix="name the trace to replay, or use `blis run`")
@@ -39,11 +41,13 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     say(simulation.models)
     if simulation.source:
         say(simulation.source)
-    for note in simulation.notes:
+    for note in (*simulation.notes, *(detectors.notes if detectors else ())):
         say(f"note: {note}")
     reruns = _reruns(simulation, flags)
     with Progress(sys.stderr) as progress:
         result = simulation.run(record_steps="--out" in flags, progress=progress)
+    if detectors is not None:
+        result.saturation = detectors.of(result.record)
     if reruns is not None:
         with Progress(sys.stderr) as progress:
             result.intervals = reruns.intervals(progress)

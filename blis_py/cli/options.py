@@ -309,6 +309,94 @@ CLUSTER = (
     ),
     Flag("--policy-config", str, "", "BLIS policy bundle.", metavar="FILE"),
 )
+GATEWAY = (
+    Flag("--flow-control", bool, "gateway.flow_control", "Requests wait at the gateway under saturation."),
+    Flag(
+        "--saturation-detector",
+        str,
+        "gateway.saturation_detector",
+        "When it is saturated: never, utilization, concurrency. Default never.",
+    ),
+    Flag(
+        "--queue-depth-threshold",
+        float,
+        "gateway.queue_depth_threshold",
+        "With utilization: waiting requests of a saturated instance. Default 5.",
+    ),
+    Flag(
+        "--kv-cache-util-threshold",
+        float,
+        "gateway.kv_cache_util_threshold",
+        "With utilization: KV use of a saturated instance. Default 0.8.",
+    ),
+    Flag(
+        "--max-concurrency-per-instance",
+        int,
+        "gateway.max_concurrency_per_instance",
+        "With concurrency: requests in flight at a saturated instance. Default 100.",
+    ),
+    Flag(
+        "--dispatch-order",
+        str,
+        "gateway.dispatch_order",
+        "Who goes first: fifo, priority, slo-deadline, edf. Default fifo.",
+    ),
+    Flag(
+        "--fairness-policy",
+        str,
+        "gateway.fairness_policy",
+        "Whose turn it is among tenants: global-strict, round-robin. Default global-strict.",
+    ),
+    Flag(
+        "--max-gateway-queue-depth",
+        int,
+        "gateway.max_gateway_queue_depth",
+        "Requests that wait, at most; 0 = no limit. Default 0.",
+    ),
+    Flag(
+        "--per-band-capacity",
+        int,
+        "gateway.per_band_capacity",
+        "The same of each priority. Default 0.",
+    ),
+    Flag(
+        "--usage-limit-threshold",
+        float,
+        "gateway.usage_limit_threshold",
+        "Saturation up to which the least urgent are dispatched. Default 1.",
+    ),
+    Flag(
+        "--request-ttl",
+        int,
+        "gateway.request_ttl_us",
+        "Longest wait at the gateway, µs; 0 = no limit. Default 0.",
+    ),
+    Flag(
+        "--queue-shedding",
+        bool,
+        "gateway.queue_shedding",
+        "A full queue sheds the least urgent for who is more urgent.",
+    ),
+    Flag(
+        "--in-flight-eviction",
+        bool,
+        "gateway.in_flight_eviction",
+        "Instances give up sheddable requests for those that wait and are not.",
+    ),
+    Flag(
+        "--dispatch-tick-interval",
+        int,
+        "gateway.dispatch_tick_interval_us",
+        "One request at most per arrival and tick, µs. Default: as many as can be, at once.",
+    ),
+    Flag(
+        "--slo-targets",
+        str,
+        "gateway.slo_targets_us",
+        "With slo-deadline: µs from arrival to dispatch, by SLO class.",
+        metavar="CLASS=US,…",
+    ),
+)
 TRACE = (
     Flag(
         "--trace",
@@ -425,6 +513,10 @@ OUTPUT = (
     Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
+    Flag("--detectors", str, "", "Saturation after the run: composite,threshold,backlog-drift, or all."),
+    Flag("--saturation-config", str, "", "Settings of these detectors (YAML).", metavar="FILE"),
+    Flag("--saturation-report", str, "", "What they find at every event (JSON).", metavar="FILE"),
+    Flag("--saturation-final-window", str, "", "The end of the run that decides. Default 30s."),
 )
 
 Group = tuple[str, tuple[Flag, ...]]
@@ -434,6 +526,7 @@ COMMON: tuple[Group, ...] = (
     ("Scheduler", SCHEDULER),
     ("Latency", LATENCY),
     ("Cluster", CLUSTER),
+    ("Gateway queue", GATEWAY),
     ("Block diffusion", DLLM),
     ("Trace", TRACE),
 )

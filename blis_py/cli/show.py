@@ -53,7 +53,7 @@ def _blis(result: Result) -> None:
 if TYPE_CHECKING:
     from blis_py.outputs.staging import Outputs
 
-_FILES = {"--out", "--metrics-path", "--results-path"}
+_FILES = {"--out", "--metrics-path", "--results-path", "--saturation-report"}
 """What is written besides stdout."""
 FORMATS: dict[str, Callable[[Result], None]] = {"table": _table, "json": _json, "vllm": _vllm, "blis": _blis}
 
@@ -100,9 +100,12 @@ def _check_places(flags: Flags) -> None:
         writable(flags["--out"], force=flags.get("--force", False))
     for name in sorted(_FILES & flags.keys() - {"--out"}):
         check_file(flags[name], name)
-    metrics, results = flags.get("--metrics-path"), flags.get("--results-path")
-    if metrics is not None and metrics == results:
-        raise InputError("is the file of --metrics-path, too", key="--results-path", value=results)
+    taken: dict[str, str] = {}
+    for name in ("--metrics-path", "--results-path", "--saturation-report"):
+        if name in flags:
+            other = taken.setdefault(flags[name], name)
+            if other != name:
+                raise InputError(f"is the file of {other}, too", key=name, value=flags[name])
 
 
 def _write_files(result: Result, flags: Flags) -> None:
@@ -110,7 +113,7 @@ def _write_files(result: Result, flags: Flags) -> None:
     if not _FILES & flags.keys():
         return
     from blis_py.outputs.staging import Outputs
-    from blis_py.report.blis import blis_results
+    from blis_py.report.blis import as_go_writes, blis_results
 
     with Outputs() as outputs:
         if "--out" in flags:
@@ -120,6 +123,8 @@ def _write_files(result: Result, flags: Flags) -> None:
             _write(outputs, flags["--metrics-path"], result.blis(requests=True))
         if "--results-path" in flags:
             _write(outputs, flags["--results-path"], blis_results(result.record))
+        if "--saturation-report" in flags and result.saturation is not None:
+            _write(outputs, flags["--saturation-report"], as_go_writes(result.saturation.report()))
 
 
 def _write(outputs: Outputs, path: str, data: Any) -> None:

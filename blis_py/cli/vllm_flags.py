@@ -89,7 +89,12 @@ FLAGS: Group = (
             "As --rate; inf = as fast as --max-concurrency allows.",
             metavar="RATE",
         ),
-        Flag("--max-concurrency", int, "", "As --concurrency; of BLIS's engine, its detector's limit."),
+        Flag(
+            "--max-concurrency",
+            int,
+            "",
+            "As --concurrency; of BLIS's engine or gateway, its detector's limit.",
+        ),
         Flag("--scheduling-policy", str, "", "fcfs or priority, as --scheduler fcfs or priority-fcfs."),
         Flag("--burstiness", float, "", "Gamma arrivals of this shape; 1 = poisson.", metavar="SHAPE"),
         Flag("--random-input-len", int, "", "Prompts of so many tokens each."),
@@ -98,8 +103,6 @@ FLAGS: Group = (
     ),
 )
 _POLICIES = {"fcfs": "fcfs", "priority": "priority-fcfs"}
-_OF_THE_DETECTOR = 100
-"""BLIS's default of `--max-concurrency`, which limits nothing without a saturation detector."""
 
 
 def refuse(flags: Flags) -> None:
@@ -120,18 +123,23 @@ def refuse(flags: Flags) -> None:
 
 def notes(flags: Flags) -> list[str]:
     """What a flag that was accepted means here, where it may have been meant otherwise."""
-    if "--max-concurrency" not in flags or flags.get("--engine") != PLAIN_ENGINE:
+    if "--max-concurrency" not in flags or not _of_the_detector(flags):
         return []
-    meaning = "under --engine blis --max-concurrency is the limit of BLIS's saturation detector"
+    where = "under --engine blis" if flags.get("--engine") == PLAIN_ENGINE else "with --flow-control"
+    meaning = f"{where} --max-concurrency is the limit of BLIS's saturation detector"
     return [f"{meaning}; --concurrency limits a client's requests under way"]
+
+
+def _of_the_detector(flags: Flags) -> bool:
+    """Whether `--max-concurrency` is meant as by BLIS, and not as by the benchmark of vLLM."""
+    return flags.get("--engine") == PLAIN_ENGINE or "--flow-control" in flags
 
 
 def settings(flags: Flags) -> list[tuple[str, str, Any]]:
     """What vLLM's own flags set, as (flag, key, value).
 
     Raises:
-        InputError: a policy that vLLM does not have; an endless rate without a limit; under `--engine blis`,
-            a limit of the detector that would have an effect.
+        InputError: a policy that vLLM does not have; an endless rate without a limit.
     """
     found = [*_requests(flags), *_arrivals(flags)]
     if "--scheduling-policy" in flags:
@@ -141,13 +149,9 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
                 "unknown value", key="--scheduling-policy", value=name, fix="use fcfs or priority"
             )
         found.append(("--scheduling-policy", "scheduler.policy", _POLICIES[name]))
-    permits = flags.get("--max-concurrency")
-    if permits is not None and flags.get("--engine") != PLAIN_ENGINE:
-        found.append(("--max-concurrency", "workload.concurrency", permits))
-    elif permits not in (None, _OF_THE_DETECTOR):
-        fix = "limit the client's requests with --concurrency"
-        problem = "is the limit of BLIS's saturation detector, which blis-py does not have yet"
-        raise InputError(problem, key="--max-concurrency", value=permits, fix=fix)
+    if "--max-concurrency" in flags:
+        key = "gateway.max_concurrency_per_instance" if _of_the_detector(flags) else "workload.concurrency"
+        found.append(("--max-concurrency", key, flags["--max-concurrency"]))
     rate = flags.get("--request-rate")
     if rate is not None and math.isfinite(rate):
         found.append(("--request-rate", "workload.rate", rate))

@@ -137,6 +137,15 @@ class Instance(Sleeper):
         if asleep and arrivals:
             self._wake(arrivals[0][0])
 
+    def call_off(self, request: Request, now_ns: int) -> None:
+        """A request leaves at the end of the step in progress, as if its client gave up now."""
+        if any(one is request for _, one in self._inbox):
+            request.deadline_ns = now_ns
+            return
+        self._life.call_off(request, now_ns)
+        if self._is_busy():
+            self._disturb(now_ns)
+
     def watch(self, marks: Marks, index: int) -> None:
         """From now on it marks itself, as the instance of that index, when its state may have changed."""
         self._marks, self._index = marks, index

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Marks:
     """Instances by index, cheap to add to and to empty."""
@@ -9,11 +11,18 @@ class Marks:
     def __init__(self, count: int) -> None:
         self._is_marked = [False] * count
         self._marked: list[int] = []
+        self._bell: Callable[[], None] | None = None
+
+    def ring(self, bell: Callable[[], None]) -> None:
+        """From now on it is called when the first one comes into the empty set."""
+        self._bell = bell
 
     def add(self, index: int) -> None:
         """Once or more often is the same."""
         if not self._is_marked[index]:
             self._is_marked[index] = True
+            if self._bell is not None and not self._marked:
+                self._bell()
             self._marked.append(index)
 
     def take(self) -> list[int]:

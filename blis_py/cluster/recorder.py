@@ -65,6 +65,13 @@ class Recorder:
         self.decisions: Decisions | None = None
         self._rejections: dict[int, str] = {}
         """Row -> why it was not let in."""
+        self._evictions: dict[int, str] = {}
+        """Row -> why it was told to leave, which it may have done by itself meanwhile."""
+        self._gave_up = 0
+        self._queued_ns: Ints | None = None
+        """Since when each request has waited at the gateway; -1 = it does not."""
+        self._gateway_ns: Ints | None = None
+        """How long it did."""
 
     def listen(self, on_end: Callable[[Request, int], None]) -> None:
         """The table's arrivals are not known beforehand: every request that is sent is to be told."""
@@ -105,18 +112,63 @@ class Recorder:
 
     @property
     def num_rejected(self) -> int:
-        """Requests that were not let in, so far."""
-        return len(self._rejections)
+        """Requests that ended without having been dispatched, so far."""
+        return len(self._rejections) + self._gave_up
 
     def _reasons(self) -> Labels | None:
-        """Why requests were not let in; `None` where everybody was."""
-        if not self._rejections:
+        """Why requests were not let in, or evicted; `None` where nobody was."""
+        evicted = {row: why for row, why in self._evictions.items() if self.outcome[row] == Outcome.EVICTED}
+        reasons = self._rejections | evicted
+        if not reasons:
             return None
-        names = ("", *sorted(set(self._rejections.values())))
+        names = ("", *sorted(set(reasons.values())))
         code_of = {name: code for code, name in enumerate(names)}
         codes = np.zeros(len(self.table), dtype=np.int32)
-        codes[list(self._rejections)] = [code_of[why] for why in self._rejections.values()]
+        codes[list(reasons)] = [code_of[why] for why in reasons.values()]
         return Labels(codes, names)
+
+    # -- the gateway queue ---------------------------------------------------------------------------
+
+    def keep_waits(self) -> None:
+        """There is a gateway queue."""
+        self._queued_ns, self._gateway_ns = _unset(len(self.table)), _unset(len(self.table))
+
+    def queued(self, request: Request, now_ns: int) -> None:
+        """It waits at the gateway."""
+        assert self._queued_ns is not None
+        self._queued_ns[request.row] = now_ns
+
+    def left_gateway(self, request: Request, now_ns: int) -> None:
+        """It does not wait there any more."""
+        assert self._queued_ns is not None
+        assert self._gateway_ns is not None
+        row = request.row
+        waited_ns = now_ns - int(self._queued_ns[row])
+        self._queued_ns[row], self._gateway_ns[row] = -1, waited_ns
+        self.ready_ns[row] += waited_ns
+
+    def gave_up(self, request: Request, now_ns: int) -> None:
+        """Its client did, before it was dispatched."""
+        self.outcome[request.row], self.finish_ns[request.row] = Outcome.TIMED_OUT, now_ns
+        self._gave_up += 1
+        if self.on_end is not None:
+            self.on_end(request, now_ns)
+
+    def evicted(self, request: Request, why: str) -> None:
+        """It has been told to leave its instance, and will do so unless it ends before."""
+        self._evictions[request.row] = why
+
+    def _note_evictions(self) -> None:
+        """Whoever was told to leave, and did as if it gave up, was evicted."""
+        for row in self._evictions:
+            if self.outcome[row] == Outcome.TIMED_OUT:
+                self.outcome[row] = Outcome.EVICTED
+
+    def _waits(self, end_ns: int) -> Ints | None:
+        """How long requests waited at the gateway, or have."""
+        if self._queued_ns is None or self._gateway_ns is None:
+            return None
+        return np.where(self._queued_ns >= 0, end_ns - self._queued_ns, self._gateway_ns)
 
     def record(self, end_ns: int) -> RunRecord:
         """The finished record."""
@@ -131,6 +183,7 @@ class Recorder:
         instances = [log.record() for log in self.logs]
         self.logs.clear()  # with the instances' KV pools
         self._forget_unseen_tokens(instances)
+        self._note_evictions()
         first_token_ns, last_token_ns = self._token_times(instances)
         done = self.outcome <= Outcome.LENGTH_CAPPED
         self.finish_ns[done] = last_token_ns[done] + self.frontend.at_end_ns
@@ -154,6 +207,7 @@ class Recorder:
             end_ns=end_ns,
             decisions=self.decisions,
             rejection=self._reasons(),
+            gateway_ns=self._waits(end_ns),
         )
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:

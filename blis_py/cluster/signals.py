@@ -10,7 +10,7 @@ the one before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.marks import Marks
@@ -41,6 +41,8 @@ class Signals:
         """Tokens of their KV blocks."""
         self.in_flight = [0] * count
         """Requests sent to each that have not ended."""
+        self.total_in_flight = 0
+        """To all of them."""
         self.queue_depth = [0] * count
         self.batch_size = [0] * count
         self.kv_utilization = [0.0] * count
@@ -56,7 +58,7 @@ class Signals:
         self.moved: list[int] = []
         """Whose load may have changed since somebody emptied the list; kept if `track_moves`."""
         self._instances = instances
-        self._refresh_ns, self._cache_delay_ns = refresh_ns, cache_delay_ns
+        self.refresh_ns, self._cache_delay_ns = refresh_ns, cache_delay_ns
         self._timeline, self._outlook = timeline, outlook
         self._watches_kv = self._tracks_moves = False
         self._noted, self._to_report = Marks(count), Marks(count)
@@ -69,6 +71,10 @@ class Signals:
         """Somebody is going to look."""
         for index, instance in enumerate(self._instances):
             instance.watch(self._noted, index)
+
+    def ring(self, bell: Callable[[], None]) -> None:
+        """Calls somebody when something happens at an instance, for the first time since the latest look."""
+        self._noted.ring(bell)
 
     def watch_kv(self) -> None:
         """Somebody reads `kv_utilization`."""
@@ -89,6 +95,12 @@ class Signals:
 
     def look(self, now_ns: int) -> None:
         """Brings everything up to what is known now. Not earlier than the look before."""
+        self.look_at_load(now_ns)
+        if self._prefixes is not None:
+            self._prefixes.look(now_ns)
+
+    def look_at_load(self, now_ns: int) -> None:
+        """The same of all but what prefix caches hold."""
         self._outlook.narrow(now_ns - 1)
         self._timeline.pass_until(now_ns - 1)
         self.looks += 1
@@ -97,10 +109,8 @@ class Signals:
             if self._prefixes is not None:
                 self._prefixes.note(index)
             self._count(index)
-        if now_ns - self.reported_ns >= self._refresh_ns:
+        if now_ns - self.reported_ns >= self.refresh_ns:
             self._report(now_ns)
-        if self._prefixes is not None:
-            self._prefixes.look(now_ns)
 
     def _count(self, index: int) -> None:
         """What the router knows by itself."""
@@ -108,6 +118,7 @@ class Signals:
         change = in_flight - self.in_flight[index]
         if change:
             self.in_flight[index] = in_flight
+            self.total_in_flight += change
             self.load[index] += change
             if self._tracks_moves:
                 self.moved.append(index)

@@ -1,6 +1,7 @@
 """A whole run: the parts of a cluster, put together, and requests on their way through them.
 
-source -> gateway (admission) -> dispatcher (router) -> instance -> recorder -> source, if it listens
+source -> gateway (admission, flow control) -> dispatcher (router) -> instance -> recorder -> source, if it
+listens
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
+from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.gate import Gate
-from blis_py.cluster.gateway import Gateway
+from blis_py.cluster.gateway import Dispatch, Gateway
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.outlook import Outlook, Part
 from blis_py.cluster.policies import admission_policy as admission_named
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
@@ -83,6 +85,7 @@ def simulate(
     routing_scorers: Mapping[str, float] | None = None,
     admission_policy: str = "always-admit",
     admission: AdmissionSettings | None = None,
+    flow_control: FlowSettings | None = None,
     admission_latency_ns: int = 0,
     routing_latency_ns: int = 0,
     snapshot_refresh_ns: int = 50_000_000,
@@ -103,6 +106,7 @@ def simulate(
         demand: the requests, or a source that sends them.
         routing_scorers: weights by name, of the `weighted` policy; None = its default profile.
         admission: what the admission policy is told; None = its defaults.
+        flow_control: how requests wait at the gateway; None = they do not.
         snapshot_refresh_ns: how old the load an instance reports to the router may get.
         cache_delay_ns: the same for what its prefix cache holds.
         seed: of the router's random ties.
@@ -127,7 +131,8 @@ def simulate(
     rules = admission or AdmissionSettings()
     decides = admission_policy != "always-admit" or bool(rules.tenant_budgets)
     kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
-    source = _source(demand, horizon_ns, admission_latency_ns if decides else delay_ns)
+    held = decides or flow_control is not None
+    source = _source(demand, horizon_ns, admission_latency_ns if held else delay_ns)
 
     env = Environment()
     outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
@@ -148,22 +153,34 @@ def simulate(
         log = DecisionLog(signals, router, record_decisions, len(source.table))
     dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress)
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
+    slots = num_instances * scheduler.max_num_seqs
     gateway = Gateway(env, source, delay_ns, dispatch, outlook)
-    if decides:
-        slots = num_instances * scheduler.max_num_seqs
-        admit = _admission(
-            new_admission, AdmissionSetup(rules, signals, slots, source.table, slo_priorities), recorder
-        )
-        delays_ns = admission_latency_ns, routing_latency_ns
-        gateway = Gate(env, source, *delays_ns, dispatch, outlook, admit, signals, recorder)
-    outlook.over(gateway)
+    parts: list[Part] = []
+    if held:
+        setup = AdmissionSetup(rules, signals, slots, source.table, slo_priorities)
+        admit = _admission(new_admission, setup, recorder)
+        behind: Dispatch = dispatch
+        routing_ns = routing_latency_ns
+        if flow_control is not None:
+            from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
+
+            there = instances, routing_ns, dispatch, outlook, recorder
+            behind = queue = FlowControl(env, flow_control, setup, *there, closed=admit.looks_at_load)
+            parts, routing_ns = [queue], 0
+            del there, queue
+        gateway = Gateway(env, source, admission_latency_ns + routing_ns, behind, outlook)
+        if decides:
+            delays_ns = admission_latency_ns, routing_ns
+            gateway = Gate(env, source, *delays_ns, behind, outlook, admit, signals, recorder)
+        del setup, admit, behind
+    outlook.over(gateway, *parts)
     source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
 
     end_ns = _run(env, instances, horizon_ns)
     recorder.decisions = None if log is None else log.record()
     dispatch.report(len(source.table))
     outlook.over()  # the parts hold one another, and the instances with their KV pools
-    del instances, signals, router, log, dispatch, gateway
+    del instances, signals, router, log, dispatch, gateway, parts
     return recorder.record(end_ns)
 
 

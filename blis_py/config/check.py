@@ -7,8 +7,14 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.layers import Layers, did_you_mean
-from blis_py.config.models import AdmissionSection, RoutingSection, RunConfig, WorkloadSection
-from blis_py.core.bounds import clock_ns
+from blis_py.config.models import (
+    AdmissionSection,
+    GatewaySection,
+    RoutingSection,
+    RunConfig,
+    WorkloadSection,
+)
+from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
 
@@ -46,6 +52,7 @@ def check(config: RunConfig, layers: Layers) -> None:
         )
     _check_routing(config.routing, layers)
     _check_admission(config.admission, layers)
+    _check_gateway(config.gateway, layers)
     _check_source(config.workload, layers)
     _check_sessions(config.workload, layers)
     if config.horizon is not None:
@@ -161,6 +168,54 @@ def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
             raise layers.error(
                 "must be from 0 to 1", "admission.tenant_budgets", value=f"{tenant}={share:g}", fix=fix
             )
+
+
+OF_DETECTORS = {
+    "queue_depth_threshold": "utilization",
+    "kv_cache_util_threshold": "utilization",
+    "max_concurrency_per_instance": "concurrency",
+}
+"""Settings of saturation detectors."""
+
+
+def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
+    from blis_py.cluster import dispatch_order, fairness, saturation
+    from blis_py.cluster.extensions import find, names
+
+    tables: tuple[tuple[str, Any, str], ...] = (
+        ("saturation_detector", saturation.SATURATION_DETECTORS, saturation.DETECTOR_GROUP),
+        ("dispatch_order", dispatch_order.DISPATCH_ORDERS, dispatch_order.ORDER_GROUP),
+        ("fairness_policy", fairness.FAIRNESS_POLICIES, fairness.FAIRNESS_GROUP),
+    )
+    for name, table, group in tables:
+        value = getattr(gateway, name)
+        if find(table, group, value) is None:
+            fix = did_you_mean(value, names(table, group))
+            raise layers.error("unknown value", f"gateway.{name}", value=value, fix=fix)
+    for f in fields(gateway):
+        key, value = f"gateway.{f.name}", getattr(gateway, f.name)
+        if not layers.by_flag(key) or value == (f.default if f.default is not MISSING else {}):
+            continue
+        if not gateway.flow_control:
+            raise layers.error("has no effect without flow control", key, fix="add --flow-control")
+        detector = OF_DETECTORS.get(f.name, gateway.saturation_detector)
+        if detector != gateway.saturation_detector:
+            fix = f"give --saturation-detector {detector}, or drop it"
+            raise layers.error(f"has no effect on {gateway.saturation_detector}", key, fix=fix)
+    if gateway.flow_control and gateway.queue_shedding and not gateway.max_gateway_queue_depth:
+        fix = "give --max-gateway-queue-depth"
+        raise layers.error("needs a limit: nobody is shed for room", "gateway.queue_shedding", fix=fix)
+    _check_targets(gateway, layers)
+
+
+def _check_targets(gateway: GatewaySection, layers: Layers) -> None:
+    key = "gateway.slo_targets_us"
+    for name, target_us in gateway.slo_targets_us.items():
+        if not 0 < target_us <= LAST_NS // 1000:
+            raise layers.error("must be a time above 0", key, value=f"{name}={target_us}", fix="give µs")
+    if gateway.slo_targets_us and gateway.dispatch_order != "slo-deadline" and layers.by_flag(key):
+        fix = "give --dispatch-order slo-deadline, or drop it"
+        raise layers.error(f"have no effect on {gateway.dispatch_order}", key, fix=fix)
 
 
 def _check_source(load: WorkloadSection, layers: Layers) -> None:

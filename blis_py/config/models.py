@@ -233,6 +233,46 @@ class AdmissionSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatewaySection:
+    """Flow control: who waits at the gateway, in which order, and until when."""
+
+    flow_control: bool = False
+    """Requests wait at the gateway while the cluster is saturated, instead of at an instance."""
+    saturation_detector: str = "never"
+    """When it is: `never`, `utilization`, `concurrency`, or one that is installed."""
+    queue_depth_threshold: float = setting(5.0, above=0, most=1e15)
+    """With `utilization`: requests waiting at an instance that is saturated."""
+    kv_cache_util_threshold: float = setting(0.8, above=0, most=1)
+    """With `utilization`: share of its KV blocks in use."""
+    max_concurrency_per_instance: int = setting(100, least=1, most=MOST_REQUESTS)
+    """With `concurrency`: requests in flight at an instance that is saturated."""
+    dispatch_order: str = "fifo"
+    """Who goes first: `fifo`, `priority`, `slo-deadline`, `edf`, or one that is installed."""
+    fairness_policy: str = "global-strict"
+    """Whose turn it is among tenants of one priority: `global-strict`, `round-robin`, or one that is
+    installed."""
+    max_gateway_queue_depth: int = setting(0, least=0, most=MOST_REQUESTS)
+    """Requests that wait, at most; 0 = no limit."""
+    per_band_capacity: int = setting(0, least=0, most=MOST_REQUESTS)
+    """Requests of one priority that wait, at most; 0 = no limit."""
+    usage_limit_threshold: float = setting(1.0, above=0, most=1)
+    """Saturation up to which the least urgent are dispatched; those between them and the most urgent, who
+    are up to 1, at even distances."""
+    request_ttl_us: int = setting(0, least=0, most=_LAST_US)
+    """So long a request waits at the gateway, at most; 0 = as long as its client does."""
+    queue_shedding: bool = False
+    """Whoever comes to a full queue takes the place of the least urgent one that may be shed, if that is less
+    urgent."""
+    in_flight_eviction: bool = False
+    """Whoever may not be shed and has to wait takes the place of a request at an instance that may be."""
+    dispatch_tick_interval_us: int | None = setting(None, least=1, most=_LAST_US)
+    """One request at most is dispatched with each arrival and each such tick, as by BLIS; null = as many as
+    can be, as soon as they can."""
+    slo_targets_us: dict[str, int] = field(default_factory=dict)
+    """With `slo-deadline`: by SLO class, how long after it came a request should be dispatched."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DllmSection:
     """Block diffusion: how the blocks of a workload of `kind: diffusion` are executed."""
 
@@ -289,6 +329,7 @@ class RunConfig:
     workload: WorkloadSection = field(default_factory=WorkloadSection)
     routing: RoutingSection = field(default_factory=RoutingSection)
     admission: AdmissionSection = field(default_factory=AdmissionSection)
+    gateway: GatewaySection = field(default_factory=GatewaySection)
     dllm: DllmSection = field(default_factory=DllmSection)
     slo: tuple[str, ...] = ()
     """Targets such as `ttft.p99=500ms`."""
@@ -330,5 +371,6 @@ NAMES: dict[str, str] = {
         if f.name not in ("policy", "latency_us", "slo_priorities")
     },
     "slo_priorities": "admission.slo_priorities",
+    **{f.name.removesuffix("_us"): f"gateway.{f.name}" for f in fields(GatewaySection)},
 }
 """Short names, of flags and of keyword arguments, and the key each one sets."""

@@ -29,6 +29,7 @@ _SETS: dict[str, str] = {
             "gaie_kv_threshold",
         )
     },
+    "admission.slo_targets": "gateway.slo_targets_us",
     "tenant_budgets": "admission.tenant_budgets",
 }
 """Key of the bundle -> key of the configuration."""
@@ -38,7 +39,7 @@ KEYS = {own: theirs for theirs, own in _SETS.items()}
 
 _NOT_YET: dict[str, tuple[str, ...]] = {
     "": ("node_pools", "autoscaler", "instance_lifecycle"),
-    "admission.": ("slo_targets",),
+    "admission.": (),
     "routing.": (),
     "preemption.": (),
 }
@@ -65,14 +66,21 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
     return leaves
 
 
-def bundle_notes(path: str | Path, policy: str, admission: str) -> list[str]:
-    """What a bundle says without effect, under these policies of routing and admission."""
+def bundle_notes(path: str | Path, policy: str, admission: str, by_target: bool) -> list[str]:
+    """What a bundle says without effect, under these policies of routing and admission.
+
+    Args:
+        by_target: the gateway dispatches by SLO targets.
+    """
     bundle, notes = load_mapping(Path(path)), []
     if bundle.get(_WITHOUT_EFFECT) is not None:
         instead = "SLO classes have priorities, and schedulers heed them"
         notes.append(f"{path}: {_WITHOUT_EFFECT} is ignored, as in BLIS: {instead}")
     if (bundle.get("routing") or {}).get("scorers") and policy != "weighted":
         notes.append(f"{path}: routing.scorers have no effect on {policy} routing")
+    if (bundle.get("admission") or {}).get("slo_targets") and not by_target:
+        order = "--flow-control with --dispatch-order slo-deadline"
+        notes.append(f"{path}: admission.slo_targets have no effect without {order}")
     for other, prefix in SETTINGS_OF.items():
         for key in bundle.get("admission") or {}:
             if key.startswith(prefix) and other != admission:

@@ -121,6 +121,16 @@ class Lifecycle:
         self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
+    def call_off(self, request: Request, now_ns: int) -> None:
+        """Its deadline is now, whatever it was: the next `expire` drops it."""
+        request.deadline_ns = now_ns
+        if request.number < 0:
+            self._submitted += 1
+            request.number = self._submitted
+            self._impatient[request.number] = request
+        heappush(self._deadlines, (now_ns, request.number))
+        self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
+
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drops a request, waiting or running; call it between steps."""
         self._part_with(request)

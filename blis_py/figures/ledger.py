@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "waiting": (
         VERMILLION,
         (
-            *("running_step", "composed_step", "no_slot", "no_kv", "no_budget"),
+            *("gateway", "running_step", "composed_step", "no_slot", "no_kv", "no_budget"),
             *("behind_slot", "behind_kv", "behind_budget", "held_back"),
         ),
     ),

@@ -103,7 +103,7 @@ class Bookkeeper:
             client_ns=0 if due_ns is None else life.arrival - int(due_ns[row]),
             preemptions=int(record.preemptions[row]),
         )
-        self._on_the_way(ledger, life)
+        self._on_the_way(ledger, life, row)
         if life.enqueue >= 0:
             page = _Page(ledger, life, self._divider, self._arrivals)
             page.read(self._noted_from(int(record.instance[row]), life.enqueue))
@@ -118,12 +118,15 @@ class Bookkeeper:
         begin = max(bisect_right(self._starts.get(instance, ()), from_ns) - 1, 0)
         return islice(self._notes.get(instance, ()), begin, None)
 
-    def _on_the_way(self, ledger: Ledger, life: _Life) -> None:
+    def _on_the_way(self, ledger: Ledger, life: _Life, row: int) -> None:
         """Before it reaches the queue of its instance."""
         until = life.enqueue if life.enqueue >= 0 else life.cut
         way_ns = until - life.arrival
         front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue >= 0 else 0
-        add(ledger.whole, {Line.ADMISSION: way_ns - front_ns, Line.FRONT_END_BEFORE: front_ns})
+        waited_ns = 0 if self._record.gateway_ns is None else max(int(self._record.gateway_ns[row]), 0)
+        own_ns = way_ns - front_ns - waited_ns
+        before = {Line.ADMISSION: own_ns, Line.GATEWAY: waited_ns, Line.FRONT_END_BEFORE: front_ns}
+        add(ledger.whole, before)
         if ledger.ttft_ns is not None:
             add(ledger.first, ledger.whole)
 

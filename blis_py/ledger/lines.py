@@ -9,6 +9,7 @@ class Line(Enum):
     """What time was spent on, in the order of the page that shows it. The value is what it says."""
 
     ADMISSION = "admission and routing"
+    GATEWAY = "waiting at the gateway"
     FRONT_END_BEFORE = "front end, before the engine"
     RUNNING_STEP = "waiting for the running step to end"
     COMPOSED_STEP = "waiting for the step composed before it came"

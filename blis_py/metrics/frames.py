@@ -72,8 +72,11 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _admission_columns(record: RunRecord) -> dict[str, Column]:
-    """Why a request was rejected, where some were."""
-    return {} if record.rejection is None else {"rejected_because": record.rejection}
+    """Why a request was rejected or evicted, where some were, and how long each waited at the gateway."""
+    reasons = {} if record.rejection is None else {"rejected_because": record.rejection}
+    if record.gateway_ns is None:
+        return {**reasons}
+    return {**reasons, "gateway_queue_ms": Times(record.gateway_ns, 6)}
 
 
 def _session_columns(record: RunRecord) -> dict[str, Column]:

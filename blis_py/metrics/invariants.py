@@ -32,9 +32,11 @@ def check(record: RunRecord) -> None:
 
 
 def _check_rejections(record: RunRecord) -> None:
-    """Who is rejected has a reason and was never dispatched, and nobody else has one."""
-    rejected = record.outcome == Outcome.REJECTED
+    """Who is rejected was never dispatched, who is evicted was; both have a reason, and nobody else."""
+    rejected, evicted = record.outcome == Outcome.REJECTED, record.outcome == Outcome.EVICTED
     _require(record, ~rejected | (record.instance < 0), "a rejected request was dispatched")
+    _require(record, ~evicted | (record.instance >= 0), "an evicted request was never dispatched")
+    rejected |= evicted
     if record.rejection is None:
         _require(record, ~rejected, "a request was rejected without a reason")
     else:

@@ -55,7 +55,7 @@ def load(record: RunRecord) -> dict[str, Any]:
     second = table.arrival_ns >= middle_ns
     if not served.any() or second.sum() < FEWEST:
         return _told(TOO_SHORT, rates, None, late_s)
-    gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED)).mean()
+    gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
     if gave_up > GAVE_UP:
         return _told(SATURATED, rates, None, late_s)
     in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
@@ -114,9 +114,11 @@ def _low(growth: NDArray[np.float64]) -> float:
 
 
 def _overloaded_s(record: RunRecord) -> float:
-    """Length of the time during which somebody has waited too long for the first step."""
+    """Length of the time during which somebody has waited too long for the first step, at the gateway too."""
     come = record.enqueue_ns >= 0
     since_ns = record.enqueue_ns[come] + LATE_NS
+    if record.gateway_ns is not None:
+        since_ns -= np.maximum(record.gateway_ns[come], 0)
     until_ns: Ints = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)[come]
     until_ns = np.where(until_ns < 0, record.end_ns, until_ns)
     late = until_ns > since_ns

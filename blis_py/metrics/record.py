@@ -26,7 +26,8 @@ class Outcome(IntEnum):
     LENGTH_CAPPED = 1
     """Completed by reaching max_model_len; a sub-bucket of completed in reports."""
     REJECTED = 2
-    """Refused by admission; `RunRecord.rejection` says why."""
+    """Never got to an instance: refused by admission, or dropped at the gateway; `RunRecord.rejection` says
+    why."""
     UNSERVABLE = 3
     """Could never fit: more blocks than exist, or beyond max_model_len."""
     TIMED_OUT = 4
@@ -34,6 +35,8 @@ class Outcome(IntEnum):
     """Still waiting (on the way to an instance, or in its queue) when the run ended."""
     RUNNING = 6
     """Still in an instance's running list when the run ended."""
+    EVICTED = 7
+    """Taken off its instance for somebody more urgent; `RunRecord.rejection` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,10 @@ class RunRecord:
     decisions: Decisions | None = None
     """What the router knew when it decided, where that was recorded."""
     rejection: Labels | None = None
-    """Why each request was rejected, empty for those that were not; `None` where nobody was."""
+    """Why each request was rejected or evicted, empty for those that were not; `None` where nobody was."""
+    gateway_ns: Ints | None = None
+    """How long each request waited in the gateway queue, -1 where it was never there; `None` = there is
+    none."""
     unsent_turns: UnsentTurns | None = None
     """What was left of sessions in closed loops; `None` where there are none."""
 

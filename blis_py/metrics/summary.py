@@ -94,6 +94,7 @@ class _Summary:
             "instances": instances,
             "slo": self._verdicts(),
             **self._admission(),
+            **self._gateway(),
             **session_summary(self.record, self.columns),
             **self._routing(),
         }
@@ -106,15 +107,31 @@ class _Summary:
     def _admission(self) -> dict[str, Any]:
         """Why requests were rejected, and of which class and tenant they were; where some were."""
         why = self.record.rejection
-        if why is None:
+        rejected = self.record.outcome == Outcome.REJECTED
+        if why is None or not rejected.any():
             return {}
         groups = {"by_class": self.classes, "by_tenant": self.tenants}
         counted = {
-            of: {name: found for name, rows in parts.items() if (found := counts(why, rows))}
+            of: {name: found for name, rows in parts.items() if (found := counts(why, rows[rejected[rows]]))}
             for of, parts in groups.items()
         }
-        by_reason = counts(why, self.everyone)
+        by_reason = counts(why, np.flatnonzero(rejected))
         return {"admission": {"rejected": sum(by_reason.values()), "by_reason": by_reason, **counted}}
+
+    def _gateway(self) -> dict[str, Any]:
+        """How long requests waited at the gateway, where they can."""
+        waits_ns = self.record.gateway_ns
+        if waits_ns is None:
+            return {}
+        came = waits_ns >= 0
+        held = came & (self.record.outcome == Outcome.QUEUED) & (self.record.instance < 0)
+        told = {
+            "waited": int((waits_ns > 0).sum()),
+            "wait_ms": statistics(Distribution.of(waits_ns[came])),
+            "still_waiting": int(held.sum()),
+            "evicted": int((self.record.outcome == Outcome.EVICTED).sum()),
+        }
+        return {"gateway": told}
 
     def _routing(self) -> dict[str, Any]:
         decisions = self.record.decisions
@@ -282,6 +299,7 @@ def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:
         "timed_out": count[Outcome.TIMED_OUT],
         "still_queued": count[Outcome.QUEUED],
         "still_running": count[Outcome.RUNNING],
+        **({"evicted": count[Outcome.EVICTED]} if count[Outcome.EVICTED] else {}),
     }
 
 

@@ -87,7 +87,7 @@ def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
 def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bool:
     """Half of the memory is free, nobody is lost, and everybody keeps every limit twice over."""
     ended = part.outcome <= End.LENGTH_CAPPED
-    lost = np.isin(part.outcome, (End.REJECTED, End.UNSERVABLE, End.TIMED_OUT))
+    lost = np.isin(part.outcome, (End.REJECTED, End.UNSERVABLE, End.TIMED_OUT, End.EVICTED))
     fullest = max((each.peak_kv_blocks / each.num_kv_blocks for each in part.instances), default=1.0)
     if lost.any() or ended.sum() < _SAMPLE or fullest > _EASY:
         return False

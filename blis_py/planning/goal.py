@@ -12,7 +12,7 @@ from blis_py.metrics.load import SATURATED
 from blis_py.planning.job import FINE, HOPELESS, Outcome
 
 EVERYBODY = ""
-_LOST = ("rejected", "unservable", "timed_out")
+_LOST = ("rejected", "unservable", "timed_out", "evicted")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Names and units are its own: no percentile below p90, and 0 for a latency that w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ from blis_py.metrics.slo import GoodputTargets
 from blis_py.report.blis_goodput import blis_goodput
 from blis_py.requests.table import Ints
 
-_OMITTED = ("slo_class", "tenant_id", "handled_by", "model", "length_capped", "session_id")
+_OMITTED = (
+    *("slo_class", "tenant_id", "handled_by", "model", "length_capped", "session_id"),
+    "gateway_queue_delay_ms",
+)
 """Left out of a request's row where there is nothing to say."""
 _STATS = ("mean", "p90", "p95", "p99")
 
@@ -71,6 +75,7 @@ def blis_metrics(
         "dropped_unservable": count[Outcome.UNSERVABLE],
         "length_capped_requests": count[Outcome.LENGTH_CAPPED],
         "timed_out_requests": count[Outcome.TIMED_OUT],
+        **({"gateway_evicted_requests": evicted} if (evicted := count[Outcome.EVICTED]) else {}),
         **({"requests": _requests(record, columns)} if requests else {}),
     }
     if goodput is not None:
@@ -120,7 +125,7 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "e2e_ms": columns.e2e_ns,
         "scheduling_delay_ms": columns.scheduling_delay_ns,
     }
-    fields = {
+    fields: dict[str, Sequence[Any]] = {
         "arrived_at": (table.arrival_ns / 1e9).tolist(),
         "requestID": table.ids(),
         "num_prefill_tokens": table.prompt_tokens.tolist(),
@@ -134,6 +139,8 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "session_id": table.session_ids(),
         "round_index": [0] * len(table) if table.round_index is None else table.round_index.tolist(),
     }
+    if record.gateway_ns is not None:
+        fields["gateway_queue_delay_ms"] = (np.maximum(record.gateway_ns, 0) / NS_PER_MS).tolist()
     dropped = np.isin(record.outcome, (Outcome.REJECTED, Outcome.UNSERVABLE)).tolist()
     rows = zip(dropped, zip(*fields.values(), strict=True), strict=True)
     return [

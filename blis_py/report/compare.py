@@ -34,7 +34,9 @@ _WHOLE = {
     "mean_decode_batch": "mean decode batch",
 }
 _BY = {"class": "SLO class", "tenant": "tenant", "prompt": "prompt length"}
-_OUTCOMES = ("completed", "rejected", "unservable", "timed_out", "still_queued", "still_running")
+_OUTCOMES = (
+    *("completed", "rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running"),
+)
 _MOST_GROUPS = 20
 _LEGEND = (
     "better, worse: share of the requests completed in both whose E2E changes by more than 1 %. "

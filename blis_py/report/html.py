@@ -43,8 +43,8 @@ def _parts(summary: Summary) -> Iterator[str]:
 def _counts(cluster: Summary) -> str:
     counts = cluster["requests"]
     parts = [f"{counts['completed']:,} of {counts['injected']:,} requests completed"]
-    for name in ("rejected", "unservable", "timed_out", "still_queued", "still_running"):
-        if counts[name]:
+    for name in ("rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running"):
+        if counts.get(name):
             parts.append(f"{counts[name]:,} {name.replace('_', ' ')}")
     return ", ".join(parts)
 

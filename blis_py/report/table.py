@@ -68,6 +68,8 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "gateway" in summary:
+        yield _flow(_gateway(summary["gateway"]), width)
     if "sessions" in summary:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
@@ -82,6 +84,10 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
+    if "gateway" in summary:
+        yield _flow(_gateway(summary["gateway"]), width)
+    if "saturation" in summary:
+        yield _flow((f"{_name(name)}: {level}" for name, level in summary["saturation"].items()), width)
     if "sessions" in summary:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
@@ -124,9 +130,11 @@ def _load(load: Summary, counts: Summary) -> str:
     if closed := load.get("closed_loop_requests"):
         rates += f" (without {closed:,} in closed loops)"
     if verdict == SATURATED:
-        if counts["rejected"]:
-            share = _percent(100 * counts["rejected"] / counts["injected"])
-            return f"[bold red]saturated[/]: {rates}, {share} are rejected; latencies are of those let in"
+        if lost := counts["rejected"] + counts.get("evicted", 0):
+            share = _percent(100 * lost / counts["injected"])
+            how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
+            kept = "the others" if counts.get("evicted") else "those let in"
+            return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
         grows = "requests give up" if growth is None else f"the backlog grows by {_short(growth)} per second"
         return (
             f"[bold red]saturated[/]: {rates}, {grows}; latencies say how long the run was, not how it serves"
@@ -145,8 +153,8 @@ def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
     capped = f" ({counts['length_capped']:,} length-capped)" if counts["length_capped"] else ""
     yield f"[bold]{_count(counts['injected'], 'request')}[/]"
     yield f"[green]{counts['completed']:,} completed[/]{capped}"
-    for name in ("rejected", "unservable", "timed_out", "still_queued", "still_running"):
-        if counts[name]:
+    for name in ("rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running"):
+        if counts.get(name):
             yield f"[yellow]{counts[name]:,} {name.replace('_', ' ')}[/]"
     yield f"{_seconds(window['duration_s'])} on {_count(cluster['num_instances'], 'instance')}"
 
@@ -168,6 +176,17 @@ def _admission(admission: Summary) -> Iterable[str]:
     yield f"[bold]{admission['rejected']:,} rejected[/]: {', '.join(reasons)}"
     for name, by_reason in admission["by_class"].items():
         yield f"shed ({_name(name)}) {sum(by_reason.values()):,}"
+
+
+def _gateway(gateway: Summary) -> Iterable[str]:
+    """How many waited at the gateway, and how long."""
+    waits = gateway["wait_ms"]
+    yield f"[bold]gateway queue[/]: {_count(gateway['waited'], 'request')} waited"
+    yield f"{_ms(waits['mean'])} ms mean, {_ms(waits['p99'])} ms p99 of all {waits['count']:,} that came"
+    if gateway["evicted"]:
+        yield f"[yellow]{gateway['evicted']:,} evicted from instances[/]"
+    if gateway["still_waiting"]:
+        yield f"[yellow]{gateway['still_waiting']:,} still there[/]"
 
 
 def _throughput(cluster: Summary) -> Iterable[str]:

@@ -27,6 +27,7 @@ _ERRORS = {
     Outcome.TIMED_OUT: "timed out",
     Outcome.QUEUED: "still queued when the run ended",
     Outcome.RUNNING: "still running when the run ended",
+    Outcome.EVICTED: "evicted from its instance",
 }
 
 _TOKENS_AT_ONCE = 4_000_000

@@ -33,6 +33,7 @@ from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
+from blis_py.setup.gateway import flow_notes, flow_settings
 
 if TYPE_CHECKING:
     from blis_py.cluster.admission import AdmissionSettings
@@ -112,6 +113,7 @@ class Setup:
                 *asked.notes,
                 *mask_notes,
                 *_other_models(asked.table, config),
+                *flow_notes(config.gateway),
             ),
             source=asked.source,
             diffusion=block_diffusion(asked, config.dllm, scheduler),
@@ -178,6 +180,7 @@ class Setup:
             routing_scorers=config.routing.scorers,
             admission_policy=config.admission.policy,
             admission=_admission(config.admission),
+            flow_control=flow_settings(config.gateway),
             admission_latency_ns=config.admission.latency_us * 1000,
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,

@@ -37,6 +37,7 @@ _OUTCOMES: tuple[End, ...] = (
     ("timeout", "", ""),
     ("error", "still queued when the run ended", ""),
     ("error", "still running when the run ended", ""),
+    ("error", "evicted", ""),
 )
 
 

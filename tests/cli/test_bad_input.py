@@ -158,8 +158,6 @@ def test_a_run_beyond_the_clock_prints_no_numbers(blis: Blis) -> None:
 
 
 NOT_YET = [
-    ("--flow-control",),
-    ("--queue-shedding",),
     ("--enable-expert-parallel",),
     ("--kv-cpu-blocks", "100"),
     ("--prefill-instances", "2"),
@@ -167,7 +165,6 @@ NOT_YET = [
     ("--lora-config", "lora.yaml"),
     ("--dp", "2"),
     ("--defaults-filepath", "defaults.yaml"),
-    ("--saturation-detector", "utilization"),
 ]
 
 
@@ -240,7 +237,7 @@ def test_bad_configs_name_file_and_key(blis: Blis, tmp_path: Path, text: str, me
 
 BAD_BUNDLES = [
     ("shceduler: fcfs", "shceduler: unknown key; did you mean 'scheduler'?"),
-    ("admission: {slo_targets: {batch: 5}}", "admission.slo_targets: a setting of BLIS that is not"),
+    ("admission: {slo_targets: {batch: 0}}", "admission.slo_targets: must be a time above 0"),
     ("admission: {policy: token-buckets}", "admission.policy: unknown value"),
     ("admission: {policy: token-bucket, token_bucket_capacity: 0}", "must be greater than 0"),
     ("admission: {gaie_kv_threshold: 1.5}", "admission.gaie_kv_threshold: must be at most 1"),

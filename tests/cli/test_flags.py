@@ -85,6 +85,8 @@ VALUES = [
     (("--routing-latency", "250"), "routing.latency_us", 250),
     (("--admission-latency", "50"), "admission.latency_us", 50),
     (("--admission-policy", "tier-shed"), "admission.policy", "tier-shed"),
+    (("--flow-control", "--request-ttl", "5000"), "gateway.request_ttl_us", 5000),
+    (("--flow-control", "--in-flight-eviction"), "gateway.in_flight_eviction", True),
     (
         ("--admission-policy", "token-bucket", "--token-bucket-capacity", "50"),
         "admission.token_bucket_capacity",
@@ -157,6 +159,83 @@ def test_what_has_no_effect_on_the_admission_policy_is_refused_as_a_flag_and_tol
     assert code == 0
     assert "note: " in err
     assert "admission.gaie_qd_threshold has no effect on tier-shed" in err
+
+
+QUEUE = "--flow-control --saturation-detector concurrency"
+USELESS = [
+    (
+        "--queue-depth-threshold 3",
+        "--queue-depth-threshold: has no effect without flow control; add --flow-control",
+    ),
+    ("--queue-shedding", "--queue-shedding: has no effect without flow control"),
+    ("--engine blis --max-concurrency 8", "--max-concurrency: has no effect without flow control"),
+    (
+        f"{QUEUE} --queue-depth-threshold 3",
+        "has no effect on concurrency; give --saturation-detector utilization",
+    ),
+    (f"{QUEUE} --queue-shedding", "--queue-shedding: needs a limit"),
+    (f"{QUEUE} --slo-targets critical=5", "--slo-targets: have no effect on fifo"),
+    (
+        f"{QUEUE} --slo-targets critical=soon",
+        "--slo-targets: must give each class once with its target in µs",
+    ),
+    (f"{QUEUE} --usage-limit-threshold 1.5", "--usage-limit-threshold: must be at most 1"),
+    (
+        f"{QUEUE} --dispatch-order lifo",
+        "--dispatch-order: unknown value (found 'lifo'); did you mean 'fifo'?",
+    ),
+    (f"{QUEUE} --fairness-policy robin", "--fairness-policy: unknown value"),
+    ("--flow-control --saturation-detector utilisation", "did you mean 'utilization'?"),
+    ("--flow-control --request-ttl -5", "--request-ttl: must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("flags", "complaint"), USELESS, ids=[flags for flags, _ in USELESS])
+def test_what_would_have_no_effect_on_the_gateway_is_refused(
+    blis: Blis, small: tuple[str, ...], flags: str, complaint: str
+) -> None:
+    code, out, err = blis("run", *small, *flags.split())
+    assert (code, out) == (2, "")
+    assert complaint in err.splitlines()[-1]
+
+
+def test_the_limit_of_the_detector_has_two_names_one_of_them_that_of_the_benchmark() -> None:
+    limited = given(*QUEUE.split(), "--max-concurrency-per-instance", "8")
+    assert limited.gateway.max_concurrency_per_instance == 8
+    assert given(*QUEUE.split(), "--max-concurrency", "8") == limited
+    assert given("--max-concurrency", "8").workload.concurrency == 8
+
+
+def test_ticks_are_those_of_the_peer_where_its_engine_is_simulated() -> None:
+    assert given(*QUEUE.split()).gateway.dispatch_tick_interval_us is None
+    assert given(*QUEUE.split(), "--engine", "blis").gateway.dispatch_tick_interval_us == 1000
+    assert given(*QUEUE.split(), "--dispatch-tick-interval", "0").gateway.dispatch_tick_interval_us == 1000
+
+
+def test_keywords_and_a_bundle_say_the_same_of_the_gateway_as_flags(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.yaml"
+    bundle.write_text("admission: {slo_targets: {critical: 150000}}\n")
+    deadline = (*QUEUE.split(), "--dispatch-order", "slo-deadline")
+    by_bundle = given(*deadline, "--policy-config", str(bundle))
+    assert by_bundle == given(*deadline, "--slo-targets", "critical=150000")
+    assert by_bundle == api.configure(
+        model="qwen3-14b",
+        flow_control=True,
+        saturation_detector="concurrency",
+        dispatch_order="slo-deadline",
+        slo_targets={"critical": 150_000},
+    )
+
+
+def test_flow_control_that_holds_nobody_back_and_targets_that_order_nothing_are_told(
+    blis: Blis, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle.yaml"
+    bundle.write_text("admission: {slo_targets: {critical: 150000}}\n")
+    code, _, err = blis("run", *small, "--flow-control", "--policy-config", bundle)
+    assert code == 0
+    assert "flow control without a saturation detector dispatches every request at once" in err
+    assert "admission.slo_targets have no effect without --flow-control" in err
 
 
 def test_goodput_takes_several_values_as_in_vllm() -> None:

@@ -180,7 +180,7 @@ def test_help_and_version(blis: Blis) -> None:
     code, out, _ = blis("run", "--help")
     assert code == 0
     assert "--max-num-batched-tokens" in out
-    assert "--flow-control" not in out
+    assert "--pd-decider" not in out
 
 
 def test_a_small_run_imports_nothing_heavy() -> None:

@@ -44,7 +44,10 @@ def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
         (("--speculative-config", "{}"), "--speculative-config: is a flag of vLLM"),
         (("--request-rate", "inf"), "--request-rate: would send everything at once"),
         (("--scheduling-policy", "sjf"), "--scheduling-policy: unknown value"),
-        (("--engine", "blis", "--max-concurrency", "8"), "BLIS's saturation detector"),
+        (
+            ("--engine", "blis", "--max-concurrency", "8"),
+            "--max-concurrency: has no effect without flow control",
+        ),
         (("--rate", "2", "--request-rate", "3"), "--request-rate: disagrees with --rate"),
         (("--dataset-name", "sharegpt"), "or give them with --trace"),
         (("--random-range-ratio", "0.5"), "--random-range-ratio: is a flag of vLLM"),

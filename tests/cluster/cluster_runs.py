@@ -9,6 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
+from blis_py.cluster.dispatch_order import DISPATCH_ORDERS
+from blis_py.cluster.fairness import FAIRNESS_POLICIES
+from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.scorers import SCORERS
 from blis_py.cluster.simulation import simulate
@@ -180,6 +183,28 @@ def admission(draw: st.DrawFn) -> dict[str, Any]:
         tenant_budgets=draw(st.sampled_from([{}, {}, budgets])),
     )
     return {"admission_policy": policy, "admission": limits}
+
+
+def flows() -> st.SearchStrategy[FlowSettings]:
+    """Any settings, with limits that small runs reach."""
+    some = st.sampled_from
+    return st.builds(
+        FlowSettings,
+        saturation_detector=some(["never", "utilization", "utilization", "concurrency", "concurrency"]),
+        queue_depth_threshold=some([0.5, 1, 2]),
+        kv_cache_util_threshold=some([0.1, 0.5]),
+        max_concurrency_per_instance=some([1, 2, 4]),
+        dispatch_order=some(sorted(DISPATCH_ORDERS)),
+        fairness_policy=some(sorted(FAIRNESS_POLICIES)),
+        max_gateway_queue_depth=some([0, 1, 3]),
+        per_band_capacity=some([0, 1, 2]),
+        usage_limit_threshold=some([1.0, 0.5]),
+        request_ttl_ns=some([0, 0, 40 * 1000, 200 * 1000]),
+        queue_shedding=st.booleans(),
+        in_flight_eviction=st.booleans(),
+        dispatch_tick_interval_ns=some([None, None, 10 * 1000, 25 * 1000]),
+        slo_targets_ns=some([{}, {"critical": 50 * 1000, "batch": 10 * 1000}]),
+    )
 
 
 @st.composite

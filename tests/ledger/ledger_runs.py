@@ -74,7 +74,7 @@ def _inside(line: Line) -> bool:
 
 def queueing_ns(ledger: Ledger) -> int:
     """From arrival to the step in which the request is first scheduled."""
-    before = (Line.ADMISSION, Line.FRONT_END_BEFORE, *QUEUEING)
+    before = (Line.ADMISSION, Line.GATEWAY, Line.FRONT_END_BEFORE, *QUEUEING)
     return sum(ledger.first.get(line, 0) for line in before)
 
 

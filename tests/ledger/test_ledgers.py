@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_runs import LATENCIES, Row, Run, linear, runs, table_of
+from cluster_runs import LATENCIES, Row, Run, flows, linear, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_runs import DENOISING, ENDED, all_ledgers, check_sums, denoising, queueing_ns
 
 from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
@@ -94,6 +95,18 @@ def test_ledgers_of_block_diffusion_add_up(
     check_sums(*all_ledgers(run, DENOISING, diffusion))
 
 
+@settings(max_examples=40)
+@given(runs(), flows())
+def test_they_add_up_with_a_queue_at_the_gateway(run: Run, flow: FlowSettings) -> None:
+    """Of those that it lets go, turns away or takes back."""
+    simulated = partial(run.record, flow_control=flow)
+    record, ledgers = all_ledgers(simulated, LATENCIES[run.latency])
+    check_sums(record, ledgers)
+    assert record.gateway_ns is not None
+    for wait_ns, ledger in zip(record.gateway_ns.tolist(), ledgers, strict=True):
+        assert ledger.whole.get(Line.GATEWAY, 0) == max(wait_ns, 0)
+
+
 def test_every_line_occurs_in_some_run() -> None:
     """What never occurs would not be tested by the sums."""
     seen: Counter[Line] = Counter()
@@ -110,7 +123,7 @@ def test_every_line_occurs_in_some_run() -> None:
         run, diffusion = denoising(1, modes=modes)
         for ledger in all_ledgers(run, DENOISING, diffusion)[1]:
             seen.update(ledger.whole.keys())
-    assert set(Line) - set(seen) <= {Line.HELD_BACK}
+    assert set(Line) - set(seen) <= {Line.HELD_BACK, Line.GATEWAY}
 
 
 # -- what is on which line ---------------------------------------------------------------------------

@@ -110,9 +110,9 @@ def record(
     for index, one in enumerate(instances):
         one.preemptions = int(per_request[where == index].sum())
     ends_ns = [int(one.step_end_ns[-1]) for one in instances if len(one.step_end_ns)]
-    rejected = np.asarray(outcome, dtype=np.int8) == Outcome.REJECTED
-    if rejected.any():
-        fields.setdefault("rejection", Labels(rejected.astype(np.int32), ("", "no tokens left")))
+    turned_away = np.isin(np.asarray(outcome, dtype=np.int8), (Outcome.REJECTED, Outcome.EVICTED))
+    if turned_away.any():
+        fields.setdefault("rejection", Labels(turned_away.astype(np.int32), ("", "no tokens left")))
     return RunRecord(
         table=requests,
         outcome=np.asarray(outcome, dtype=np.int8),
@@ -130,7 +130,7 @@ def record(
 
 
 def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int = NUM_STEPS) -> RunRecord:
-    """Any number of instances, outcomes, classes, tenants, interruptions and front-end delays."""
+    """Any number of instances, outcomes but evictions, classes, tenants, interruptions and delays."""
     rng = np.random.default_rng(seed)
     arrivals = np.sort(rng.integers(0, 1_000_000, requests))
     engines = [
@@ -140,7 +140,7 @@ def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int 
     shares: list[tuple[int, list[int]] | None] = []
     outcomes = []
     for _ in range(requests):
-        fate = Outcome(int(rng.choice(len(Outcome), p=[0.55, 0.1, 0.05, 0.05, 0.1, 0.05, 0.1])))
+        fate = Outcome(int(rng.choice(len(Outcome), p=[0.55, 0.1, 0.05, 0.05, 0.1, 0.05, 0.1, 0])))
         first = int(rng.integers(0, steps))
         span = np.arange(first, int(rng.integers(first, steps)) + 1)
         kept = span[rng.random(len(span)) < rng.choice([1.0, 0.9, 0.4])].tolist() or [first]

@@ -68,6 +68,17 @@ def test_what_the_files_do_not_hold_is_named_with_the_way_to_get_it(name: str, f
     assert not hasattr(saved, name)
 
 
+def test_why_requests_were_turned_away_and_how_long_they_waited_comes_back(tmp_path: Path) -> None:
+    queue = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency_per_instance": 2}
+    result = blis.run(**RUN | {"num_requests": 200}, rate=100.0, **queue, max_gateway_queue_depth=9)
+    assert result.summary["cluster"]["requests"]["rejected"] > 0
+    result.save(tmp_path / "out", plots=False)
+    saved = blis.load(tmp_path / "out")
+    assert saved.summary == result.summary
+    pd.testing.assert_frame_equal(plain(saved.requests), plain(result.requests))
+    assert {"rejected_because", "gateway_queue_ms"} <= {*saved.requests}
+
+
 def test_requests_that_got_nowhere_come_back_too(tmp_path: Path) -> None:
     result = blis.run(model="qwen3-14b", num_requests=12, rate=50, timeout=0.01, num_kv_blocks=600)
     assert result.summary["cluster"]["requests"]["completed"] == 0

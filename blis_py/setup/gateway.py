@@ -1,0 +1,35 @@
+"""Flow control at the gateway, from its section of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from blis_py.config.models import GatewaySection
+
+if TYPE_CHECKING:
+    from blis_py.cluster.flow_settings import FlowSettings
+
+
+def flow_settings(settings: GatewaySection) -> FlowSettings | None:
+    """What flow control is told; `None` = there is none."""
+    if not settings.flow_control:
+        return None
+    from blis_py.cluster.flow_settings import FlowSettings
+
+    tick_us = settings.dispatch_tick_interval_us
+    in_ns: dict[str, Any] = {
+        "request_ttl_ns": settings.request_ttl_us * 1000,
+        "dispatch_tick_interval_ns": None if tick_us is None else tick_us * 1000,
+        "slo_targets_ns": {name: target * 1000 for name, target in settings.slo_targets_us.items()},
+    }
+    alike = [f.name for f in fields(FlowSettings) if f.name not in in_ns]
+    return FlowSettings(**{name: getattr(settings, name) for name in alike}, **in_ns)
+
+
+def flow_notes(settings: GatewaySection) -> list[str]:
+    """A gateway queue in which nobody will ever wait."""
+    if not settings.flow_control or settings.saturation_detector != "never":
+        return []
+    fix = "hold requests back with --saturation-detector utilization or concurrency"
+    return [f"flow control without a saturation detector dispatches every request at once: {fix}"]
