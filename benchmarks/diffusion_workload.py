@@ -37,6 +37,7 @@ CHOICES: list[tuple[str, dict[str, Any], int]] = [
 ]
 """Algorithm, parameters, and the forwards of a block that change nothing."""
 HEADER = """\
+# yaml-language-server: $schema=workload.schema.json
 # Problems of the tiny tasks, answered by the bundled tiny block-diffusion model: a few rounds per block.
 #
 # Source: measured by this repository's engine on engine/tiny/checkpoints/diffusion, {problems} problems, the

@@ -42,8 +42,17 @@ class Result(Shown):
         """Error bars, where they have been asked for; see `blis_py.intervals`."""
         self.cross_check: list[dict[str, Any]] | None = None
         """The same run under other latency models, where asked for; see `blis_py.cross_check`."""
+        self.fitness_weights: dict[str, float] | None = None
+        """By component, where one number is asked for."""
         self.saturation: Saturation | None = None
         """What saturation detectors say of the run, where asked for; see `blis_py.metrics.detectors`."""
+
+    @property
+    def fitness(self) -> dict[str, float]:
+        """Score and components under `fitness_weights`; see `blis_py.metrics.fitness`."""
+        from blis_py.metrics.fitness import fitness
+
+        return fitness(self.record, self.fitness_weights or {})
 
     @property
     def config(self) -> RunConfig:
@@ -67,9 +76,10 @@ class Result(Shown):
         heading["notes"] = list(self.notes)
         bars = {} if self.intervals is None else {"intervals": self.intervals.as_dict()}
         checked = {} if self.cross_check is None else {"cross_check": self.cross_check}
+        fitness = {} if self.fitness_weights is None else {"fitness": self.fitness}
         scheduler = asdict(self.simulation.scheduler)
         found = {} if self.saturation is None else {"saturation": self.saturation.final}
-        return {**heading, "scheduler": scheduler, **self._numbers, **found, **bars, **checked}
+        return {**heading, "scheduler": scheduler, **self._numbers, **found, **bars, **checked, **fitness}
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -132,6 +142,20 @@ class Result(Shown):
         )
         return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
 
+    def blis_text(self) -> str:
+        """What BLIS prints: JSON blocks under their headings, and text."""
+        from blis_py.report.blis_text import blis_blocks, blis_sections
+
+        asked: dict[str, Any] = {"goodput": self.simulation.targets, "everyone": bool(self.config.goodput)}
+        fitness = None if self.fitness_weights is None else self.fitness
+        found = blis_blocks(self.record, **asked)
+        if self.saturation is not None:
+            found[-1]["saturation"] = self.saturation.final
+        blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in found)
+        return "".join(
+            (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **asked)))
+        )
+
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 
@@ -164,7 +188,7 @@ class Result(Shown):
             write_steps_csv(self.record, folder / "steps.csv")
         if self.record.decisions is not None:
             self.decisions.to_csv(folder / "decisions.csv", index=False)
-        self._save_trace(folder)
+        self.save_trace(folder / "trace.yaml", folder / "trace.csv")
         if itl:
             self._save_itl(folder)
         if plots:
@@ -172,16 +196,16 @@ class Result(Shown):
 
             save_plots(self.view, folder / "plots")
 
-    def _save_trace(self, folder: Path) -> None:
-        """The requests and what became of them, for `blis replay --trace FOLDER/trace.csv`."""
+    def save_trace(self, header: Path, data: Path) -> None:
+        """The requests and what became of them as TraceV2, for `blis replay --trace DATA`."""
         from blis_py.traces.tracev2_header import DIFFUSION
         from blis_py.traces.tracev2_write import write
 
         config, scheduler = self.config, self.simulation.scheduler
         write(
             self.record.table,
-            folder / "trace.yaml",
-            folder / "trace.csv",
+            header,
+            data,
             record=self.record,
             mode="generated" if config.workload.trace is None else "replayed",
             seed=config.seed,

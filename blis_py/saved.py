@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
+from blis_py.core.bounds import MOST_INSTANCES
 from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of
 from blis_py.files.json_files import load_object
@@ -44,6 +46,7 @@ _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
 _TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in PER_REQUEST))
+_OF_STEPS = ("instance", "start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 _ALSO_NAMES = ("rejected_because", "session_id")
 _ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "gateway_queue_ms", "time_per_block_ms")
 
@@ -61,6 +64,7 @@ class SavedResult(Shown):
         self._summary = load_object(folder / SUMMARY)
         self._settings = load_mapping(folder / CONFIG)
         self._facts = _facts(self._summary, folder / SUMMARY)
+        _check_targets(self._settings, folder / CONFIG)
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:
@@ -146,7 +150,12 @@ class SavedResult(Shown):
         if not self._facts.requests:
             return None
         optional = (*_ALSO_COUNTS, *_ALSO_NAMES, *_ALSO_TIMES)
-        return read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
+        columns = read_columns(self.folder / REQUESTS, _request_kinds(), optional=optional)
+        instance = columns["instance"]
+        columns.refuse(
+            (instance < -1) | (instance >= MOST_INSTANCES), "no such instance", "instance", instance
+        )
+        return columns
 
     @property
     def _request_names(self) -> list[str]:
@@ -164,7 +173,10 @@ class SavedResult(Shown):
         names = header_of(path)
         if not self._facts.steps:
             return {name: np.zeros(0, dtype=np.int64) for name in names}
-        kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in names}
+        if "" in names:
+            raise InputError("a column has no name", file=path, fix="save the run again")
+        wanted = (*names, *(name for name in _OF_STEPS if name not in names))
+        kinds = {name: fractions() if name == "prefill_prompt_pairs" else integers(-1) for name in wanted}
         columns = read_columns(path, kinds)
         return {name: columns[name] for name in names}
 
@@ -222,6 +234,7 @@ class _Facts:
 
 def _facts(summary: dict[str, Any], path: Path) -> _Facts:
     try:
+        json.dumps(summary, allow_nan=False)  # or nobody could write what is made of it
         return _Facts(
             requests=int(summary["cluster"]["requests"]["injected"]),
             steps=int(summary["cluster"]["steps"]),
@@ -229,7 +242,7 @@ def _facts(summary: dict[str, Any], path: Path) -> _Facts:
             kv_blocks=tuple(int(each["kv_blocks"]) for each in summary["instances"]),
             notes=tuple(str(note) for note in summary["notes"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         problem = f"is no summary of a run: {type(error).__name__} {error}"
         raise InputError(problem, file=path, fix="save the run again") from None
 
@@ -255,6 +268,19 @@ def _pandas(column: Any) -> Any:
 def _of(columns: dict[str, NDArray[Any]], instance: int) -> StepColumns:
     own = columns["instance"] == instance
     return {name: column[own] for name, column in columns.items() if name != "instance"}
+
+
+def _check_targets(settings: dict[str, Any], file: Path) -> None:
+    """What was promised of the run is in texts, as a configuration has it."""
+    for key, kind, what in (
+        ("slo", list, "a list of texts"),
+        ("goodput", list, "a list of texts"),
+        ("goodput_by_class", dict, "texts by name"),
+    ):
+        given = settings.get(key)
+        texts = given.values() if isinstance(given, dict) else given or ()
+        if given is not None and not (isinstance(given, kind) and all(isinstance(t, str) for t in texts)):
+            raise InputError(f"must be {what}", file=file, key=key, value=given)
 
 
 def _targets(settings: dict[str, Any]) -> GoodputTargets:

@@ -52,6 +52,12 @@ DIFFERENCES = """
   `calibrate` does, and delays what waits for answers ([how](sessions.md#clients-far-away)); BLIS's simulator
   reads it and does nothing with it.
 - **Version 1**: classes of cohorts are renamed too.
+- **`servegen_data`**: every client of ServeGen is a client here, with its own rate, burstiness and measured
+  lengths. BLIS makes one cohort of each class, whose members all have the average of the clients' laws.
+  `time_window`, `span_start` and `span_end` have the meaning that is told above; BLIS reads them without
+  effect.
+- **`inference_perf`**: every stage has exactly its number of requests, however many stages there are; in BLIS
+  only a single one does. The users of a system prompt are one client, unless they have conversations.
 """
 
 
@@ -62,6 +68,7 @@ def page() -> str:
         *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
         *("WindowSpec", "DiurnalSpec", "SpikeSpec", "DrainSpec", "PrefixSpec", "MultimodalSpec"),
         *("ReasoningSpec", "MultiTurnSpec", "NetworkSpec"),
+        *("ServeGenSpec", "InferencePerfSpec", "StageSpec", "SharedPrefixSpec"),
     ]
     assert sorted(order) == sorted(models)
     own = set(models["ClientSpec"]["properties"])
@@ -141,14 +148,9 @@ def _bounds(what: dict[str, Any]) -> str:
 
 
 def _not_yet() -> str:
-    def names(place: str) -> str:
-        return ", ".join(f"`{key}`" for key in sorted(NOT_YET[place]))
-
-    return (
-        "\n## Not supported yet\n\n"
-        f"At the top {names('top')}; of clients and cohorts {names('client')}. They are errors, unless "
-        "they are empty.\n"
-    )
+    lines = [f"- `{key}`: {instead}." for key, instead in sorted(NOT_YET.items())]
+    head = "\n## Not supported yet\n\nOf clients and cohorts. They are errors, unless they are empty.\n\n"
+    return head + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

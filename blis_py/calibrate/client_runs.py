@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ _SAME = ("prompt_slot", "prompt_id")
 _UNITS = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
 _MOST_S, _MOST_TOKENS = 1e9, 2**31
 _FORMATS = (
-    "a result of `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json, or a CSV with columns "
+    "a result of `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json, what --results-path or "
+    "--metrics-path of BLIS or blis-py wrote, or a CSV with columns "
 )
 _FORMATS += "such as arrival_s, input_tokens, output_tokens, ttft_ms, e2e_ms"
 
@@ -55,9 +57,9 @@ def read_json(path: Path) -> TokenTimes:
     """
     document = load_object(path)
     if "benchmarks" in document:
-        return _guidellm(path, document)
+        return replace(_guidellm(path, document), read_as="GuideLLM benchmarks.json")
     if "ttfts" in document or "input_lens" in document or "mean_ttft_ms" in document:
-        return _vllm(path, document)
+        return replace(_vllm(path, document), read_as="vLLM bench serve result")
     raise InputError("not a run with client times", file=path, fix=f"give {_FORMATS}")
 
 

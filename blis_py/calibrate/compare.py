@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.matching import matched
+from blis_py.calibrate.goodput import Good, goodput
+from blis_py.calibrate.matching import Rows, matched
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 from blis_py.errors import InputError
+from blis_py.metrics.slo import GoodputTargets
 
 PERCENTILES = (50, 90, 99)
+BYTES_PER_TOKEN = 4
+"""On the network, as BLIS counts them."""
 QUALITIES = (("excellent", 0.10, 0.95), ("good", 0.20, 0.85), ("fair", 0.35, 0.70))
 """Name, largest MAPE, smallest Pearson r: BLIS's grades; what meets none is poor."""
 
@@ -72,6 +76,8 @@ class Calibration:
     """Output tokens and requests per second, from the first sending to the last token."""
     notes: tuple[str, ...] = ()
     """What could not be compared, and why."""
+    goodput: tuple[Good, ...] = ()
+    """By class, where targets are given."""
 
 
 def calibrate(
@@ -81,6 +87,8 @@ def calibrate(
     warm_up_requests: int = 0,
     skip_first_s: float = 0.0,
     network_rtt_s: float = 0.0,
+    network_mbps: float = 0.0,
+    targets: GoodputTargets | None = None,
 ) -> Calibration:
     """Compares the requests both runs completed.
 
@@ -89,12 +97,23 @@ def calibrate(
         skip_first_s: requests sent in the first so many seconds of the measured run are left out.
         network_rtt_s: time on the network that the client measured and the simulation knows nothing of;
             added to every predicted TTFT and E2E.
+        network_mbps: of that network; prompts and answers take their time, at 4 bytes a token. 0: none.
+        targets: what a good request meets.
 
     Raises:
         InputError: the runs are not of the same requests, or none is left.
     """
     ours, theirs = matched(measured, predicted)
-    since_s = measured.sent_s[ours] - measured.sent_s.min()
+    untold = [
+        f"{run.source} does not tell when requests were sent: they are matched by number and lengths alone"
+        for run in (measured, predicted)
+        if not run.tells_sending
+    ]
+    measured, predicted = _sent_alike(measured, predicted, ours, theirs)
+    if skip_first_s and not measured.tells_sending:
+        fix = "leave out requests with --warm-up-requests"
+        raise InputError("does not tell when requests were sent", file=measured.source, fix=fix)
+    since_s = np.nan_to_num(measured.sent_s[ours] - measured.sent_s.min())
     kept = np.flatnonzero((measured.request_id[ours] >= warm_up_requests) & (since_s >= skip_first_s))
     if not len(kept):
         fix = "leave out fewer with --skip-first, --warm-up-requests"
@@ -109,8 +128,9 @@ def calibrate(
     errors = tuple(
         error
         for group, rows in groups.items()
-        for error in _errors(group, real.take(rows), sim.take(rows), network_rtt_s)
+        for error in _errors(group, real.take(rows), _as_seen(sim.take(rows), network_rtt_s, network_mbps))
     )
+    seen = _as_seen(sim, network_rtt_s, network_mbps)
     return Calibration(
         measured=real,
         predicted=sim,
@@ -118,8 +138,36 @@ def calibrate(
         only_predicted=len(predicted.request_id) - len(ours),
         errors=errors,
         throughput=_throughput(real, sim),
-        notes=_notes(measured, predicted),
+        notes=(*untold, *_notes(measured, predicted)),
+        goodput=() if targets is None else goodput(real, seen, targets),
     )
+
+
+def _sent_alike(
+    measured: TokenTimes, predicted: TokenTimes, ours: Rows, theirs: Rows
+) -> tuple[TokenTimes, TokenTimes]:
+    """Where one run does not tell when requests were sent, they were when they were in the other."""
+    if not predicted.tells_sending and measured.tells_sending:
+        sent_s = predicted.sent_s.copy()
+        sent_s[theirs] = measured.sent_s[ours]
+        predicted = replace(predicted, sent_s=sent_s)
+    elif predicted.tells_sending and not measured.tells_sending:
+        sent_s = measured.sent_s.copy()
+        sent_s[ours] = predicted.sent_s[theirs]
+        measured = replace(measured, sent_s=sent_s)
+    return measured, predicted
+
+
+def _as_seen(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
+    """What a client behind the network would measure of it."""
+    up_s, down_s = np.zeros(len(sim.request_id)), np.zeros(len(sim.request_id))
+    if mbps:
+        bytes_per_s = mbps * 1e6 / 8
+        if sim.prompt_tokens is None:
+            raise InputError("does not tell how long prompts are, for the network", file=sim.source)
+        up_s = sim.prompt_tokens * BYTES_PER_TOKEN / bytes_per_s
+        down_s = sim.output_tokens * BYTES_PER_TOKEN / bytes_per_s
+    return replace(sim, ttft_s=sim.ttft_s + rtt_s + up_s, e2e_s=sim.e2e_s + rtt_s + up_s + down_s)
 
 
 def _notes(measured: TokenTimes, predicted: TokenTimes) -> tuple[str, ...]:
@@ -131,13 +179,13 @@ def _notes(measured: TokenTimes, predicted: TokenTimes) -> tuple[str, ...]:
     return ()
 
 
-def _errors(group: str, real: TokenTimes, sim: TokenTimes, rtt_s: float) -> Iterator[LatencyError]:
-    yield from _error("TTFT", group, real.ttft_s, sim.ttft_s + rtt_s)
+def _errors(group: str, real: TokenTimes, sim: TokenTimes) -> Iterator[LatencyError]:
+    yield from _error("TTFT", group, real.ttft_s, sim.ttft_s)
     if real.gaps is not None and sim.gaps is not None:
         pooled = real.gaps.values, sim.gaps.values
         yield from _error("ITL", group, real.gaps.means(), sim.gaps.means(), pooled)
     yield from _error("TPOT", group, real.tpot_s, sim.tpot_s)
-    yield from _error("E2E", group, real.e2e_s, sim.e2e_s + rtt_s)
+    yield from _error("E2E", group, real.e2e_s, sim.e2e_s)
 
 
 def _error(
@@ -205,6 +253,7 @@ def as_dict(calibration: Calibration) -> dict[str, Any]:
         "only_predicted": calibration.only_predicted,
         "notes": list(calibration.notes),
         **{s.name: statistic(s) for s in calibration.throughput},
+        **({"goodput": [asdict(good) for good in calibration.goodput]} if calibration.goodput else {}),
         "latencies": [
             {
                 "latency": e.latency.lower(),

@@ -2,7 +2,8 @@
 
 Requests of the same number are compared where most of them were sent at the same time with prompts about as
 long, or have the same lengths; if not, requests of the same lengths in order of sending. Where neither
-holds, the runs are not of the same workload, and no figure can say how well one predicts the other.
+holds, the runs are not of the same workload, and no figure can say how well one predicts the other. Where a
+run does not tell when its requests were sent, numbers and lengths have to agree.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
         raise InputError("no request completed in both runs", file=predicted.source, fix=fix)
     if related(measured.take(ours), predicted.take(theirs)):
         return ours, theirs
+    if not (measured.tells_sending and predicted.tells_sending):
+        raise _unrelated(measured, predicted, ours, theirs)
     by_length = _by_lengths(measured, predicted)
     fewer = min(len(measured.request_id), len(predicted.request_id))
     if len(by_length[0]) >= MOST * fewer and related(
@@ -50,7 +53,13 @@ def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
 
 
 def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
-    """Whether rows of the same place are the same request, most of them."""
+    """Whether rows of the same place are the same request, most of them.
+
+    Where one run does not tell when requests were sent, by their lengths alone.
+    """
+    if not (measured.tells_sending and predicted.tells_sending):
+        alike = _about_as_long(measured, predicted) & (measured.output_tokens == predicted.output_tokens)
+        return bool(alike.mean() >= MOST)
     if _at_the_same_time(measured.sent_s, predicted.sent_s).mean() >= MOST:
         return bool(_about_as_long(measured, predicted).mean() >= _HALF)
     alike = _as_long(measured, predicted)
@@ -120,10 +129,10 @@ def _most_in_flight(times: TokenTimes) -> int:
 
 def _unrelated(measured: TokenTimes, predicted: TokenTimes, ours: Rows, theirs: Rows) -> InputError:
     real, sim = measured.take(ours), predicted.take(theirs)
-    same = _at_the_same_time(real.sent_s, sim.sent_s).mean(), _as_long(real, sim).mean()
-    problem = (
-        f"the runs are not of the same requests: of {len(ours):,} with the same number {same[0]:.0%} were "
-        f"sent at the same time, and {same[1]:.0%} are as long as in {measured.source}"
-    )
+    alike = f"{_as_long(real, sim).mean():.0%} are as long as in {measured.source}"
+    if measured.tells_sending and predicted.tells_sending:
+        same = _at_the_same_time(real.sent_s, sim.sent_s).mean()
+        alike = f"{same:.0%} were sent at the same time, and {alike}"
+    problem = f"the runs are not of the same requests: of {len(ours):,} with the same number {alike}"
     fix = "simulate the measured run itself: its arrivals and lengths, with `blis replay --trace`"
     return InputError(problem, file=predicted.source, fix=fix)

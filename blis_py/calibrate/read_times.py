@@ -7,11 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
+from blis_py.calibrate.blis_results import (
+    METRICS,
+    RESULTS,
+    is_metrics,
+    is_results,
+    read_metrics,
+    read_results,
+)
 from blis_py.calibrate.client_runs import is_client_table, read_json, read_table
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
 from blis_py.files import paths
 from blis_py.files.csv_files import header_of
+from blis_py.files.json_files import parse_json
+from blis_py.files.opening import read_text
 from blis_py.outputs.complete import check_complete
 from blis_py.traces.columns import read_columns
 from blis_py.traces.itl import NAME as ITL_NAME
@@ -37,11 +47,11 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     """
     check_complete(path)
     file = _trace_at(path)
-    if file.suffix == ".json":
-        return read_json(file)
+    if _is_json(file):
+        return _read_json(file)
     if is_client_table(file):
-        return read_table(file)
-    times = _read_trace(file, str(path))
+        return replace(read_table(file), read_as="a table of latencies")
+    times = replace(_read_trace(file, str(path)), read_as="TraceV2")
     if itl is None:
         itl = file.with_name(ITL_NAME)
         if file.name not in TRACE_NAMES or not paths.exists(itl):
@@ -50,12 +60,25 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     return replace(times, gaps=read_gaps(Path(itl), times.request_id))
 
 
+def _is_json(file: Path) -> bool:
+    return file.name.endswith((".json", ".json.gz"))
+
+
+def _read_json(file: Path) -> TokenTimes:
+    document = parse_json(read_text(file), file, fix="is it the right file?")
+    if is_results(document):
+        return replace(read_results(file, document), read_as=RESULTS)
+    if is_metrics(document):
+        return replace(read_metrics(file, document), read_as=METRICS)
+    return read_json(file)
+
+
 def is_client_run(path: str | Path) -> bool:
     """Whether a file holds the latencies of requests, and no steps."""
     file = Path(path)
     if not paths.is_file(file):
         return False
-    if file.suffix == ".json" or is_client_table(file):
+    if _is_json(file) or is_client_table(file):
         return True
     return file.suffix in (".csv", ".gz") and "first_chunk_time_us" in header_of(file)
 

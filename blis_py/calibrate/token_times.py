@@ -26,6 +26,7 @@ class TokenTimes:
     slo_class: Labels
     output_tokens: Ints
     sent_s: Seconds
+    """NaN where it is not told."""
     ttft_s: Seconds
     e2e_s: Seconds
     incomplete: int
@@ -38,6 +39,13 @@ class TokenTimes:
     """Requests of the same number sent the same prompt; `None` = not known."""
     concurrency: int | None = None
     """Of a closed loop: requests in flight at once, at most; `None` = none is told."""
+    read_as: str = ""
+    """What the file was taken for."""
+
+    @property
+    def tells_sending(self) -> bool:
+        """Whether it is known when requests were sent."""
+        return not bool(np.isnan(self.sent_s).any())
 
     @property
     def tpot_s(self) -> Seconds:

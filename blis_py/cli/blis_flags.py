@@ -20,7 +20,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--dp": "1",
     "--encode-decider": "never",
     "--encode-instances": "0",
-    "--fitness-weights": None,
     "--hardware-config": None,
     "--kv-cpu-blocks": "0",
     "--kv-offload-config": None,
@@ -46,7 +45,6 @@ _DEFAULTS: dict[str, str | None] = {
     "--prefill-max-model-len": "0",
     "--prefill-routing-scorers": None,
     "--prefill-tp": "0",
-    "--trace-output": None,
 }
 """The value that changes nothing; None where every value asks for something."""
 
@@ -55,11 +53,22 @@ _SWITCHES = (
     "--pd-transfer-contention",
 )
 
+_PARALLEL = "data and expert parallelism within an instance are not simulated; drop it"
 _INSTEAD: dict[str, str] = {
     "--defaults-filepath": "name the GPU and the TP degree with --gpu and --tp",
     "--hardware-config": "give a GPU file with --gpu FILE",
-    "--trace-output": "use --out, which writes the trace too",
+    "--prefill": "prefill and decode on separate instances are not simulated; drop it",
+    "--decode": "prefill and decode on separate instances are not simulated; drop it",
+    "--pd": "prefill and decode on separate instances are not simulated; drop it",
+    "--encode": "instances that encode pictures are not simulated; drop it",
+    "--kv": "KV caches in host memory and on disks are not simulated; drop it",
+    "--lora": "LoRA adapters are not simulated; drop it",
+    "--model-autoscaler": "the number of instances does not change; drop it",
+    "--dp": _PARALLEL,
+    "--moe-comm": _PARALLEL,
+    "--enable-expert-parallel": _PARALLEL,
 }
+"""By how a flag begins: what is missing, and what to do."""
 
 _WITHOUT_EFFECT = ("--lazy-generation", "--log")
 """Accepted with any value: the workload is a table in any case, and there is no log to be more or less
@@ -85,7 +94,7 @@ def refuse(flags: Flags) -> None:
                 "is a BLIS flag that blis-py does not have yet",
                 key=name,
                 value=None if value is True else value,
-                fix=_INSTEAD.get(name),
+                fix=next((fix for begin, fix in _INSTEAD.items() if name.startswith(begin)), None),
             )
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from blis_py.cli.execute import say
 from blis_py.cli.options import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.places import check_file
 
 if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
     from blis_py.calibrate.compare import Calibration
+    from blis_py.metrics.slo import GoodputTargets
 
 MEASURED = "measured"
+_NOT_YET = {
+    "--adapter-reference": "compares runs with LoRA adapters, which are not simulated yet",
+    "--adapter-mape-threshold": "compares runs with LoRA adapters, which are not simulated yet",
+    "--sim-metrics-blind": "compares runs with LoRA adapters, which are not simulated yet",
+    "--sim-metrics": "compares hit rates that BLIS's observe recorded, which is not done yet",
+}
+"""Flags of BLIS's calibrate, and why they are refused."""
 _FLAGS = (
     Flag(
         MEASURED,
@@ -25,12 +36,38 @@ _FLAGS = (
         metavar="PATH",
     ),
     Flag("--trace", str, "", "The same, as a flag.", ("--trace-data",), "FILE"),
-    Flag("--results", str, "", "Simulated run: its --out folder or trace CSV.", ("--sim-results",), "PATH"),
+    Flag("--trace-header", str, "", "Its TraceV2 header. Default the YAML beside the CSV.", (), "FILE"),
+    Flag(
+        "--results",
+        str,
+        "",
+        "Simulated run: its --out folder, trace CSV, or what --results-path or --metrics-path wrote.",
+        ("--sim-results",),
+        "PATH",
+    ),
     Flag("--itl-data", str, "", "Times of all measured tokens. Default the folder's itl.csv.", (), "FILE"),
     Flag("--autopsy", bool, "", "Split the error into its causes; into more with the engine's step log."),
-    Flag("--warm-up-requests", int, "", "Leave out the first N requests. Default 0."),
+    Flag(
+        "--warm-up-requests",
+        int,
+        "",
+        "Leave out the first N requests. Default: as the header says, else 0.",
+        ("--warmup-requests",),
+    ),
     Flag("--skip-first", str, "", "Leave out the first seconds of the measured run: 20s.", metavar="TIME"),
-    Flag("--network-rtt-ms", float, "", "Network time in the measured latencies, ms. Default 0."),
+    Flag(
+        "--network-rtt-ms",
+        float,
+        "",
+        "Network time in the measured latencies, ms. Default: as the header says, else 0.",
+    ),
+    Flag("--network-rtt-us", float, "", "The same in µs, as BLIS has it.", hidden=True),
+    Flag("--network-bandwidth-mbps", float, "", "Of that network, in Mbit/s. Default: no limit."),
+    *(
+        Flag(f"--slo-{metric}", str, "", f"{metric.upper()} limit of a good request, by class.", (), "C=T,…")
+        for metric in ("ttft", "itl", "e2e")
+    ),
+    *(Flag(name, str, "", hidden=True) for name in _NOT_YET),
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
     Flag("--format", str, "", "table or json."),
@@ -54,6 +91,9 @@ def calibrate(flags: Flags) -> None:
     from blis_py.result import to_json
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
+    for name, what in _NOT_YET.items():
+        if name in flags:
+            raise InputError(what, key=name, fix="drop it")
     style = _checked_style(flags)
     result = _compared(flags)
     causes, seen = None, None
@@ -108,16 +148,79 @@ def _compared(flags: Flags) -> Calibration:
     measured = measured_run(flags)
     if "--results" not in flags:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
-    warm_up, rtt_ms = flags.get("--warm-up-requests", 0), flags.get("--network-rtt-ms", 0.0)
-    check_count(warm_up, least=0, most=MOST_REQUESTS, key="--warm-up-requests")
-    clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
-    return calibrate(
-        read_token_times(measured, flags.get("--itl-data")),
-        read_token_times(flags["--results"]),
+    warm_up, rtt_s = _asked(flags)
+    real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
+    result = calibrate(
+        real,
+        sim,
         warm_up_requests=warm_up,
         skip_first_s=_skipped_s(flags),
-        network_rtt_s=rtt_ms / 1e3,
+        network_rtt_s=rtt_s,
+        network_mbps=_bandwidth_mbps(flags),
+        targets=_targets(flags),
     )
+    say(f"{real.source} is read as {real.read_as}, {sim.source} as {sim.read_as}")
+    return result
+
+
+def _asked(flags: Flags) -> tuple[int, float]:
+    """Requests to leave out, and the network's time in s: as the flags say, or the trace's header."""
+    file, header = _header(flags)
+    warm_up = flags.get("--warm-up-requests", -1)
+    if warm_up == -1:
+        warm_up = _number_in(header, "warm_up_requests", int, file)
+    check_count(warm_up, least=0, most=MOST_REQUESTS, key="--warm-up-requests")
+    rtt_ms = flags.get("--network-rtt-ms")
+    if flags.get("--network-rtt-us", -1) != -1:
+        if rtt_ms is not None:
+            fix = "drop one of the two"
+            raise InputError("says the same as --network-rtt-ms", key="--network-rtt-us", fix=fix)
+        rtt_ms = flags["--network-rtt-us"] / 1e3
+    if rtt_ms is None:
+        network = header.get("network")
+        rtt_ms = _number_in(network if isinstance(network, dict) else {}, "measured_rtt_ms", float, file)
+    clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
+    return warm_up, rtt_ms / 1e3
+
+
+def _number_in(section: dict[str, Any], key: str, kind: type, file: Path | None) -> Any:
+    """What a header says; 0 where it says nothing."""
+    value = section.get(key) or 0
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise InputError("must be a number", file=file, key=key, value=value)
+    return value
+
+
+def _bandwidth_mbps(flags: Flags) -> float:
+    value: float = flags.get("--network-bandwidth-mbps", 0.0)
+    if not 0 <= value < 1e12:
+        raise InputError("must be a number of Mbit/s", key="--network-bandwidth-mbps", value=value)
+    return value
+
+
+def _targets(flags: Flags) -> GoodputTargets:
+    """What a good request meets: as the flags say, or else the trace's header."""
+    from blis_py.metrics.slo import GoodputTargets, parse_class_targets, targets_in_ms
+
+    targets = GoodputTargets()
+    for metric in ("ttft", "itl", "e2e"):
+        if f"--slo-{metric}" in flags:
+            targets = targets.merged(parse_class_targets(metric, flags[f"--slo-{metric}"]))
+    file, header = _header(flags)
+    own = targets_in_ms(header.get("goodput_slo_targets") or {}, key="goodput_slo_targets", file=file)
+    return own.under(targets, [*own.limits_ns, *targets.limits_ns])
+
+
+def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
+    """Of the measured trace, where it has one: what it says that matters here."""
+    from blis_py.files.yaml_files import load_mapping
+
+    if "--trace-header" in flags:
+        return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
+    path = Path(measured_run(flags))
+    folder, name = (path, "trace.csv") if is_folder(path) else (path.parent, path.name)
+    beside = folder / (name.removesuffix(".gz").removesuffix(".csv") + ".yaml")
+    return (beside, load_mapping(beside)) if name != beside.name and is_file(beside) else (None, {})
 
 
 def _skipped_s(flags: Flags) -> float:
@@ -139,8 +242,8 @@ def _causes(flags: Flags) -> Autopsy:
         measured_run(flags),
         flags["--results"],
         itl=flags.get("--itl-data"),
-        network_rtt_s=flags.get("--network-rtt-ms", 0.0) / 1e3,
-        warm_up_requests=flags.get("--warm-up-requests", 0),
+        network_rtt_s=_asked(flags)[1],
+        warm_up_requests=_asked(flags)[0],
         skip_first_s=_skipped_s(flags),
     )
 

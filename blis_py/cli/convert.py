@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from blis_py.cli import convert_specs
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.options import COMMON, TRACE, WORKLOAD, Flag, Flags, Group
@@ -12,7 +13,13 @@ from blis_py.outputs.places import check_file
 
 SOURCE, TARGET = "source", "target"
 _FLAGS = (
-    Flag(SOURCE, str, "", "Trace in any format that is known, or workload spec.", metavar="SOURCE"),
+    Flag(
+        SOURCE,
+        str,
+        "",
+        "Trace in any format that is known, or workload spec; or preset, servegen, inference-perf.",
+        metavar="SOURCE",
+    ),
     Flag(TARGET, str, "", "File to write.", metavar="TARGET"),
     Flag("--to", str, "", "tracev2, azure, mooncake or parquet. Default what TARGET ends in."),
 )
@@ -21,11 +28,26 @@ _ALL = (*TRACE, *WORKLOAD, *(flag for _, flags in COMMON for flag in flags))
 _DRAWS = tuple(
     {f.name: f for f in _ALL if f.name in ("--rate", "--num-requests", "--seed", "--horizon")}.values()
 )
-GROUPS: tuple[Group, ...] = (("Convert", _FLAGS), ("Source", (*_READS, *_DRAWS)))
+GROUPS: tuple[Group, ...] = (
+    ("Convert", _FLAGS),
+    ("Source", (*_READS, *_DRAWS)),
+    ("To a workload spec, as BLIS does", convert_specs.FLAGS),
+)
 
 
 def convert(flags: Flags) -> None:
-    """Write the requests of a trace or a workload spec in another format, and say what is lost."""
+    """Write the requests of a trace or a workload spec in another format, and say what is lost.
+
+    With preset, servegen or inference-perf as SOURCE, write a workload spec.
+    """
+    if flags.get(SOURCE) in convert_specs.KINDS:
+        others = {name: value for name, value in flags.items() if name not in (SOURCE, TARGET)}
+        convert_specs.convert_spec(flags[SOURCE], others, flags.get(TARGET))
+        return
+    for flag in convert_specs.FLAGS:
+        if flag.name in flags:
+            kind = flag.help.partition(":")[0]
+            raise InputError(f"belongs to `blis convert {kind}`", key=flag.name, fix=f"write {kind} first")
     from blis_py.setup.demand import demand, require_open_loops
     from blis_py.traces.convert import check_apart, losses, writer_for
 

@@ -28,6 +28,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     vllm_flags.refuse(flags)
     if {"--cross-check", "--no-cross-check"} <= flags.keys():
         raise InputError("contradicts --cross-check", key="--no-cross-check", fix="drop one of the two")
+    weights = _fitness_weights(flags)
     style = check_format(flags.get("--format"))
     check_writable(flags)
     detectors = asked(flags)
@@ -46,6 +47,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     reruns = _reruns(simulation, flags)
     with Progress(sys.stderr) as progress:
         result = simulation.run(record_steps="--out" in flags, progress=progress)
+    result.fitness_weights = weights
     if detectors is not None:
         result.saturation = detectors.of(result.record)
     if reruns is not None:
@@ -63,6 +65,14 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     for note in result.notes[len(simulation.notes) :]:
         say(f"note: {note}")
     show_and_write(result, style, flags)
+
+
+def _fitness_weights(flags: Flags) -> dict[str, float] | None:
+    if "--fitness-weights" not in flags:
+        return None
+    from blis_py.metrics.fitness import parse_weights
+
+    return parse_weights(flags["--fitness-weights"])
 
 
 def _reruns(simulation: Simulation, flags: Flags) -> Reruns | None:

@@ -288,6 +288,7 @@ CLUSTER = (
         "routing.cache_signal_delay_us",
         "Age of what it knows of prefix caches, µs; 0 = live. Default 50000.",
     ),
+    Flag("--any-model", bool, "routing.any_model", "Serve requests whatever model they ask for."),
     Flag(
         "--trace-level",
         str,
@@ -510,8 +511,17 @@ OUTPUT = (
     Flag("--force", bool, "", "Replace the result that is in the folder of --out."),
     Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),
     Flag("--record-itl", bool, "", "In --out, itl.csv with the time of every token."),
-    Flag("--format", str, "", "table, json, vllm, blis. By default a table on a terminal, else json."),
+    Flag(
+        "--format",
+        str,
+        "",
+        "table, json, vllm, blis, blis-text. By default a table on a terminal, else json.",
+    ),
     Flag("--metrics-path", str, "", "Metrics with every request, as BLIS writes them.", metavar="FILE"),
+    Flag("--trace-output", str, "", "TraceV2 of what was sent: PREFIX.yaml, PREFIX.csv.", metavar="PREFIX"),
+    Flag(
+        "--fitness-weights", str, "", "One number for the run: throughput:0.5,p99_ttft:0.5.", (), "NAME:W,…"
+    ),
     Flag("--results-path", str, "", "Per-request results, as BLIS's replay writes them.", metavar="FILE"),
     Flag("--detectors", str, "", "Saturation after the run: composite,threshold,backlog-drift, or all."),
     Flag("--saturation-config", str, "", "Settings of these detectors (YAML).", metavar="FILE"),

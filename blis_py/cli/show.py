@@ -20,6 +20,9 @@ def _table(result: Result) -> None:
         print(result.simulation.capacity)
         print(result.simulation.models)
     print_summary(result.summary)
+    if result.fitness_weights is not None:
+        score, *parts = (f"{name} {value:.6f}" for name, value in result.fitness.items())
+        print(f"fitness: {score} ({', '.join(parts)})")
     if result.intervals is not None:
         from blis_py.report.intervals import print_intervals
 
@@ -50,12 +53,22 @@ def _blis(result: Result) -> None:
     sys.stdout.write(to_json(result.blis()))
 
 
+def _blis_text(result: Result) -> None:
+    sys.stdout.write(result.blis_text())
+
+
 if TYPE_CHECKING:
     from blis_py.outputs.staging import Outputs
 
-_FILES = {"--out", "--metrics-path", "--results-path", "--saturation-report"}
+_FILES = {"--out", "--metrics-path", "--results-path", "--trace-output", "--saturation-report"}
 """What is written besides stdout."""
-FORMATS: dict[str, Callable[[Result], None]] = {"table": _table, "json": _json, "vllm": _vllm, "blis": _blis}
+FORMATS: dict[str, Callable[[Result], None]] = {
+    "table": _table,
+    "json": _json,
+    "vllm": _vllm,
+    "blis": _blis,
+    "blis-text": _blis_text,
+}
 
 
 def check_format(name: str | None) -> str:
@@ -98,8 +111,10 @@ def _check_places(flags: Flags) -> None:
 
     if "--out" in flags:
         writable(flags["--out"], force=flags.get("--force", False))
-    for name in sorted(_FILES & flags.keys() - {"--out"}):
+    for name in sorted(_FILES & flags.keys() - {"--out", "--trace-output"}):
         check_file(flags[name], name)
+    for file in _trace_files(flags):
+        check_file(file, "--trace-output")
     taken: dict[str, str] = {}
     for name in ("--metrics-path", "--results-path", "--saturation-report"):
         if name in flags:
@@ -119,12 +134,19 @@ def _write_files(result: Result, flags: Flags) -> None:
         if "--out" in flags:
             folder = outputs.folder(flags["--out"], force=flags.get("--force", False))
             result.fill(folder, plots="--no-plots" not in flags, itl="--record-itl" in flags)
+        if "--trace-output" in flags:
+            result.save_trace(*(outputs.file(file) for file in _trace_files(flags)))
         if "--metrics-path" in flags:
             _write(outputs, flags["--metrics-path"], result.blis(requests=True))
         if "--results-path" in flags:
             _write(outputs, flags["--results-path"], blis_results(result.record))
         if "--saturation-report" in flags and result.saturation is not None:
             _write(outputs, flags["--saturation-report"], as_go_writes(result.saturation.report()))
+
+
+def _trace_files(flags: Flags) -> list[str]:
+    """The header and the data of `--trace-output PREFIX`."""
+    return [f"{flags['--trace-output']}.{ending}" for ending in ("yaml", "csv") if "--trace-output" in flags]
 
 
 def _write(outputs: Outputs, path: str, data: Any) -> None:

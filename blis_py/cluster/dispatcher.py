@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.instance import Instance
@@ -12,6 +12,7 @@ from blis_py.cluster.router import Router
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import CHUNK
 from blis_py.core.request import Request
+from blis_py.metrics.record import NOT_SERVED
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
@@ -20,9 +21,12 @@ Progress = Callable[[int, int], None]
 class Dispatcher:
     """Sends every request to the instance that the router picks.
 
+    Who asks for a model that none of them serves is rejected, and the router is not asked.
+
     Args:
         signals: of the instances, for a router that looks at them.
         log: of what the router decided, if anybody wants to know.
+        unserved: rows of the table whose requests no instance serves.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class Dispatcher:
         outlook: Outlook,
         log: DecisionLog | None = None,
         progress: Progress | None = None,
+        unserved: Set[int] = frozenset(),
     ) -> None:
         self._instances = instances
         self._route = router
@@ -44,12 +49,15 @@ class Dispatcher:
         self._progress = progress
         self._front_end_ns = recorder.frontend.before_enqueue_ns
         self._dispatched = 0
+        self._unserved = unserved
         self._looks = router.looks_at_load or log is not None
         if self._looks:
             signals.watch()
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatches requests, each at its time, in this order."""
+        if self._unserved:
+            due = self._routable(due)
         if self._looks:
             self._one_by_one(due)
         else:
@@ -58,6 +66,18 @@ class Dispatcher:
         before, self._dispatched = self._dispatched, self._dispatched + len(due)
         if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
             self.report(self._dispatched)
+
+    def _routable(self, due: Sequence[tuple[int, Request]]) -> list[tuple[int, Request]]:
+        """Those whom an instance serves. The others have ended."""
+        routable = []
+        for now_ns, request in due:
+            if request.row not in self._unserved:
+                routable.append((now_ns, request))
+                continue
+            self._recorder.rejected(request, now_ns, NOT_SERVED)
+            if self._recorder.on_end is not None:
+                self._recorder.on_end(request, now_ns)
+        return routable
 
     def _together(self, due: Sequence[tuple[int, Request]]) -> None:
         """Where they go does not depend on what becomes of those before them."""

@@ -105,7 +105,7 @@ class Recorder:
         self._instance[request.row] = instance
 
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
-        """It is not let in."""
+        """It is not let in, or has nowhere to go."""
         row = request.row
         self.outcome[row], self.finish_ns[row] = Outcome.REJECTED, now_ns
         self._rejections[row] = why

@@ -7,7 +7,7 @@ listens
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -93,6 +93,7 @@ def simulate(
     seed: int = 42,
     horizon_ns: int | None = None,
     slo_priorities: Mapping[str, int] | None = None,
+    served_models: Collection[str] | None = None,
     diffusion: BlockDiffusion | None = None,
     record_steps: bool = False,
     record_decisions: int | None = None,
@@ -113,6 +114,8 @@ def simulate(
         horizon_ns: end of the run; requests arriving later are not part of it. None = until the
             last request has ended.
         slo_priorities: cluster-side priorities of SLO classes that replace the defaults.
+        served_models: what the instances answer to; who asks for another model is rejected at routing. A
+            request without model goes anywhere. None = they answer to every name.
         diffusion: the requests fill blocks by denoising; None = they are autoregressive.
         record_steps: keep the compact steps table.
         record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
@@ -151,7 +154,8 @@ def simulate(
     log = None
     if record_decisions is not None:
         log = DecisionLog(signals, router, record_decisions, len(source.table))
-    dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress)
+    unserved = _unserved(source.table, served_models)
+    dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress, unserved)
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
     slots = num_instances * scheduler.max_num_seqs
     gateway = Gateway(env, source, delay_ns, dispatch, outlook)
@@ -192,6 +196,14 @@ def _admission(make: MakeAdmission, setup: AdmissionSetup, recorder: Recorder) -
     budgets = TenantBudgets(setup, admit)
     recorder.tell(budgets.ended)
     return budgets
+
+
+def _unserved(table: RequestTable, served_models: Collection[str] | None) -> frozenset[int]:
+    """Rows of requests for models that nobody serves."""
+    if served_models is None:
+        return frozenset()
+    foreign = np.array([bool(name) and name not in served_models for name in table.model.names])
+    return frozenset(np.flatnonzero(foreign[table.model.codes]).tolist()) if foreign.any() else frozenset()
 
 
 def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:

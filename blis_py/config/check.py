@@ -21,7 +21,11 @@ from blis_py.errors import InputError
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.ASCII)
 
-_TRACE_ONLY = ("trace_header", "time_scale", "limit", "skip_bad_rows", "slo_shares")
+TRACE_ONLY = (
+    *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
+    *("time_scale", "limit", "skip_bad_rows", "slo_shares"),
+)
+"""What only recordings heed."""
 _LENGTHS = tuple(
     f.name
     for f in fields(WorkloadSection)
@@ -232,9 +236,9 @@ def _check_source(load: WorkloadSection, layers: Layers) -> None:
     source = sources[0] if sources and not of_flags else "generated"
     useless = {
         "trace": (*_LENGTHS, "timeout_s"),
-        "spec": (*_TRACE_ONLY, *_LENGTHS, "timeout_s"),
-        "preset": (*_TRACE_ONLY, *(name for name in _LENGTHS if name not in ("arrival", "cv"))),
-        "generated": _TRACE_ONLY,
+        "spec": (*TRACE_ONLY, *_LENGTHS, "timeout_s"),
+        "preset": (*TRACE_ONLY, *(name for name in _LENGTHS if name not in ("arrival", "cv"))),
+        "generated": TRACE_ONLY,
     }[source]
     for name in given:
         if name in useless:

@@ -197,6 +197,8 @@ class RoutingSection:
     """Age up to which the router works with old instance state; 0 = live."""
     cache_signal_delay_us: int = setting(50_000, least=0, most=_LAST_US)
     """The same for what the instances' prefix caches hold."""
+    any_model: bool = False
+    """Serve requests whatever model they ask for; otherwise those for another model are rejected."""
     trace_level: str = setting("none", choices=("none", "decisions"))
     """`decisions`: keep what the router knew at each of them."""
     counterfactual_k: int = setting(0, least=0, most=MOST_INSTANCES)
@@ -361,6 +363,7 @@ NAMES: dict[str, str] = {
     "routing_scorers": "routing.scorers",
     "snapshot_refresh_interval": "routing.snapshot_refresh_interval_us",
     "cache_signal_delay": "routing.cache_signal_delay_us",
+    "any_model": "routing.any_model",
     "trace_level": "routing.trace_level",
     "counterfactual_k": "routing.counterfactual_k",
     "admission_policy": "admission.policy",

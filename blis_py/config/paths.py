@@ -75,7 +75,7 @@ def workload_source(name: str) -> str:
 
     if name == AS_BLIS or name in PRESETS:
         return "workload.preset"
-    if _is_bundled(name) or _looks_like_file(name):
+    if _is_bundled(name) or _looks_like_file(name) or is_folder(name):
         return "workload.spec"
     specs = {path.stem for path in bundled.root("workloads").glob("*.yaml")}
     raise InputError(

@@ -29,13 +29,13 @@ def workload(config: Config) -> str:
     own_rate = named or load.get("concurrency") or "rate" not in load
     rate = load.get("rate") or (None if own_rate else 1)
     text += f" at {rate:g} requests/s" if rate else ""
-    scale = load.get("time_scale", 1)
+    scale = load.get("time_scale") or 1
     return f"{text}, time × {scale:g}" if scale != 1 else text
 
 
 def cluster(config: Config) -> str:
     """How many instances of what, on which GPUs."""
-    count, tp = config.get("num_instances"), config.get("tp", 1)
+    count, tp = config.get("num_instances"), config.get("tp") or 1
     parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
     model = config.get("model") or config.get("model_config")
     if model:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from blis_py.config.loader import as_dict
-from blis_py.config.models import NAMES
+from blis_py.config.models import NAMES, RunConfig, WorkloadSection
 from blis_py.errors import InputError
 from blis_py.figures.facts import foot_of_several
 from blis_py.files.paths import exists
@@ -25,6 +25,14 @@ LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_in
 """What runs of one line differ in, the first of them that differs at all."""
 _FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "throughput", "output_tokens_per_s", "cluster.")
 """How columns begin that are figures of a run."""
+_SECTIONS = frozenset(key.partition(".")[0] for key in NAMES.values() if "." in key)
+_NUMBERS = frozenset(
+    f"{section}.{one.name}" if section else one.name
+    for section, model in (("", RunConfig), ("workload", WorkloadSection))
+    for one in fields(model)
+    if str(one.type).partition(" ")[0] in ("int", "float")
+)
+"""Settings that are told in figures, as numbers."""
 _RAN = "ok"
 """The status of a run in a sweep that was neither refused nor failed."""
 _NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
@@ -181,12 +189,29 @@ def points_of(runs: Any) -> list[Point]:
 def _beside(table: Path) -> dict[str, Any]:
     """What all runs of a sweep have in common, where it lies beside its table."""
     told = table.with_name("sweep.yaml")
-    return (load_mapping(told).get("first") or {}) if exists(told) else {}
+    first = load_mapping(told).get("first") if exists(told) else None
+    if not isinstance(first, Mapping | None):
+        raise InputError("must be a mapping", file=told, key="first", value=first)
+    return dict(first or {})
 
 
 def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:
     points = [_of_row(row, _flat(common)) for row in table.to_dict("records")]
+    for point in points:
+        _check_settings(point.settings)
     return [point for point in points if point.values.get("status", _RAN) == _RAN]
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InputError: a text where a number is meant, or something where there is a section.
+    """
+    for key, value in settings.items():
+        if key in _SECTIONS:
+            raise InputError("must be a section", key=key, value=value, fix="is it the table of a sweep?")
+        if key in _NUMBERS and not isinstance(value, int | float | None):
+            raise InputError("must be a number", key=key, value=value, fix="is it the table of a sweep?")
 
 
 def _of_result(run: Summarised) -> Point:

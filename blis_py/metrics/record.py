@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from blis_py.core.diffusion_request import DiffusionCounters
 
 
+NOT_SERVED = "model not served"
+"""Why a request is rejected at routing: no instance serves the model that it asks for."""
+
+
 class Outcome(IntEnum):
     """Where a request ended. Every injected request is in exactly one."""
 
@@ -26,8 +30,8 @@ class Outcome(IntEnum):
     LENGTH_CAPPED = 1
     """Completed by reaching max_model_len; a sub-bucket of completed in reports."""
     REJECTED = 2
-    """Never got to an instance: refused by admission, or dropped at the gateway; `RunRecord.rejection` says
-    why."""
+    """Never got to an instance: refused by admission, dropped at the gateway, or at routing;
+    `RunRecord.rejection` says why."""
     UNSERVABLE = 3
     """Could never fit: more blocks than exist, or beyond max_model_len."""
     TIMED_OUT = 4

@@ -52,7 +52,7 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
     """An axis from a list of values, a range in words, or a single value.
 
     Raises:
-        InputError: no such setting, no values, or the same one twice.
+        InputError: no such setting, no values, the same one twice, or one that is infinite.
     """
     plain = name.lstrip("-").replace("-", "_")
     if plain in _NOT_SIMULATED:
@@ -70,9 +70,20 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
     if not listed:
         raise InputError("has no values", file=file, key=f"{key} {name}", fix="give at least one")
     for index, value in enumerate(listed):
+        if not _is_finite(value):
+            raise InputError("must be finite", file=file, key=f"{key} {name}", value=value, fix="drop it")
         if value in listed[:index] and type(value) in {type(v) for v in listed[:index] if v == value}:
             raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
     return Axis(plain, own, tuple(listed))
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in it is infinite or none at all."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def grid(axes: Sequence[Axis]) -> list[Point]:

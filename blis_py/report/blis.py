@@ -113,7 +113,10 @@ def blis_results(record: RunRecord) -> list[dict[str, Any]]:
                 "itl_mean_us": itl_us[row],
             }
         )
-    return [as_go_writes(result) for result in results]
+    return [
+        {name: value for name, value in as_go_writes(result).items() if name not in _OMITTED or value}
+        for result in results
+    ]
 
 
 def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:

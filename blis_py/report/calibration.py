@@ -37,8 +37,14 @@ def _heading(c: Calibration) -> str:
     text = f"{count:,} requests, measured in {c.measured.source} and predicted in {c.predicted.source}"
     for count, where in ((c.only_measured, "measured"), (c.only_predicted, "predicted")):
         text += f"\n{count:,} more completed only in the {where} run" if count else ""
-    for label, t in zip(("output tokens/s", "requests/s"), c.throughput, strict=True):
+    known = [
+        t for t in zip(("output tokens/s", "requests/s"), c.throughput, strict=True) if t[1].measured > 0
+    ]
+    for label, t in known:
         text += f"\n{label}: {t.measured:,.4g} measured, {t.predicted:,.4g} predicted ({t.error:+.1%})"
+    for good in c.goodput:
+        shares = f"{good.measured:.1%} measured, {good.predicted:.1%} predicted"
+        text += f"\nrequests of {good.group} that meet their targets: {shares} (of {good.requests:,})"
     return text
 
 

@@ -12,7 +12,7 @@ from blis_py.metrics.distribution import NS_PER_MS, Distribution
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import Rows, TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
-from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, assess
 from blis_py.requests.table import Ints
 
@@ -141,7 +141,7 @@ def _errors(record: RunRecord) -> list[str]:
     if record.rejection is None:
         return errors
     return [
-        f"{error}: {why}" if why else error
+        f"{'rejected at routing' if why == NOT_SERVED else error}: {why}" if why else error
         for error, why in zip(errors, record.rejection.to_list(), strict=True)
     ]
 

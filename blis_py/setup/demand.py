@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.config.check import duration_ns
+from blis_py.config.check import TRACE_ONLY, duration_ns
 from blis_py.config.models import RunConfig, WorkloadSection
 from blis_py.config.paths import spec_path
 from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import later_turns_last, waits
@@ -30,6 +31,8 @@ DEFAULT_SEED = 42
 STRUCTURED_OUTPUTS = "structured outputs"
 """Names the random numbers that say whose answer a grammar constrains."""
 Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
+_DESCRIPTION = {"clients", "cohorts", "servegen_data", "inference_perf"}
+"""What a workload spec has, and the header of a trace has not."""
 TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
@@ -50,6 +53,8 @@ class Demand:
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """What became of what was asked for."""
+    asks_for_models: bool = False
+    """Whether requests for another model than the one that is served are nobody's."""
     loops: Loops | None = None
     """Clients that wait for answers before they send more; None = nobody does."""
     horizon_ns: int | None = None
@@ -92,7 +97,9 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
-    if load.trace is not None:
+    if load.trace is not None and _describes(load.trace):
+        asked = _from_spec(_as_spec(config), load.trace)
+    elif load.trace is not None:
         asked = _from_trace(load, load.trace, seed, read or as_recorded)
     elif load.spec is not None:
         asked = _from_spec(config, load.spec)
@@ -105,6 +112,37 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     if config.horizon is not None:
         asked = replace(asked, horizon_ns=horizon_ns_of(config))
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
+
+
+def _describes(trace: str) -> bool:
+    """Whether what was given as a recording describes a workload: a folder of ServeGen, a configuration of
+    inference-perf, a workload spec."""
+    path = Path(trace)
+    if path.suffix not in (".yaml", ".yml") and not is_folder(path):
+        return False
+    from blis_py.files.yaml_files import load_mapping
+    from blis_py.workload.servegen import is_servegen
+    from blis_py.workload.spec_inference_perf import is_config
+
+    if not is_file(path):
+        return is_servegen(path)
+    values = load_mapping(path)
+    return is_config(values) or not _DESCRIPTION.isdisjoint(values)
+
+
+def _as_spec(config: RunConfig) -> RunConfig:
+    """
+    Raises:
+        InputError: a setting that only a recording heeds.
+    """
+    given = WorkloadSection()
+    for name in (*TRACE_ONLY, "session_mode", "think_time_dist"):
+        value = getattr(config.workload, name)
+        if value != getattr(given, name):
+            fix = "drop it, or make a recording of it with `blis convert`"
+            problem = f"has no effect on {config.workload.trace}, which describes a workload"
+            raise InputError(problem, key=f"workload.{name}", value=value, fix=fix)
+    return config
 
 
 def _from_spec(config: RunConfig, name: str) -> Demand:
@@ -139,6 +177,7 @@ def _from_spec(config: RunConfig, name: str) -> Demand:
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
         notes=(*spec.notes, *_end_notes(end_ns)),
+        asks_for_models=True,
         loops=loops,
         horizon_ns=end_ns,
     )
@@ -222,7 +261,14 @@ def _from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dem
     elif load.rate is not None:
         table = _at_rate(table, load.rate, trace)
     table, loops = _turns_apart(table, load)
-    asked = Demand(table, seed, notes=reading.told(), source=reading.chosen_as, loops=loops)
+    asked = Demand(
+        table,
+        seed,
+        notes=reading.told(),
+        asks_for_models=reading.asks_for_models,
+        loops=loops,
+        source=reading.chosen_as,
+    )
     found = header_of(trace, load.trace_header)
     if found is None:
         return asked

@@ -34,6 +34,7 @@ from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
 from blis_py.setup.diffusion import block_diffusion
 from blis_py.setup.gateway import flow_notes, flow_settings
+from blis_py.setup.served import served_models, served_notes
 
 if TYPE_CHECKING:
     from blis_py.cluster.admission import AdmissionSettings
@@ -69,6 +70,8 @@ class Setup:
     """None = the requests are autoregressive."""
     loops: Loops | None = None
     """Clients that wait for answers before they send more; None = nobody does."""
+    served_models: frozenset[str] | None = None
+    """Names of models that requests may ask for; None = any."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
@@ -97,6 +100,7 @@ class Setup:
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
         _check_delays(model, asked.table, max_model_len)
+        names = served_models(asked, config)
         model, mask_notes = _with_masks(model, served, asked.table, scheduler)
         return cls(
             config=config,
@@ -112,12 +116,13 @@ class Setup:
                 *notes,
                 *asked.notes,
                 *mask_notes,
-                *_other_models(asked.table, config),
+                *served_notes(asked, names, config),
                 *flow_notes(config.gateway),
             ),
             source=asked.source,
             diffusion=block_diffusion(asked, config.dllm, scheduler),
             loops=asked.loops,
+            served_models=names,
         )
 
     def priced_by(self, model: str) -> Self:
@@ -188,6 +193,7 @@ class Setup:
             seed=DEFAULT_SEED if config.seed is None else config.seed,
             horizon_ns=horizon_ns_of(config),
             slo_priorities=config.admission.slo_priorities or None,
+            served_models=self.served_models,
             diffusion=self.diffusion,
             record_steps=record_steps,
             record_decisions=config.routing.counterfactual_k if keeps else None,
@@ -377,8 +383,3 @@ def _asked_of(config: RunConfig, asked: Demand, targets: GoodputTargets) -> Good
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, classes)
     return targets
-
-
-def _other_models(table: RequestTable, config: RunConfig) -> list[str]:
-    others = sorted(set(table.model.names) - {"", config.model})
-    return [f"requests for {', '.join(others)} are served by {config.model} too"] if others else []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.files.paths import exists
+from blis_py.files.paths import exists, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.outputs.complete import check_complete
 from blis_py.requests.sessions import waits
@@ -60,6 +60,7 @@ def read_trace(
     if reading.header is not None and chosen.title != "TraceV2":
         raise InputError(f"{chosen.title} has no header file", file=reading.header, fix="leave it out")
     table = in_sessions(chosen.read(found, reading), reading, path, seed)
+    table = _without_answerers(table, reading)
     _tell_order(table, reading)
     table = table.sorted_by_arrival()
     if limit is not None:
@@ -75,6 +76,15 @@ def _part(path: Path, reading: Reading) -> Path:
         reading.part = int(number)
         return path.with_name(name)
     return path
+
+
+def _without_answerers(table: RequestTable, reading: Reading) -> RequestTable:
+    """The models that answered when it was recorded are not those that its requests ask for."""
+    names = sorted(filter(None, table.model.names))
+    if reading.asks_for_models or not names:
+        return table
+    reading.tell(f"it was recorded with {', '.join(names)}; its requests are for any model")
+    return replace(table, model=Labels.constant("", len(table)))
 
 
 def _tell_order(table: RequestTable, reading: Reading) -> None:
@@ -95,10 +105,15 @@ def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path,
 
 
 def is_spec(source: str) -> bool:
-    """Whether this is a workload spec, or the name of a bundled one, rather than a recording."""
+    """Whether this is a workload spec, or the name of a bundled one, rather than a recording.
+
+    A folder (of ServeGen) and a configuration (of inference-perf) describe a workload, too.
+    """
     path = Path(source)
     if not exists(path):
         return True
+    if is_folder(path):
+        return any(path.glob("chunk-*-trace.csv"))
     return path.suffix in _YAML and "trace_version" not in load_mapping(path)
 
 

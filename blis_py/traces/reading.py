@@ -26,6 +26,7 @@ class Reading:
         bad: what to do about rows that are no good.
         notes: what the user should know of the recording.
         chosen_as: which format it was taken for, and why; empty where somebody said which it is.
+        asks_for_models: whether its models are those that requests ask for, and not those that once answered.
         has_times: whether it says when requests came; if not, they all come at once, or as a rate says.
         session_mode: `closed-loop`: turns of sessions wait for the answer before them; `fixed`: they come at
             their times; None: the latter where they have any.
@@ -45,6 +46,7 @@ class Reading:
     bad: BadRows = field(default_factory=BadRows)
     notes: list[str] = field(default_factory=list)
     chosen_as: str = ""
+    asks_for_models: bool = False
     has_times: bool = True
     session_mode: str | None = None
     think: ThinkTime | None = None

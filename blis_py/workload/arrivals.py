@@ -29,6 +29,8 @@ class Arrivals:
         shape, scale_us: the law's own parameters, instead of `cv`. They fix the rate too: `rate` is then
             not used.
         profile: how the rate changes with time; None = it does not.
+        exact_count: as many come as are expected by the end of the profile, no more and no fewer, at random
+            times: a Poisson process of which that is known.
     """
 
     process: str
@@ -37,6 +39,7 @@ class Arrivals:
     shape: float | None = None
     scale_us: float | None = None
     profile: Profile | None = None
+    exact_count: bool = False
 
     def expected(self, until_ns: int) -> float:
         """How many come before that time, on average."""
@@ -213,7 +216,9 @@ def arrivals_until(
     A longer `until_ns` continues the same sequence. `at_most` bounds the number of arrivals.
     """
     until_us, profile = until_ns / 1e3, arrivals.profile
-    if profile is None:
+    if arrivals.exact_count:
+        times = _scattered(arrivals, rng)[:at_most]
+    elif profile is None:
         times = _even(arrivals, rng, until_us, at_most)
     elif profile.runs_on:
         times = _even(arrivals, rng, min(until_us, profile.end_us), None)
@@ -222,6 +227,15 @@ def arrivals_until(
         times = profile.when_us(_even(arrivals, rng, profile.passed_us(until_us), at_most))
     whole_us = np.floor(times[times < until_us]).astype(np.int64)
     return whole_us * 1000
+
+
+def _scattered(arrivals: Arrivals, rng: np.random.Generator) -> Floats:
+    """As many as are expected, in us, in order."""
+    profile = arrivals.profile
+    assert profile is not None
+    passed_us = profile.passed_us(profile.end_us)
+    times = np.sort(rng.random(round(passed_us / arrivals.mean_gap_us))) * passed_us
+    return profile.when_us(times)
 
 
 def _even(arrivals: Arrivals, rng: np.random.Generator, until_us: float, at_most: int | None) -> Floats:

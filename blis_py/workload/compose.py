@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
-from blis_py.files.yaml_files import load_mapping
-from blis_py.workload.spec import load_spec
+from blis_py.workload.spec import load_spec, spec_values
 
 _OWN = ("aggregate_rate", "clients", "cohorts", "num_requests", "seed", "version", "goodput_slo_targets")
 """Keys that are merged; any other has to say the same in every spec that has it."""
@@ -34,7 +33,7 @@ def composed(
     specs = []
     for path in paths:
         load_spec(path)
-        specs.append(load_mapping(path))
+        specs.append(spec_values(path))
         _require_shares(specs[-1], path)
     sources: dict[str, list[dict[str, Any]]] = {"clients": [], "cohorts": []}
     for spec, name, scale in zip(specs, names, scales, strict=True):

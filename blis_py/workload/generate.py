@@ -67,7 +67,7 @@ def _listening(spec: WorkloadSpec) -> str:
     """The key that says that a client waits for answers."""
     from blis_py.workload.spec_sources import sources_of
 
-    for source in sources_of(spec.clients, spec.cohorts):
+    for source in sources_of(spec.everyone, spec.cohorts):
         if source.spec.concurrency:
             return f"{source.key}.concurrency"
         plan = source.spec.reasoning

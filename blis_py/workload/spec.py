@@ -21,10 +21,18 @@ from blis_py.workload.client import Client
 from blis_py.workload.lengths import Lengths
 from blis_py.workload.modalities import Multimodal
 from blis_py.workload.profile import Profile
+from blis_py.workload.servegen import is_servegen
 from blis_py.workload.spec_base import Seed, Text, TimeUs, Whole, as_text, as_tuple, lengths_of
 from blis_py.workload.spec_client import ClientSpec, CohortSpec, DiffusionSpec
 from blis_py.workload.spec_errors import input_error
+from blis_py.workload.spec_inference_perf import (
+    InferencePerfSpec,
+    inference_perf_clients,
+    is_config,
+    of_config,
+)
 from blis_py.workload.spec_rates import Part, parts_of, rates_of
+from blis_py.workload.spec_servegen import ServeGenSpec, servegen_clients
 from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
 from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 
@@ -33,14 +41,15 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT_US = 300_000_000
 """Patience of a client with several turns that does not say how long it waits (as in BLIS)."""
+DEFAULT_SPEC_SEED = 42
 DEFAULT_PREFIX_TOKENS = 50
 """Length of a prefix group's prefix where no client gives one (as in BLIS)."""
 
-NOT_YET: dict[str, frozenset[str]] = {
-    "top": frozenset({"servegen_data", "inference_perf", "drain_timeout_secs"}),
-    "client": frozenset({"adapter"}),
+NOT_YET: dict[str, str] = {
+    "adapter": "LoRA adapters are not simulated yet: remove the key, and all requests are for the base model",
 }
-"""Keys of the format that this program does not act on yet; refused unless they are null, 0 or false."""
+"""Keys of a client that this program does not act on yet, and what to do; refused unless they are null, 0 or
+false."""
 
 
 class WorkloadSpec(DiffusionSpec):
@@ -75,11 +84,16 @@ class WorkloadSpec(DiffusionSpec):
     """Sources of requests."""
     cohorts: Annotated[tuple[CohortSpec, ...], BeforeValidator(as_tuple)] = ()
     """Sources that are many clients alike."""
+    servegen_data: ServeGenSpec | None = None
+    """Clients as ServeGen recorded them."""
+    inference_perf: InferencePerfSpec | None = None
+    """Load as inference-perf makes it."""
     goodput_slo_targets: dict[Text, dict[str, float]] = Field(default_factory=dict)
     """What a good request meets, by class: `ttft_ms`, `itl_ms`, `e2e_ms`."""
     _file: Path | None = PrivateAttr(default=None)
     _classes: frozenset[str] = PrivateAttr(default=frozenset())
     _notes: tuple[str, ...] = PrivateAttr(default=())
+    _everyone: tuple[ClientSpec, ...] = PrivateAttr(default=())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -91,6 +105,24 @@ class WorkloadSpec(DiffusionSpec):
         """Where the spec was read from."""
         return self._file
 
+    @property
+    def everyone(self) -> tuple[ClientSpec, ...]:
+        """All clients, those of `servegen_data` and `inference_perf` included."""
+        return self._everyone or self.clients
+
+    def _expand(self) -> list[str]:
+        """Makes the clients that are only described; returns what there is to know of them."""
+        made = list(self.clients)
+        notes: list[str] = []
+        if self.servegen_data is not None:
+            seed = DEFAULT_SPEC_SEED if self.seed is None else self.seed
+            clients, notes = servegen_clients(self.servegen_data, seed, self._file)
+            made += clients
+        if self.inference_perf is not None:
+            made += inference_perf_clients(self.inference_perf, self._file)
+        self._everyone = tuple(made)
+        return notes
+
     def resolved(self, *, rate: float | None = None) -> list[Client]:
         """The clients with every default, share and file resolved.
 
@@ -100,7 +132,7 @@ class WorkloadSpec(DiffusionSpec):
         Raises:
             InputError: with file and key of what cannot be.
         """
-        sources = sources_of(self.clients, self.cohorts)
+        sources = sources_of(self.everyone, self.cohorts)
         check_sources(sources, self._file, rate, self._classes)
         prefixes = prefix_lengths(sources, self._file)
         check_prefixes([(source.key, source.spec.prefixes) for source in sources], self._file)
@@ -132,7 +164,14 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
         InputError: one, for the first problem: file, dotted key, value and what to do.
     """
     path = Path(path)
-    values = load_mapping(path)
+    spec = parse_spec(spec_values(path), path, classes=classes)
+    if not is_servegen(path) and is_config(load_mapping(path)):
+        spec._notes = (f"{path.name} is read as a configuration of inference-perf", *spec._notes)
+    return spec
+
+
+def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
+    """The same of what was written in the file `path`, which is changed."""
     _refuse_not_yet(values, path)
     notes = _upgrade(values, classes)
     try:
@@ -141,9 +180,17 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
         raise input_error(error, WorkloadSpec, path) from None
     spec._file = path
     spec._classes = frozenset(classes)
-    spec._notes = tuple(notes)
+    spec._notes = (*notes, *spec._expand())
     spec.resolved()
     return spec
+
+
+def spec_values(path: Path) -> dict[str, Any]:
+    """What is written in a spec; a folder of ServeGen and a configuration of inference-perf are one, too."""
+    if is_servegen(path):
+        return {"version": "2", "servegen_data": {"path": str(path.absolute())}}
+    values = load_mapping(path)
+    return of_config(values, path) if is_config(values) else values
 
 
 def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
@@ -161,17 +208,14 @@ def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
 
 
 def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
-    places = [("", values, NOT_YET["top"])]
     for kind in ("clients", "cohorts"):
         sources = values.get(kind)
         for index, source in enumerate(sources if isinstance(sources, list) else []):
-            if isinstance(source, dict):
-                places.append((f"{kind}[{index}].", source, NOT_YET["client"]))
-    for where, mapping, keys in places:
-        for key in [key for key in mapping if key in keys]:
-            if mapping[key] not in (None, 0, False, "", [], {}):
-                raise InputError("not supported yet", file=path, key=f"{where}{key}", fix="remove the key")
-            del mapping[key]
+            for key in [key for key in source if key in NOT_YET] if isinstance(source, dict) else []:
+                if source[key] not in (None, 0, False, "", [], {}):
+                    where, fix = f"{kind}[{index}].{key}", NOT_YET[key]
+                    raise InputError("not supported yet", file=path, key=where, fix=fix)
+                del source[key]
 
 
 def _clients(

@@ -26,6 +26,8 @@ class ArrivalSpec(Strict):
     """The law's shape, with `scale` instead of `cv`."""
     scale: Positive | None = None
     """The law's scale in us, with `shape`."""
+    exact_count: bool = False
+    """Of `poisson` in a window: as many as are expected come, no more and no fewer, at random times."""
 
 
 class WindowSpec(Strict):

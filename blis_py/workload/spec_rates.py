@@ -11,7 +11,7 @@ from blis_py.errors import InputError
 from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.profile import Profile
-from blis_py.workload.spec_lifecycle import WindowSpec, bounds_of
+from blis_py.workload.spec_lifecycle import ArrivalSpec, WindowSpec, bounds_of
 from blis_py.workload.spec_sources import Source
 
 Rates = list[tuple[float, Profile | None]]
@@ -66,7 +66,17 @@ class Part:
             where = self.source.key if self.trace_rate is None else self.key
             arrivals.check_rate(rate, key=f"{where}.{name}", file=path)
         cv = 1.0 if arrival.cv is None else arrival.cv
-        return Arrivals(arrival.process, rate, cv, arrival.shape, arrival.scale, profile)
+        if arrival.exact_count:
+            _check_countable(arrival, profile, f"{self.key}.arrival.exact_count", path)
+        return Arrivals(arrival.process, rate, cv, arrival.shape, arrival.scale, profile, arrival.exact_count)
+
+
+def _check_countable(arrival: ArrivalSpec, profile: Profile | None, key: str, path: Path | None) -> None:
+    """What comes in a time that ends can be counted."""
+    if arrival.process != "poisson":
+        raise InputError(f"has no meaning for {arrival.process}", file=path, key=key, fix="use poisson")
+    if profile is None or profile.end_us == math.inf:
+        raise InputError("means a time that ends", file=path, key=key, fix="give the client windows")
 
 
 def parts_of(source: Source) -> list[Part]:

@@ -104,7 +104,9 @@ class Runner:
             if example.block.language == "console":
                 code, printed = _command(example.code)
                 return code, printed.replace(f"{Path.cwd()}{os.sep}", "")
-            (self.folder / example.block.rest).write_text(example.code, encoding="utf-8")
+            file = self.folder / example.block.rest
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(example.code, encoding="utf-8")
             return 0, ""
 
     def _python(self, code: str) -> tuple[int, str]:

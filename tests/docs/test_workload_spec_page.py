@@ -44,3 +44,11 @@ def test_bundled_workloads_keep_to_the_schema(made: ModuleType, path: Path) -> N
     spec = yaml.safe_load(path.read_text())
     validator.validate(spec)
     assert list(validator.iter_errors(spec | {"agregate_rate": 1}))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workloads").glob("*.yaml")), ids=lambda path: path.stem)
+def test_editors_find_the_schema_of_bundled_workloads(made: ModuleType, path: Path) -> None:
+    """By the line that language servers of YAML look for; it is told from where the file is."""
+    mark, _, address = path.read_text(encoding="utf-8").splitlines()[0].partition("$schema=")
+    assert mark == "# yaml-language-server: "
+    assert (path.parent / address).samefile(made.SCHEMA)

@@ -106,6 +106,24 @@ MOONCAKE = "".join(
     + "\n"
     for row in range(8)
 )
+SPACE = """\
+vary:
+  scheduler: [fcfs, sjf]
+  max_num_seqs: [4, 64]
+"""
+SWEEP = (
+    "sweep --space {}/space.yaml --model qwen3-14b --latency-model roofline --num-requests 6 --rate 20 "
+    "--output-tokens 8 --output-tokens-stdev 2 --workers 1 --no-cache"
+)
+"""A small one; `{}` is the folder."""
+INFERENCE_PERF = """\
+load: {type: constant, stages: [{rate: 4, duration: 2}, {rate: 8.5, duration: 1}]}
+api: {type: completion}
+data:
+  type: shared_prefix
+  shared_prefix:
+    {num_groups: 3, num_prompts_per_group: 2, system_prompt_len: 32, question_len: 9, output_len: 4}
+"""
 DLLM = """\
 kind: diffusion
 block_size: 32
@@ -130,6 +148,8 @@ def build(folder: Path) -> Path:
         "config.yaml": CONFIG,
         "bundle.yaml": BUNDLE,
         "azure.csv": AZURE,
+        "space.yaml": SPACE,
+        "inference-perf.yaml": INFERENCE_PERF,
         "clock.csv": AZURE_CLOCK,
         "mooncake.jsonl": MOONCAKE,
         "dllm.yaml": DLLM,
@@ -145,6 +165,8 @@ def build(folder: Path) -> Path:
     shutil.copy(ROOT / "profiles" / "trained" / "coefficients.yaml", folder / "coefficients.yaml")
     _small_fit(folder / "fit")
     _simulated_run(folder / "run")
+    _saved_runs(folder)
+    _servegen(folder / "servegen")
     log = record_run(chat(6, rate=30.0, seed=2))
     (folder / "engine").mkdir(exist_ok=True)
     write_step_log(log, folder / "engine" / "steps.csv")
@@ -174,6 +196,34 @@ def _simulated_run(folder: Path) -> None:
     flags = ["--model", "qwen3-14b", "--num-requests", "8", "--rate", "20", "--output-tokens", "6"]
     flags += ["--output-tokens-stdev", "2", "--prompt-tokens", "60", "--prompt-tokens-stdev", "20"]
     _run(["run", *flags, "--out", str(folder), "--force", "--no-plots", "--record-itl"])
+
+
+def _saved_runs(folder: Path) -> None:
+    """Two results of the same requests that may be changed, what BLIS writes of such, and a sweep's table."""
+    for name in ("saved", "other"):
+        shutil.copytree(folder / "run", folder / name)
+        (folder / name / "complete.json").write_text("{}")
+    flags = ["--results-path", str(folder / "results.json"), "--metrics-path", str(folder / "metrics.json")]
+    _run(["run", "--config", str(folder / "run" / "config.yaml"), "--no-cross-check", *flags])
+    _run(
+        [
+            *SWEEP.replace("{}", str(folder)).split(),
+            "--format",
+            "json",
+            "--no-plots",
+            "--out",
+            str(folder / "swept"),
+        ]
+    )
+    (folder / "swept" / "complete.json").unlink(missing_ok=True)
+
+
+def _servegen(folder: Path) -> None:
+    folder.mkdir()
+    rows = [f"{600 * window},2,1.5,{'Gamma' if window % 2 else 'Weibull'},0.4,1.2" for window in range(144)]
+    (folder / "chunk-0-trace.csv").write_text("\n".join(rows) + "\n")
+    lengths = {"input_tokens": "{30: 0.5, 40: 0.5}", "output_tokens": "{5: 1}", "reason_ratio": "{0.0: 1}"}
+    (folder / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths, "43200": lengths}))
 
 
 def _run(arguments: list[str]) -> None:

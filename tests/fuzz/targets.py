@@ -15,6 +15,7 @@ from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.samples import read_samples
 from blis_py.config.loader import dump, load_config
 from blis_py.config.policy import read_bundle
+from blis_py.figures.several import points_of
 from blis_py.files.json_files import load_object
 from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.fitted_profile import read_profile
@@ -23,6 +24,8 @@ from blis_py.latency.layer_profile import read_layer_profile
 from blis_py.latency.model_shape import load_model
 from blis_py.latency.operator_tables import read_operator_tables
 from blis_py.latency.trained import read_training
+from blis_py.planning.axes import read_space
+from blis_py.saved import load
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.itl import read_gaps
@@ -32,6 +35,9 @@ from blis_py.traces.steplog import read_step_log
 from blis_py.workload import generate
 from blis_py.workload.diffusion import diffusion_client
 from blis_py.workload.spec import load_spec
+
+SAVED = ("requests.csv", "steps.csv", "summary.json", "config.yaml", "itl.csv")
+"""Files of a result."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,33 @@ def _dllm(folder: Path) -> Any:
     return diffusion_client(load_mapping(folder / "dllm.yaml"), file=folder / "dllm.yaml")
 
 
+def _saved(folder: Path) -> Any:
+    """All that the files of a result tell."""
+    saved = load(folder / "saved")
+    return saved.summary, saved.requests, saved.steps, saved.view, saved.notes, saved.settings
+
+
+def _servegen(folder: Path) -> Any:
+    return generate(load_spec(folder / "servegen"), num_requests=30)
+
+
 READERS: dict[str, Reader] = {
     **_recordings(),
+    **{f"saved {name}": Reader(f"saved/{name}", _saved) for name in SAVED},
+    "saved marker": Reader("saved/complete.json", _saved),
+    "settings of a sweep": Reader(
+        "swept/sweep.yaml", lambda folder: points_of(folder / "swept" / "sweep.csv")
+    ),
+    "table of a sweep": Reader("swept/sweep.csv", lambda folder: points_of(folder / "swept" / "sweep.csv")),
+    "space": Reader("space.yaml", lambda folder: read_space(folder / "space.yaml")),
+    "results of BLIS": Reader("results.json", lambda folder: read_token_times(folder / "results.json")),
+    "metrics of BLIS": Reader("metrics.json", lambda folder: read_token_times(folder / "metrics.json")),
+    "servegen rates": Reader("servegen/chunk-0-trace.csv", _servegen),
+    "servegen lengths": Reader("servegen/chunk-0-dataset.json", _servegen),
+    "inference-perf": Reader(
+        "inference-perf.yaml",
+        lambda folder: generate(load_spec(folder / "inference-perf.yaml"), horizon_ns=10**9),
+    ),
     "any table": Reader("azure.csv", _table),
     "azure": Reader("azure.csv", _trace("azure.csv")),
     "azure with a clock": Reader("clock.csv", _trace("clock.csv")),
@@ -153,6 +184,11 @@ _REPLAY = "replay --model qwen3-14b --format json"
 _SMALL = "--num-requests 6 --output-tokens 8 --output-tokens-stdev 2 --rate 20"
 _DLLM = f"run --model llada2.0-mini --latency-model roofline --block-size 32 --max-num-seqs 8 {_SMALL}"
 _DLLM += " --format json"
+_PLAN = (
+    "plan --model qwen3-14b --latency-model roofline --num-requests 4 --rate 5 --slo ttft.p99=2s --draws 0"
+)
+_PLAN += " --output-tokens 8 --output-tokens-stdev 2 --instances 1:2 --trials 2 --workers 1"
+_PLAN += " --no-cache --format json"
 _PROFILE = "--out {}/out --bootstrap 2 --format json"
 COMMANDS: dict[str, Command] = {
     "run --config": Command("config.yaml", "run --config {}/config.yaml --format json"),
@@ -182,6 +218,25 @@ COMMANDS: dict[str, Command] = {
     "replay azure, skipping": Command("azure.csv", f"{_REPLAY} --trace {{}}/azure.csv --skip-bad-rows"),
     "convert": Command("formats/vllm.json", "convert {}/formats/vllm.json {}/converted.jsonl"),
     "compose": Command("spec.yaml", "compose --from {}/spec.yaml --from chat --out {}/composed.yaml"),
+    "convert servegen": Command("servegen/chunk-0-trace.csv", "convert servegen --path {}/servegen"),
+    "convert inference-perf": Command(
+        "inference-perf.yaml", "convert inference-perf --spec {}/inference-perf.yaml"
+    ),
+    "run --workload, inference-perf": Command(
+        "inference-perf.yaml", f"{_RUN} --workload {{}}/inference-perf.yaml --num-requests 6"
+    ),
+    "compare": Command("other/requests.csv", "compare {}/saved {}/other --format json"),
+    "compare, summaries": Command("other/summary.json", "compare {}/saved {}/other --format json"),
+    "explain": Command("saved/config.yaml", "explain {}/saved --no-what-ifs --format json"),
+    "plot": Command("saved/requests.csv", "plot {}/saved --figure ttft --out {}/figures"),
+    "plot, steps": Command("saved/steps.csv", "plot {}/saved --figure batch --out {}/figures"),
+    "plot, sweep": Command("swept/sweep.csv", "plot {}/swept --figure throughput_latency --out {}/figures"),
+    "sweep --space": Command("space.yaml", f"{scenario.SWEEP} --format json"),
+    "plan --space": Command("space.yaml", f"{_PLAN} --space {{}}/space.yaml"),
+    "calibrate, header": Command("engine/trace.yaml", "calibrate {}/engine --results {}/run --format json"),
+    "calibrate, results of BLIS": Command(
+        "results.json", "calibrate {}/run --sim-results {}/results.json --format json"
+    ),
     "compose traces": Command(
         "azure.csv", "compose --from {}/azure.csv --from {}/mooncake.jsonl --out {}/composed.csv"
     ),

@@ -80,6 +80,13 @@ def test_files_that_have_broken_programs_are_data_or_one_error(folder: Path, nam
 FOUND = {
     "gpu-efficiency-of-nothing.yaml": "run --gpu, roofline",
     "profile-key-null.yaml": "run --profile",
+    "space-without-end.yaml": "sweep --space",
+    "instance-beyond-all.csv": "compare",
+    "summary-without-end.json": "compare, summaries",
+    "endless-rate.yaml": "convert inference-perf",
+    "steps-without-a-name.csv": "saved steps.csv",
+    "promises-of-no-texts.yaml": "saved config.yaml",
+    "sweep-without-settings.yaml": "settings of a sweep",
     "requests-without-prompt.csv": "parity, requests",
     "steps-of-terabytes.csv": "vllm steps",
 }

@@ -27,6 +27,11 @@ clients:
     input_distribution: {type: exponential, params: {mean: 100}}
     output_distribution: {type: empirical, params: {10: 0.5, 20: 0.5}}
 """
+SHARED = (
+    "{num_unique_system_prompts: 1, num_users_per_system_prompt: 1, "
+    "system_prompt_len: 1, question_len: 1, output_len: 1}"
+)
+
 BAD = [
     # (what is replaced, by what, parts of the message)
     ("process: gamma", "procces: gamma", ["clients[1].arrival.procces", "did you mean process?"]),
@@ -44,8 +49,12 @@ BAD = [
     ("num_requests: 10", "horizon: 1000000000000000", ["horizon", "too many"]),
     ('version: "2"', 'version: "3"', ["version", "'3'"]),
     ("clients:", "cohorts: [{id: x}]\nclients:", ["cohorts[0].input_distribution", "missing key"]),
-    ("clients:", "servegen_data: {path: x}\nclients:", ["servegen_data", "not supported yet"]),
-    ("clients:", "inference_perf: {stages: []}\nclients:", ["inference_perf", "not supported yet"]),
+    ("clients:", "servegen_data: {path: x}\nclients:", ["servegen_data.path", "no data of ServeGen"]),
+    (
+        "clients:",
+        f"inference_perf: {{stages: [], shared_prefix: {SHARED}}}\nclients:",
+        ["inference_perf.stages", "at least one stage"],
+    ),
     ("- id: b", "- id: b\n    concurrency: 4", ["clients[1].concurrency", "depends on its answers"]),
     ("- id: b", "- id: b\n    concurrency: -4", ["clients[1].concurrency", "-4"]),
     ("- id: b", "- id: b\n    think_time_us: 4", ["clients[1].think_time_us", "closed loop"]),

@@ -1,0 +1,272 @@
+"""The standard output of BLIS (inference-sim): JSON of every instance and of the cluster, and text on both.
+
+Sections come in its order and in its words, each only if it has something to say; what it counts otherwise
+than we do is counted our way (docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.cluster.flow_control import EVICTED, SHED, TTL
+from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL
+from blis_py.metrics.distribution import Distribution
+from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name
+from blis_py.metrics.latencies import Latencies, latencies
+from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
+from blis_py.metrics.slo import ANY_CLASS, GoodputTargets
+from blis_py.report.blis import blis_metrics
+from blis_py.requests.table import Labels
+
+Lines = Iterator[str]
+_STANDARD = "standard"
+_ADMISSION = "Rejected Requests (Admission)"
+_GATEWAY = (
+    "Gateway Queue Shed",
+    "Gateway Queue Rejected",
+    "Gateway Evicted (in-flight)",
+    "Gateway Expired (TTL)",
+)
+"""Counters that are told only where they count something."""
+
+
+def blis_blocks(
+    record: RunRecord, goodput: GoodputTargets | None = None, *, everyone: bool = False
+) -> list[dict[str, Any]]:
+    """The JSON blocks: of each instance, if there are several, and of the cluster.
+
+    Args:
+        goodput, everyone: see `blis_metrics`.
+    """
+    blocks = []
+    if len(record.instances) > 1:
+        for index, rows in enumerate(rows_by_instance(record)):
+            alone = replace(
+                record.take(rows),
+                instance=np.zeros(len(rows), dtype=np.int32),
+                instances=[record.instances[index]],
+            )
+            blocks.append(blis_metrics(alone) | {"instance_id": f"instance_{index}"})
+    return [*blocks, blis_metrics(record, goodput=goodput, everyone=everyone)]
+
+
+def blis_sections(
+    record: RunRecord,
+    goodput: GoodputTargets | None = None,
+    *,
+    everyone: bool = False,
+    fitness: Mapping[str, float] | None = None,
+) -> Lines:
+    """The lines of text behind the JSON.
+
+    Args:
+        fitness: what `blis_py.metrics.fitness` made of the run, where that is asked for.
+    """
+    columns = latencies(record)
+    limited = goodput is not None and bool(goodput.limits_ns or everyone)
+    for title, lines in {
+        "Fitness Evaluation": _fitness(fitness or {}),
+        "Anomaly Counters": _anomalies(record),
+        "KV Cache Metrics": _kv_cache(record, columns),
+        "Per-SLO Metrics": _classes(record, columns, limited),
+        "Per-Model Metrics": _models(record, columns),
+        "Per-Tenant Metrics": _tenants(record, columns),
+        "Session Metrics": _sessions(record, columns),
+        "Trace Summary": _decisions(record),
+    }.items():
+        own = list(lines)
+        if own:
+            yield f"=== {title} ==="
+            yield from own
+
+
+def _fitness(values: Mapping[str, float]) -> Lines:
+    for name, value in values.items():
+        yield f"Score: {value:.6f}" if name == "score" else f"  {name}: {value:.6f}"
+
+
+def _anomalies(record: RunRecord) -> Lines:
+    """Where nothing is amiss, nothing."""
+    count = np.bincount(record.outcome, minlength=len(Outcome)).tolist()
+    lost = _lost(record)
+    waiting = 0
+    if record.gateway_ns is not None:
+        waiting = int(((record.outcome == Outcome.QUEUED) & (record.instance < 0)).sum())
+    counters = {
+        "Priority Inversions": sum(one.priority_inversions for one in record.instances),
+        "HOL Blocking Events": sum(one.head_of_line_events for one in record.instances),
+        _ADMISSION: len(lost[_ADMISSION]),
+        "Rejected Requests (Routing)": len(lost["Rejected Requests (Routing)"]),
+        "Dropped Unservable": count[Outcome.UNSERVABLE],
+        "Timed Out Requests": count[Outcome.TIMED_OUT],
+        "Length-Capped Requests": count[Outcome.LENGTH_CAPPED],
+    }
+    gateway = {"Gateway Queue Depth (horizon)": waiting} | {name: len(lost[name]) for name in _GATEWAY}
+    if not any((*counters.values(), *gateway.values())):
+        return
+    for title, counted in counters.items():
+        yield f"{title}: {counted}"
+        if title == _ADMISSION:
+            yield from _shed(record, lost)
+    yield from (f"{title}: {counted}" for title, counted in gateway.items() if counted)
+
+
+def _lost(record: RunRecord) -> dict[str, Rows]:
+    """Who was turned away, by the counter that has them."""
+    why = record.rejection
+    counters = ["Rejected Requests (Routing)", _ADMISSION, *_GATEWAY]
+    if why is None:
+        return dict.fromkeys(counters, np.zeros(0, dtype=np.intp))
+    of_code = np.array([counters.index(_counter_of(name)) if name else -1 for name in why.names])
+    found = of_code[why.codes]
+    return {name: np.flatnonzero(found == index) for index, name in enumerate(counters)}
+
+
+def _counter_of(why: str) -> str:
+    """Of a reason; the cluster says who gives which."""
+    if why == NOT_SERVED:
+        return "Rejected Requests (Routing)"
+    if why in (QUEUE_FULL, BAND_FULL):
+        return "Gateway Queue Rejected"
+    if why.startswith(SHED.partition("{")[0]):
+        return "Gateway Queue Shed"
+    return {EVICTED: "Gateway Evicted (in-flight)", TTL: "Gateway Expired (TTL)"}.get(why, _ADMISSION)
+
+
+def _shed(record: RunRecord, lost: Mapping[str, Rows]) -> Lines:
+    """By class, those who were turned away for others; for whom the queue was full is not among them."""
+    rows = np.concatenate(
+        [lost[name] for name in (_ADMISSION, *_GATEWAY) if name != "Gateway Queue Rejected"]
+    )
+    by_class = rows_by_name(_named(record.table.slo_class, _STANDARD).take(rows))
+    yield from (f"  Shed ({name}): {len(own)}" for name, own in sorted(by_class.items()))
+
+
+def _kv_cache(record: RunRecord, columns: Latencies) -> Lines:
+    done, preemptions = int(columns.completed.sum()), int(record.preemptions.sum())
+    queried = sum(one.prefix_queried_tokens for one in record.instances)
+    hits = sum(one.prefix_hit_tokens for one in record.instances)
+    if not (preemptions or hits):
+        return
+    yield f"Preemption Rate: {preemptions / done if done else 0:.4f}"
+    yield f"Cache Hit Rate: {hits / queried if queried else 0:.4f}"
+    yield "KV Thrashing Rate: 0.0000"
+
+
+def _classes(record: RunRecord, columns: Latencies, limited: bool) -> Lines:
+    """In us, of completed requests; a request without class is of the class `default`."""
+    done = np.flatnonzero(columns.completed)
+    by_class = rows_by_name(_named(record.table.slo_class, ANY_CLASS).take(done))
+    if len(by_class) < 2 and not limited:
+        return
+    for name in sorted(by_class):
+        rows = done[by_class[name]]
+        yield f"  {name}:"
+        for title, column in (
+            ("TTFT: ", columns.ttft_ns),
+            ("ITL:  ", columns.itl_mean_ns),
+            ("E2E:  ", columns.e2e_ns),
+        ):
+            times = _us(np.nan_to_num(column[rows]))
+            yield f"    {title}mean={times.mean():.2f} p99={times.percentile(99):.2f} (n={len(rows)})"
+
+
+def _models(record: RunRecord, columns: Latencies) -> Lines:
+    done = np.flatnonzero(columns.completed)
+    ends = [one.step_ends.last_ns for one in record.instances if one.steps]
+    span_s = max(ends, default=0) / 1e9
+    for name, own in sorted(rows_by_name(record.table.model.take(done)).items()):
+        if not name:
+            continue
+        rows = done[own]
+        yield f"  {name}:"
+        for title, column in (("TTFT", columns.ttft_ns), ("E2E: ", columns.e2e_ns)):
+            times = _us(column[rows])
+            label = f"{title}:" if title == "TTFT" else title
+            percentiles = f"p50={times.percentile(50):.2f} p99={times.percentile(99):.2f}"
+            yield f"    {label} {percentiles} (n={len(rows)})"
+        tokens = int(record.emitted_tokens[rows].sum())
+        yield f"    Throughput: {len(rows) / span_s:.2f} req/s, {tokens / span_s:.2f} tok/s"
+
+
+def _tenants(record: RunRecord, columns: Latencies) -> Lines:
+    """With Jain's index over their output tokens."""
+    done = np.flatnonzero(columns.completed)
+    by_tenant = {
+        name: done[own] for name, own in rows_by_name(record.table.tenant.take(done)).items() if name
+    }
+    if not by_tenant:
+        return
+    tokens = {name: int(record.emitted_tokens[rows].sum()) for name, rows in sorted(by_tenant.items())}
+    for name, total in tokens.items():
+        yield f"  {name}: requests={len(by_tenant[name])}, tokens={total}"
+    shares = np.array([*tokens.values()], dtype=np.float64)
+    squares = float((shares**2).sum())
+    yield f"  Jain Fairness Index: {float(shares.sum()) ** 2 / (len(shares) * squares) if squares else 0:.4f}"
+
+
+def _sessions(record: RunRecord, columns: Latencies) -> Lines:
+    """In ms: the first turns beside the others, and from the first arrival to the last answer."""
+    session = record.table.session
+    if session is None:
+        return
+    rows = np.flatnonzero(session >= 0)
+    rows = rows[np.argsort(session[rows], kind="stable")]
+    first = np.diff(session[rows], prepend=-1) != 0
+    if not len(rows):
+        return
+    yield f"  Sessions: {int(first.sum())}"
+    ttft_ms = columns.ttft_ns[rows] / 1e6
+    seen = ~np.isnan(ttft_ms)
+    yield from _spread("TTFT cold (round 0):", ttft_ms[first & seen])
+    yield from _spread("TTFT warm (round≥1):", ttft_ms[~first & seen])
+    starts = np.flatnonzero(first)
+    done = columns.completed[rows]
+    last_ns = np.maximum.reduceat(np.where(done, record.finish_ns[rows], -1), starts)
+    spans_ms = (last_ns - record.table.arrival_ns[rows][starts]) / 1e6
+    yield from _spread("Session duration:   ", spans_ms[last_ns >= 0])
+
+
+def _spread(title: str, values_ms: NDArray[np.float64]) -> Lines:
+    if not len(values_ms):
+        return
+    times = Distribution.of(values_ms)
+    p50, p95, p99 = (f"{times.percentile(percent):.2f}" for percent in (50, 95, 99))
+    yield f"  {title} mean={times.mean():.2f} p50={p50} p95={p95} p99={p99} ms (n={len(values_ms)})"
+
+
+def _decisions(record: RunRecord) -> Lines:
+    """What the router decided, where that was kept; a decision about admission precedes each of these."""
+    kept = record.decisions
+    if kept is None:
+        return
+    rejected = len(_lost(record)[_ADMISSION])
+    admitted = len(record.table) - rejected
+    yield f"Total Decisions: {admitted + rejected}"
+    yield f"  Admitted: {admitted}"
+    yield f"  Rejected: {rejected}"
+    targets, counts = np.unique(kept.instance, return_counts=True)
+    yield f"Unique Targets: {len(targets)}"
+    if len(targets):
+        yield "Target Distribution:"
+        by_name = {f"instance_{index}": n for index, n in zip(targets.tolist(), counts.tolist(), strict=True)}
+        yield from (f"  {name}: {by_name[name]}" for name in sorted(by_name))
+    yield f"Mean Regret: {float(kept.regret.mean()) if len(kept) else 0:.6f}"
+    yield f"Max Regret: {float(kept.regret.max(initial=0.0)):.6f}"
+
+
+def _named(labels: Labels, default: str) -> Labels:
+    """The same, where an unset label is the default, whatever else has that name."""
+    names = [name or default for name in labels.names]
+    unique = tuple(dict.fromkeys(names))
+    codes = np.array([unique.index(name) for name in names], dtype=np.int32)
+    return Labels(codes[labels.codes], unique)
+
+
+def _us(column_ns: NDArray[np.float64]) -> Distribution:
+    return Distribution.of(column_ns / 1e3)

@@ -1,0 +1,49 @@
+"""Which requests ask for the model that is served."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blis_py.config.models import RunConfig
+from blis_py.latency.model_shape import config_name
+from blis_py.latency.profiles import listed_as, squeeze
+from blis_py.setup.demand import Demand
+
+
+def served_models(asked: Demand, config: RunConfig) -> frozenset[str] | None:
+    """Names in the requests that mean the model of the configuration; None = all of them are served."""
+    if not asked.asks_for_models or config.routing.any_model:
+        return None
+    return frozenset(name for name in asked.table.model.names if _is_served(name, config))
+
+
+def served_notes(asked: Demand, served: frozenset[str] | None, config: RunConfig) -> list[str]:
+    """What becomes of requests for other models."""
+    model, counts = asked.table.model, np.bincount(asked.table.model.codes, minlength=1).tolist()
+    others = {
+        name: count
+        for name, count in zip(model.names, counts, strict=False)
+        if count and name and not _is_served(name, config)
+    }
+    if not others:
+        return []
+    names = ", ".join(f"{name} ({count:,})" for name, count in sorted(others.items()))
+    if served is None:
+        return [f"requests for {names} are served by {_own_name(config)} too"]
+    return [
+        f"requests for {names} are rejected at routing: the instances serve {_own_name(config)}; "
+        "--any-model serves them too"
+    ]
+
+
+def _is_served(name: str, config: RunConfig) -> bool:
+    """Case, punctuation and the organisation before a slash do not matter."""
+    own = _own_name(config)
+    if squeeze(name.rsplit("/", 1)[-1]) == squeeze(own.rsplit("/", 1)[-1]):
+        return True
+    listed = None if config.model_config else listed_as("models", own)
+    return listed is not None and listed == listed_as("models", name)
+
+
+def _own_name(config: RunConfig) -> str:
+    return config.model or config_name(str(config.model_config))
