@@ -66,8 +66,8 @@ def _settings(section: Any, prefix: str) -> Iterator[tuple[str, Field[Any], str]
         names.setdefault(key, name)
     for field in fields(section):
         if prefix or not _is_section(field):
-            key = f"{prefix}{field.name}"
-            yield names.get(key, f"{prefix.rstrip('.')}={{{field.name!r}: …}}"), field, str(field.type)
+            key, kind = f"{prefix}{field.name}", inspect.formatannotation(field.type)
+            yield names.get(key, f"{prefix.rstrip('.')}={{{field.name!r}: …}}"), field, kind
 
 
 def _is_section(field: Field[Any]) -> bool:

@@ -89,13 +89,20 @@ class AutoregressiveInstance(Instance):
         step, run = self._step, self._run
         assert step is not None
         self._step = None
-        self._events.steps(step, self.now_ns, run)
+        self._tell(step, self.now_ns, run)
         self.now_ns = run.end_ns
         if self._before_finish is not None:
             self._before_finish(step, run.steps)
         finished = self.scheduler.finish(step, run.steps)
         if finished:
             self._finished(finished)
+
+    def _tell(self, step: Step, start_ns: int, run: StepRun) -> None:
+        """Alike steps are over, or launched."""
+        if self._log is not None:
+            self._log.steps(step, start_ns, run)
+        else:
+            self._events.steps(step, start_ns, run)
 
     def _is_busy(self) -> bool:
         return self._step is not None

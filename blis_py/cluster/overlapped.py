@@ -107,7 +107,7 @@ class OverlappedInstance(AutoregressiveInstance):
             if run.steps == 1:
                 return
             run = run.first(run.steps - 1)
-        self._events.steps(step, start_ns, run)
+        self._tell(step, start_ns, run)
 
     def _is_busy(self) -> bool:
         return self._step is not None or self._flight is not None

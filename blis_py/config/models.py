@@ -1,6 +1,7 @@
-"""The configuration of a run as data: frozen dataclasses, named exactly as the YAML keys."""
+"""The configuration of a run as data: frozen dataclasses, named exactly as the YAML keys.
 
-from __future__ import annotations
+Annotations are evaluated here and no later: every run reads them several times, and text would take long.
+"""
 
 from dataclasses import dataclass, field, fields, replace
 

@@ -15,9 +15,8 @@ _FLAGS = {"gpus": "--gpu", "models": "--model"}
 _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with a HuggingFace config.json"}
 _REFUSED = "refused"
 """Folder of the models that are known and cannot be priced."""
-_VARIANT = re.compile(
-    r"^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)",
-    re.IGNORECASE,
+_VARIANT = (
+    r"(?i)^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)"
 )
 """What a name may begin or end with without another architecture: who made it, what it was trained for, year
 and month."""
@@ -45,9 +44,11 @@ def stem_of(kind: str, name: str) -> str | None:
     short = name.rsplit("/", 1)[-1]
     while True:
         stem = listed_as(kind, short)
-        shorter = _VARIANT.sub("", short)
-        if stem is not None or kind != "models" or shorter == short:
+        if stem is not None or kind != "models":
             return stem
+        shorter = re.sub(_VARIANT, "", short)
+        if shorter == short:
+            return None
         short = shorter
 
 

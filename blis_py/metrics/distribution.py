@@ -113,11 +113,13 @@ class Tally:
             self._put_together()
 
     def _put_together(self) -> None:
-        values, place = np.unique(np.concatenate([*self._values, np.zeros(0, np.int64)]), return_inverse=True)
-        counts = np.zeros(len(values), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate([*self._counts, np.zeros(0, np.int64)]))
-        self._values, self._counts = [values], [counts]
-        self._kept = self._parts = len(values)
+        values = np.concatenate([*self._values, np.zeros(0, np.int64)])
+        order = np.argsort(values, kind="stable")  # merges what is in order already, as most parts are
+        values = values[order]
+        firsts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
+        counts = np.concatenate([*self._counts, np.zeros(0, np.int64)])[order]
+        self._values, self._counts = [values[firsts]], [np.add.reduceat(counts, firsts)]
+        self._kept = self._parts = len(firsts)
 
     def distribution(self) -> Distribution:
         """What has been counted."""

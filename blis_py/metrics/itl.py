@@ -169,7 +169,7 @@ class _Seen:
         """Of the steps from `first` on."""
         low, high = np.searchsorted(self._places, (first, first + count), side="right")
         edges = np.concatenate(([first], self._places[low:high], [first + count]))
-        return np.repeat(self._level[low - 1 : high], np.diff(edges)).astype(np.float64)
+        return np.repeat(self._level[low - 1 : high].astype(np.float64), np.diff(edges))
 
 
 class _View:

@@ -75,16 +75,16 @@ class StepEnds:
         if len(runs) * PACKED_BYTES < steps * _GAP_BYTES and not any(isinstance(r, PricedRun) for r in runs):
             self._chunks.append(PackedRuns(runs))
             return
-        ends_ns = _ends_of(runs)
-        gaps = np.diff(ends_ns, prepend=ends_ns[:1])
-        if gaps.max() >> 32 or gaps.min() < 0:
-            self._chunks.append(PricedRun(ends_ns))
-        else:
-            self._chunks.append(_Gaps(int(ends_ns[0]), gaps.astype(np.uint32)))
+        self._chunks.append(_packed(_ends_of(runs)))
 
     def parts(self) -> Iterator[tuple[int, Ints]]:
-        """All ends, some hundred thousand at a time, each part with the index of its first step."""
+        """All ends, some hundred thousand at a time, each part with the index of its first step.
+
+        Whoever reads a column reads it several times: runs of a short one are worked out once.
+        """
         self._put_away()
+        if self.steps <= _PART:
+            self._chunks = [_packed(c.ends_ns()) if isinstance(c, PackedRuns) else c for c in self._chunks]
         part: list[Ints] = []
         first = steps = 0
         for chunk in self._chunks:
@@ -115,6 +115,14 @@ class StepEnds:
         if self._settled[0] != index:
             self._settled = index, self._chunks[index].ends_ns()
         return int(self._settled[1][step - self._firsts[index]])
+
+
+def _packed(ends_ns: Ints) -> PricedRun | _Gaps:
+    """In half the memory, unless there is a step of more than 4 seconds."""
+    gaps = np.diff(ends_ns, prepend=ends_ns[:1])
+    if gaps.max() >> 32 or gaps.min() < 0:
+        return PricedRun(ends_ns)
+    return _Gaps(int(ends_ns[0]), gaps.astype(np.uint32))
 
 
 def _ends_of(runs: Sequence[StepRun]) -> Ints:

@@ -21,29 +21,38 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-MODULES = (
+EVERY_STEP = (
     "core.features",
     "core.request",
-    "core.diffusion_request",
     "core.counters",
     "core.blocks",
     "core.decoding",
     "core.kv",
-    "core.radix_node",
-    "core.radix",
-    "core.radix_kv",
     "core.step",
     "core.lifecycle",
     "core.batch_former",
     "core.scheduler",
-    "core.diffusion",
     "metrics.step_ends",
     "metrics.steps_table",
     "cluster.recorder",
-    "cluster.diffusion_recorder",
     "cluster.outlook",
     "cluster.timeline",
     "cluster.marks",
+    "cluster.instance",
+    "cluster.autoregressive",
+    "cluster.overlapped",
+    "latency.step_run",
+    "latency.decode_line",
+    "latency.trained_physics",
+)
+"""What most simulated steps pass through. Queues derive from built-in types, and stay interpreted."""
+SOME = (
+    "core.diffusion_request",
+    "core.radix_node",
+    "core.radix",
+    "core.radix_kv",
+    "core.diffusion",
+    "cluster.diffusion_recorder",
     "cluster.prefixes",
     "cluster.signals",
     "cluster.affinity",
@@ -56,15 +65,10 @@ MODULES = (
     "cluster.gateway",
     "cluster.gate",
     "cluster.dispatcher",
-    "cluster.instance",
-    "cluster.autoregressive",
-    "cluster.overlapped",
     "cluster.diffusion",
-    "latency.step_run",
-    "latency.decode_line",
-    "latency.trained_physics",
 )
-"""What a simulated step passes through. Queues derive from built-in types, and stay interpreted."""
+"""What some do, or requests only."""
+MODULES = EVERY_STEP + SOME
 
 MANIFEST = "manifest.json"
 """In the folder of the translation: the digests of the sources, the file of each module, and its digest."""

@@ -13,7 +13,7 @@ def main() -> int:
     with suppress(Damaged):
         if current():
             return 0
-    print("compiling the simulator's inner loop (once; a minute or a few) …", file=sys.stderr, flush=True)
+    print("compiling the simulator's inner loop (once; up to a minute) …", file=sys.stderr, flush=True)
     try:
         build()
     except (InputError, OSError) as error:

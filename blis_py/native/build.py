@@ -9,11 +9,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from blis_py.errors import InputError
-from blis_py.native import MANIFEST, MODULES, PACKAGE, digest, digests, folder
+from blis_py.native import EVERY_STEP, MANIFEST, PACKAGE, SOME, digest, digests, folder
 from blis_py.outputs.staging import replacing, write_text
 
 _TYPES = """
@@ -28,7 +30,7 @@ ignore_missing_imports = true
 
 
 def build() -> None:
-    """Translates and compiles `MODULES`, which takes a minute or a few.
+    """Translates and compiles `MODULES`, which takes up to a minute.
 
     Raises:
         InputError: something that it takes is missing, or it did not work.
@@ -38,8 +40,15 @@ def build() -> None:
     (home / MANIFEST).unlink(missing_ok=True)  # until all is there, nothing is
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "mypy.ini").write_text(_TYPES, encoding="utf-8")
-        modules = [str(Path(PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in MODULES]
-        command = [sys.executable, "-m", "blis_py.native.setup", scratch, *modules]
+        command = [
+            sys.executable,
+            "-m",
+            "blis_py.native.setup",
+            scratch,
+            *_files(EVERY_STEP),
+            "--",
+            *_files(SOME),
+        ]
         done = subprocess.run(command, cwd=_sources(Path(scratch)), capture_output=True, text=True)
         if done.returncode:
             home.mkdir(parents=True, exist_ok=True)
@@ -47,9 +56,14 @@ def build() -> None:
             log.write_text(done.stdout + done.stderr, encoding="utf-8")
             raise InputError("compiling failed", file=log, fix="see what it says")
         files = _install(Path(scratch, "library"), home)
+    _tidy_up(home, files.values())
     stamps = {file: digest(home / file) for file in files.values()}
     manifest = json.dumps({"sources": sources, "files": files, "digests": stamps}, indent=1)
     write_text(home / MANIFEST, manifest)
+
+
+def _files(modules: Iterable[str]) -> list[str]:
+    return [str(Path(PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in modules]
 
 
 def _sources(scratch: Path) -> Path:
@@ -91,6 +105,14 @@ def _install(library: Path, home: Path) -> dict[str, str]:
             shutil.copyfile(path, copy)
         files[_module_of(file)] = str(file)
     return files
+
+
+def _tidy_up(home: Path, files: Iterable[str]) -> None:
+    """Takes away what only a former translation had: a wheel takes what is there."""
+    wanted = {home / file for file in files}
+    for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in wanted]:
+        with suppress(OSError):  # somebody may be running it, where that keeps it
+            path.unlink()
 
 
 def _module_of(library: Path) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from blis_py import native
+from blis_py.native import build
 
 ROOT = Path(__file__).resolve().parents[2]
 QWEN = "--model qwen3-14b --gpu h100 --format json"
@@ -148,6 +149,24 @@ def test_a_damaged_manifest_is_told(text: str, made: dict[str, Any], tmp_path: P
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(native.Damaged, match=r"manifest\.json"):
         native.current()
+
+
+def test_translating_does_not_read_what_packages_gather(tmp_path: Path) -> None:
+    """The face of the whole package leads to nearly everything, which takes mypy minutes."""
+    copies = build._sources(tmp_path)
+    faces = [path for path in copies.rglob("*.py") if path.name == "__init__.py"]
+    assert copies / "blis_py" / "__init__.py" in faces
+    assert {path.read_text() for path in faces} == {""}
+    kv = Path("blis_py", "core", "kv.py")
+    assert (copies / kv).read_text() == (ROOT / kv).read_text()
+
+
+def test_libraries_of_a_former_translation_go(tmp_path: Path) -> None:
+    for name in ("core/kv.so", "core/gone.so", "old.so", "manifest.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    build._tidy_up(tmp_path, ["core/kv.so"])
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"kv.so", "manifest.json"}
 
 
 def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from blis_py.core.request import NEVER_NS
 from blis_py.latency import decode_line
-from blis_py.latency.decode_line import DecodeLine, LineRun, run_along
-from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.latency.decode_line import DecodeLine, LineRun, PackedRuns, run_along
+from blis_py.latency.step_run import Ints, PricedRun, StepRun
 from blis_py.metrics import step_ends
 from blis_py.metrics.step_ends import StepEnds
 
@@ -81,3 +81,26 @@ def test_it_grows_and_can_be_read_in_between() -> None:
     assert early.tolist() == list(range(1, 3001))
     column.append(PricedRun(range(6000, 20_000)))
     assert column.ns().tolist() == [*range(1, 5001), *range(6000, 20_000)]
+
+
+def test_runs_of_a_short_column_are_worked_out_once_and_it_grows_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out = []
+
+    class Counted(PackedRuns):
+        def ends_ns(self) -> Ints:
+            worked_out.append(self)
+            return super().ends_ns()
+
+    monkeypatch.setattr(step_ends, "PackedRuns", Counted)
+    monkeypatch.setattr(step_ends, "_AT_ONCE", 100)
+    line, column = DecodeLine(1.0, 0.0, 0.0, 0.0, 0.0, unit_ns=10), StepEnds()
+    for start_ns in (0, 10_000, 20_000):
+        column.append(LineRun(line, 1, 1, start_ns, 200, start_ns + 2000))
+    expected = [start_ns + 10 * (step + 1) for start_ns in (0, 10_000, 20_000) for step in range(200)]
+    assert column.ns().tolist() == column.ns().tolist() == expected
+    assert len(worked_out) == 3
+    assert column.one(400) == 20_010
+    column.append(StepRun(1, 30_000))
+    assert column.ns().tolist() == [*expected, 30_000]
+    assert column.one(600) == 30_000
+    assert len(worked_out) == 3
