@@ -102,7 +102,7 @@ class LatencySection:
     """With `lpm`, `hrrn`, `dfs-weight`: host time for each waiting request that is looked up in the prefix
     cache to plan a step; null = as measured by the profile, else nothing."""
 
-    def under(self, model: str) -> LatencySection:
+    def under(self, model: str) -> "LatencySection":
         """The same with another model, without what is of the one here alone."""
         bare = LatencySection()
         dropped = {name: getattr(bare, name) for name, owner in _OF_ONE_MODEL.items() if owner != model}
