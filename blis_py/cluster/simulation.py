@@ -14,23 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from simpy import Environment
 
-from blis_py.cluster.admission import (
-    Admission,
-    AdmissionSettings,
-    AdmissionSetup,
-    MakeAdmission,
-    TenantBudgets,
-)
+from blis_py.cluster.admission import AdmissionSettings
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
+from blis_py.cluster.entrance import Entrance
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.gate import Gate
-from blis_py.cluster.gateway import Dispatch, Gateway
+from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook, Part
-from blis_py.cluster.policies import admission_policy as admission_named
+from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import RouterSetup
@@ -129,18 +122,17 @@ def simulate(
     """
     if num_instances < 1:
         raise InputError("must be at least 1", key="num_instances", value=num_instances)
-    new_router, new_admission = policy(routing_policy), admission_named(admission_policy)
-    delay_ns = admission_latency_ns + routing_latency_ns
     rules = admission or AdmissionSettings()
-    decides = admission_policy != "always-admit" or bool(rules.tenant_budgets)
+    delays_ns = admission_latency_ns, routing_latency_ns
+    entrance = Entrance(admission_policy, rules, flow_control, *delays_ns, slo_priorities)
+    new_router = policy(routing_policy)
     kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
-    held = decides or flow_control is not None
-    source = _source(demand, horizon_ns, admission_latency_ns if held else delay_ns)
+    source = _source(demand, horizon_ns, entrance.first_ns)
 
     env = Environment()
     outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
     timeline = Timeline(env, outlook)
-    recorder = kind.recorder(source.table, delay_ns)
+    recorder = kind.recorder(source.table, sum(delays_ns))
     instances = [kind.instance(timeline, recorder, outlook) for _ in range(num_instances)]
     signals = Signals(instances, snapshot_refresh_ns, cache_delay_ns, timeline, outlook)
     router = new_router(
@@ -156,46 +148,18 @@ def simulate(
         log = DecisionLog(signals, router, record_decisions, len(source.table))
     unserved = _unserved(source.table, served_models)
     dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress, unserved)
-    make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
     slots = num_instances * scheduler.max_num_seqs
-    gateway = Gateway(env, source, delay_ns, dispatch, outlook)
-    parts: list[Part] = []
-    if held:
-        setup = AdmissionSetup(rules, signals, slots, source.table, slo_priorities)
-        admit = _admission(new_admission, setup, recorder)
-        behind: Dispatch = dispatch
-        routing_ns = routing_latency_ns
-        if flow_control is not None:
-            from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
-
-            there = instances, routing_ns, dispatch, outlook, recorder
-            behind = queue = FlowControl(env, flow_control, setup, *there, closed=admit.looks_at_load)
-            parts, routing_ns = [queue], 0
-            del there, queue
-        gateway = Gateway(env, source, admission_latency_ns + routing_ns, behind, outlook)
-        if decides:
-            delays_ns = admission_latency_ns, routing_ns
-            gateway = Gate(env, source, *delays_ns, behind, outlook, admit, signals, recorder)
-        del setup, admit, behind
-    outlook.over(gateway, *parts)
+    gateway, *queues = entrance.built(env, source, signals, instances, slots, dispatch, outlook, recorder)
+    outlook.over(gateway, *queues)
+    make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
     source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
 
     end_ns = _run(env, instances, horizon_ns)
     recorder.decisions = None if log is None else log.record()
     dispatch.report(len(source.table))
     outlook.over()  # the parts hold one another, and the instances with their KV pools
-    del instances, signals, router, log, dispatch, gateway, parts
+    del instances, signals, router, log, dispatch, gateway, queues
     return recorder.record(end_ns)
-
-
-def _admission(make: MakeAdmission, setup: AdmissionSetup, recorder: Recorder) -> Admission:
-    """The policy, behind the tenants' budgets if there are any."""
-    admit = make(setup)
-    if not setup.settings.tenant_budgets:
-        return admit
-    budgets = TenantBudgets(setup, admit)
-    recorder.tell(budgets.ended)
-    return budgets
 
 
 def _unserved(table: RequestTable, served_models: Collection[str] | None) -> frozenset[int]:
