@@ -6,7 +6,7 @@ value is an error.
 
 from __future__ import annotations
 
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.errors import InputError
 
 _DEFAULTS: dict[str, str | None] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.execute import say
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError

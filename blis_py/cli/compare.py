@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.pages import check_out, write_out
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError

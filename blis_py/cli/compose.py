@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from blis_py.cli.execute import say
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.errors import InputError
 
 _FLAGS = (

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from blis_py.cli import vllm_flags
-from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
+from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.options import COMMON
+from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.cli.execute import say
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 
 FLAGS = (

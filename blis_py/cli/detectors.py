@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.options import Flags
+from blis_py.cli.flag import Flags
 from blis_py.config.check import duration_ns
 from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import SECOND_NS

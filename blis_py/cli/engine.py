@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from blis_py.cli.options import Flags, Group
+from blis_py.cli.flag import Flags, Group
 
 GROUPS: tuple[Group, ...] = ()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
-from blis_py.cli.options import Flags
 
 __all__ = ["GROUPS", "engines"]
 

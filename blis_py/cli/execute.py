@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.detectors import asked
-from blis_py.cli.options import Flags
+from blis_py.cli.flag import Flags
 from blis_py.cli.progress import Progress
 from blis_py.cli.show import check_format, check_writable, show_and_write
 from blis_py.errors import LONGEST_LINE, InputError, plain

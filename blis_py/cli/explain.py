@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
-from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags
+from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.options import COMMON
 from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
+from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
-from blis_py.cli.options import Flags
 
 if TYPE_CHECKING:
     from blis_py.latency.hardware import GpuSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
-from blis_py.cli.options import Flags
 
 if TYPE_CHECKING:
     from blis_py.latency.model_shape import ModelShape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_py.cli.options import Flags
+from blis_py.cli.flag import Flags
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:

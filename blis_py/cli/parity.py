@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.paths import exists, is_folder

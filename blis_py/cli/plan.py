@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, format_of, groups, under_way
 from blis_py.errors import InputError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder

@@ -12,7 +12,9 @@ import typer
 
 from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
-from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD, Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
+from blis_py.cli.options import MODEL, RUN, SCHEDULER
+from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.cli.verbs import spread
 from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.options import Flags
+from blis_py.cli.flag import Flags
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.result import Result, to_json

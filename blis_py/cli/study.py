@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
-from blis_py.cli.options import COMMON, WORKLOAD, Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
+from blis_py.cli.options import COMMON
+from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError, plain
 from blis_py.planning.base import Base

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_py.cli.execute import say
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, format_of, groups, under_way
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from blis_py.cli.options import Flag, Flags, Group
+from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.models import PLAIN_ENGINE
 from blis_py.errors import InputError
 

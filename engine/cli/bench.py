@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_py.cli.options import Flags, Group
+from blis_py.cli.flag import Flags, Group
 
 GROUPS: tuple[Group, ...] = ()
 

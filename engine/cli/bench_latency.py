@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from engine.cli.bench_throughput import OUTPUT, complete, finish
 from engine.cli.options import ENGINE, engine_config
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog, write_step_log

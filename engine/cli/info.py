@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from engine.cli.diffusion import DLLM, build
 from engine.cli.options import ENGINE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from engine.config import EngineConfig
 
 MODEL = (

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from engine.cli.options import ENGINE, engine_config, say
 
 PROFILE = (

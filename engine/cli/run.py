@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.options import Flag, Flags
+from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed

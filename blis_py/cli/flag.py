@@ -1,0 +1,28 @@
+"""A flag of a command: what it is called, what it sets, what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Flags = dict[str, Any]
+"""Flags as given, by name (`--tp`); those not given are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `key` is the configuration key it sets; the empty string where it sets none."""
+
+    name: str
+    """Without dashes: no flag, but a word that stands by itself, in the order of the flags."""
+    kind: Any
+    key: str
+    help: str = ""
+    aliases: tuple[str, ...] = ()
+    """Other spellings, hidden from the help."""
+    metavar: str | None = None
+    hidden: bool = False
+
+
+Group = tuple[str, tuple[Flag, ...]]
+"""A heading of the help, and the flags below it."""
