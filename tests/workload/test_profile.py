@@ -98,7 +98,8 @@ def test_gaps_of_a_renewal_process_keep_their_law_on_the_clock_of_the_rate() -> 
 
 def test_a_process_that_runs_on_is_the_even_one_without_what_comes_outside() -> None:
     windows = Profile.within([(3e6, 5e6), (9e6, 12e6)], runs_on=True)
-    even = arrivals_until(Arrivals("gamma", 50.0, cv=2.0), stream(1), 10**11)
+    always = Profile.within([(0, 1e8)], runs_on=True)
+    even = arrivals_until(Arrivals("gamma", 50.0, cv=2.0, profile=always), stream(1), 10**11)
     cut = arrivals_until(Arrivals("gamma", 50.0, cv=2.0, profile=windows), stream(1), 10**11)
     inside = [at for at in even.tolist() if 3e9 <= at < 5e9 or 9e9 <= at < 12e9]
     assert cut.tolist() == inside
