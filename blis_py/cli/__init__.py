@@ -15,6 +15,7 @@ import typer
 from blis_py.cli.verbs import FURTHER, VERBS, app_of, everything, spread
 from blis_py.errors import InputError
 from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
+from blis_py.version import __version__
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
@@ -56,6 +57,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         return complete()
     verb = arguments[0]
+    if arguments == ["--version"]:  # without importing what every verb can do
+        print(__version__)
+        return OK
     if verb in _NOT_YET:
         raise InputError(f"`blis {verb}` is not available yet", fix=_there_are())
     if verb == "engine":

@@ -58,7 +58,7 @@ def serve(
         k: settings.pop(k)
         for k in (
             *("num_instances", "routing_policy", "snapshot_refresh_ns"),
-            *("record_steps", "record_decisions"),
+            *("record_steps", "record_decisions", "flow_control"),
         )
         if k in settings
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 import pytest
 from queues import Ints, erlang_c, poisson, serve, slot_starts
 
+from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.metrics.record import RunRecord
 
 STEP_NS = 1_000
@@ -71,6 +73,28 @@ def test_least_loaded_lies_between_one_queue_for_all_and_chance() -> None:
     chance = utilisation / (1 - utilisation)
     joined = mean_wait(routed("least-loaded", 5_000, servers, utilisation))
     assert 1.02 * one_queue < joined < 0.6 * chance
+
+
+def one_queue(arrival_ns: Ints, service_ns: Ints, servers: int) -> Ints:
+    """When each starts: whoever came first goes to the server that is free first, a nanosecond later."""
+    free_ns, starts = [-1] * servers, []
+    for arrival, service in zip(arrival_ns.tolist(), service_ns.tolist(), strict=True):
+        starts.append(max(arrival, heappop(free_ns) + 1))
+        heappush(free_ns, starts[-1] + service)
+    return np.array(starts)
+
+
+def test_a_queue_at_the_gateway_waits_as_in_m_m_c() -> None:
+    """Every request is the one of the simple queue, and that queue waits as Erlang says."""
+    servers, utilisation = 4, 0.7
+    flow_control = FlowSettings(saturation_detector="concurrency", max_concurrency_per_instance=1)
+    record = routed("least-loaded", 5_000, servers, utilisation, flow_control=flow_control)
+    arrival_ns, steps = record.table.arrival_ns, record.table.output_tokens
+    assert record.scheduled_ns.tolist() == one_queue(arrival_ns, steps * STEP_NS, servers).tolist()
+    arrival_ns, steps = load(1_000_000, servers, utilisation, seed=4)  # standard error 0.7 %
+    wait = (one_queue(arrival_ns, steps * STEP_NS, servers) - arrival_ns).mean() / SERVICE_NS
+    expected = erlang_c(servers, servers * utilisation) / (servers * (1 - utilisation))
+    assert wait == pytest.approx(expected, rel=0.02)
 
 
 def test_the_requests_a_router_finds_are_those_of_littles_law() -> None:
