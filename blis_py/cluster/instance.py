@@ -144,7 +144,7 @@ class Instance(Sleeper):
             return
         self._life.call_off(request, now_ns)
         if self._is_busy():
-            self._disturb(now_ns)
+            self._disturb_at(now_ns)
 
     def watch(self, marks: Marks, index: int) -> None:
         """From now on it marks itself, as the instance of that index, when its state may have changed."""
@@ -219,9 +219,13 @@ class Instance(Sleeper):
     def _wake(self, time_ns: int) -> None:
         """Somebody comes at `time_ns`, and until now nobody was expected."""
         if self._is_busy():
-            self._disturb(time_ns)
+            self._disturb_at(time_ns)
         else:
             self._timeline.set(self, time_ns)  # it had no time yet
+
+    def _disturb_at(self, time_ns: int) -> None:
+        """Of a step that ends right then, the next one has begun where its turn at that time is over."""
+        self._disturb(time_ns + 1 if self._timeline.has_passed(self, time_ns) else time_ns)
 
     def _is_busy(self) -> bool:
         """Whether something has been begun and not ended."""

@@ -45,6 +45,8 @@ class Timeline:
         """The latest that was set; those before it do not count."""
         self._alarm_ns = NEVER_NS
         self._passing = False
+        self._woken_ns, self._woken_place = -1, -1
+        """Who was woken last, and when."""
 
     def add(self, sleeper: Sleeper) -> int:
         """One more; returns its number."""
@@ -57,6 +59,10 @@ class Timeline:
         self._play(sleeper)
         if time_ns < self._alarm_ns and not self._passing:
             self._call_at(time_ns)
+
+    def has_passed(self, sleeper: Sleeper, time_ns: int) -> bool:
+        """Whether its turn at that time is over, since somebody behind it has been woken then."""
+        return self._woken_ns == time_ns and sleeper.place < self._woken_place
 
     def pass_until(self, time_ns: int) -> None:
         """Everybody wakes whose time is not later."""
@@ -84,6 +90,7 @@ class Timeline:
         """It is the first of all. Most set their next time while awake; only of the others is it told
         that they wait for nothing, which everybody who compares with them finds anyway."""
         time_ns, sleeper.wakes_ns = sleeper.wakes_ns, NEVER_NS
+        self._woken_ns, self._woken_place = time_ns, sleeper.place
         sleeper.wake(time_ns)
         if sleeper.wakes_ns == NEVER_NS:
             self._play(sleeper)

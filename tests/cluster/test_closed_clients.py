@@ -108,6 +108,25 @@ def test_where_nobody_answers_such_a_spec_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "trace.csv").exists()
 
 
+@pytest.mark.parametrize("single_step", [False, True])
+def test_of_steps_that_end_together_the_next_of_the_first_instance_begins_before_the_second_brings_anything(
+    single_step: bool,
+) -> None:
+    """At 40 us a step of either instance ends. What the end on the second brings waits for the step after."""
+    alone, four = [Row(0, 1, 5)], [Row(0, 1, 1) for _ in range(4)]
+    loops = Loops([Loop(slice(0, 1), None, 0, True), Loop(slice(1, 5), 1, 0, False)], None)
+    record = simulate(
+        ClosedLoops(table_of(alone + four), loops),
+        scheduler=SchedulerConfig(num_kv_blocks=60, max_model_len=512, max_num_seqs=4),
+        latency=LATENCIES["constant"],
+        num_instances=2,
+        single_step=single_step,
+    )
+    assert record.instance.tolist() == [0, 1, 0, 1, 0]
+    assert record.table.arrival_ns.tolist() == [0, 0, 10_000, 30_000, 40_000]
+    assert record.scheduled_ns.tolist() == [0, 0, 20_000, 30_000, 50_000]
+
+
 ROWS = st.builds(
     Row,
     st.integers(0, 2_000),

@@ -11,7 +11,7 @@ from cluster_runs import CLASSES, Row, Run, differences, flows, linear, runs, ta
 from flow_runs import CONFIG, ONE, STEP_NS, US, reasons, run, waits_us
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sessions import played
+from test_sessions_in_closed_loop import played
 
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
