@@ -211,7 +211,7 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
     basis = group.basis
     alone = _vector(
         traffic=basis.elementwise_ns(f.tokens) + basis.sampling_ns(f.emitted_rows),
-        all_reduce_latency=basis.all_reduce_latency_ns,
+        all_reduce_latency=basis.all_reduce_latency_ns(f.tokens),
         all_reduce_traffic=basis.all_reduce_ns(f.tokens),
         layer_ns=basis.shape.layers,
         sparse_layer_ns=basis.shape.moe_layers,
