@@ -91,9 +91,9 @@ def five_runs(data: Path) -> list[Figure]:
         training = Training(silicon.without("run", run.name), ("others",))
         records = {other.name: h100_runs.predict(other, training=training) for other in runs}
         others = [other for other in runs if other is not run]
-        delay_ms = float(np.mean([h100_runs.unexplained_ms(o, records[o.name]) for o in others]))
+        front_end = h100_runs.front_end_of(others, [records[other.name] for other in others])
         about = ("five H100 runs", "vLLM 0.15.1", run.facts["model"], "h100", run.facts["tp"], run.name)
-        for name, figures in h100_runs.figures(run, records[run.name], delay_ms).items():
+        for name, figures in h100_runs.figures(run, records[run.name], front_end).items():
             metric, statistic = name.split()
             found.append(Figure(*about, metric, statistic, "trained, run left out", *figures))
     return found
