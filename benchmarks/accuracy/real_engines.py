@@ -61,8 +61,8 @@ class Figure:
 
 TERMS = """
 - **Waiting for other ranks at TP > 1** (five runs, TPOT and E2E). Only two of them have several ranks, \
-so each is predicted by what the other shows: {wait_34b:.2f} us for each rank and all-reduce without \
-CodeLlama-34B TP2, {wait_70b:.2f} us without Llama-2-70B TP4, and {wait:.2f} us with both. What the host \
+so each is predicted by what the other shows: {wait_34b:.2f} us for each rank and stage of an all-reduce \
+without CodeLlama-34B TP2, {wait_70b:.2f} us without Llama-2-70B TP4, and {wait:.2f} us with both. What the host \
 takes in every step is {host_least:.0f} to {host_most:.0f} us, whichever run is left out. With all runs \
 learned on, E2E is off by {shipped} (h100_runs.json).
 - **Prompts in FP8** (closed loops, TTFT on H100). The FP8 terms are right on the mean of many shapes, but \
