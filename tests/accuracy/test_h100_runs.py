@@ -20,4 +20,4 @@ def test_planning_a_step_ahead_halves_the_error_of_the_first_token_and_leaves_th
     ahead, in_turn = (errors(run, predict(run, async_scheduling=on)) for on in (True, False))
     assert abs(ahead["TTFT mean"]) < 0.55 * abs(in_turn["TTFT mean"])
     assert abs(ahead["E2E mean"] - in_turn["E2E mean"]) < 0.01
-    assert max(abs(ahead["E2E mean"]), abs(ahead["TPOT mean"])) < 0.07
+    assert max(abs(ahead["E2E mean"]), abs(ahead["TPOT mean"])) < 0.04
