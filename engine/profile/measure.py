@@ -15,6 +15,7 @@ from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
+from engine.profile.queued import QueueBench
 from engine.profile.served import MOST_STEPS, concurrency, short_requests
 from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
@@ -70,6 +71,7 @@ class StepBench:
     def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
         self.limits = limits_of(engine, experts)
+        self._queues = QueueBench(engine, self.limits, prompts)
         self._no_forward = _NoForward(engine.executor.forward, engine.vocab_size, self.limits.max_num_seqs)
         for k_cache, v_cache in engine.executor.forward.kv:
             k_cache.normal_()
@@ -99,9 +101,14 @@ class StepBench:
         return self._leave(shape, first, engine.clock.now_ns())
 
     def serve(self, number: int) -> list[StepSamples]:
-        """A closed loop of short requests, as many under way as there may be or fewer; see `Bench.serve`."""
+        """Requests that come and go, and others that wait; see `Bench.serve`."""
         if self._experts is not None:
-            return []
+            self._experts.force(0)
+            return [self._queues.measure(number)]
+        return [self._served(number), self._queues.measure(number)]
+
+    def _served(self, number: int) -> StepSamples:
+        """A closed loop of short requests, as many under way as there may be or fewer."""
         engine, limits = self.engine, self.limits
         engine.recorder = StepRecorder(engine.recorder.meta)
         under_way, requests = 0, deque(short_requests(limits, number))
@@ -116,7 +123,7 @@ class StepBench:
             under_way -= len(engine.step(now_ns).finished)
         samples = samples_of(engine.recorder.log(), "served")
         samples.table["shape"] += number * MOST_STEPS
-        return [samples]
+        return samples
 
     def _cache(self, tokens: list[int]) -> None:
         """Whoever begins with these tokens finds them in the prefix cache."""
