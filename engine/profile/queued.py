@@ -18,9 +18,8 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.core.scheduler import Scheduler
 from engine.engine import LLMEngine
 from engine.profile.prompts import Prompts
-from engine.profile.served import MOST_STEPS
+from engine.profile.served import MOST_STEPS, of_length
 from engine.profile.shapes import SLACK_STEPS, Limits
-from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
 
@@ -106,8 +105,7 @@ class QueueBench:
         engine.recorder = StepRecorder(engine.recorder.meta)
         prefixes = [take(prefix_tokens(self._limits)) for _ in range(_PREFIXES)]
         for prefix, own, answer in requests:
-            params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer, detokenize=False)
-            engine.add_request(prefixes[prefix] + take(own), params)
+            engine.add_request(prefixes[prefix] + take(own), of_length(answer))
         for _ in range(STEPS):
             engine.step()
         log = engine.recorder.log()
