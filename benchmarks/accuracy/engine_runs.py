@@ -145,6 +145,7 @@ def predict(served: Served, profiles: Path) -> Row:
         parity["share"],
         *step_errors(steps),
         first_cause(compared),
+        injected_errors(compared),
         served.provenance,
     )
 
@@ -182,6 +183,14 @@ def step_errors(validated: dict[str, Any]) -> tuple[float, float]:
     steps = sum(part["steps"] for part in parts)
     mape, bias = (sum(part["steps"] * part[name] for part in parts) / steps for name in ("mape", "bias"))
     return mape, bias
+
+
+def injected_errors(compared: dict[str, Any]) -> dict[str, float]:
+    """Of the means, when every step takes what it took."""
+    autopsy = compared["autopsy"]
+    left = next(cause["value_ns"] for cause in autopsy["causes"] if cause["cause"] == "scatter")
+    names = {"TTFT mean": "ttft_mean", "E2E mean": "e2e_mean"}
+    return {name: left[key] / autopsy["measured_ns"][key] - 1 for name, key in names.items()}
 
 
 def first_cause(compared: dict[str, Any]) -> str:

@@ -64,6 +64,15 @@ def test_one_batch_that_differs_is_told(told: Any) -> None:
     assert any("99.999% of the steps in the worst run" in line for line in lines)
 
 
+def test_what_injected_step_times_leave_is_that_of_the_worst_run(told: Any) -> None:
+    rows = [row(told, 0.01) for _ in range(3)]
+    assert not any("injected |" in line and "within" in line for line in told.medians(rows))
+    for each, ttft in zip(rows[:2], (0.001, -0.0021), strict=True):
+        each.injected.update({"TTFT mean": ttft, "E2E mean": 0.0002})
+    (line,) = [line for line in told.medians(rows) if "within" in line]
+    assert "within 0.21 % and 0.02 % in the worst run" in line
+
+
 def test_preemptions_count_where_there_are_any_on_either_side(told: Any) -> None:
     rows = [row(told, 0.0), row(told, 0.0, (0, 3)), row(told, 0.0, (10, 9))]
     (line,) = [line for line in told.medians(rows) if line.startswith("| preemptions")]
