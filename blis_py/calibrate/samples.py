@@ -139,18 +139,19 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
     columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log) - exposed
     if "batch" in log.steps:
-        columns["begins_batch"] = [log.begins_batch(index) for index in range(len(log))]
-        columns["total_ns"] = _in_first_rounds(log, total_ns(log))
+        begins = np.array([log.begins_batch(index) for index in range(len(log))])
+        columns["begins_batch"] = begins
+        columns["total_ns"] = _in_first_rounds(log, total_ns(log), begins)
     return samples_from(_meta_of(log), columns, len(log)).where(log.column("failed") == 0)
 
 
-def _in_first_rounds(log: StepLog, total: Column) -> Column:
+def _in_first_rounds(log: StepLog, total: Column, begins: Column) -> Column:
     """Times of diffusion rounds, with what the host did behind the last of a batch counted in the first.
 
     It is done once per batch, as planning and preparing are, and which round will be the last is in no
     feature: with the first, all of it has one price, whatever the number of rounds.
     """
-    first = np.flatnonzero([log.begins_batch(index) for index in range(len(log))])
+    first = np.flatnonzero(begins)
     last = np.append(first[1:], len(log)) - 1
     several = (first != last) & (log.column("failed")[last] == 0)
     first, last = first[several], last[several]

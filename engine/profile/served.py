@@ -28,15 +28,6 @@ def concurrency(limits: Limits, number: int) -> int:
     return max(1, round(_SHARES[number % len(_SHARES)] * limits.max_num_seqs))
 
 
-def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int]]:
-    """The same of block diffusion: an answer fills up the last block of its prompt, and that is all of it."""
-    rng, at_most = Random(number), concurrency(limits, number)
-    room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
-    most = max(room // block, 1)
-    masked = [rng.randint(1, min(_MASKED, block)) for _ in range(min(2 * at_most + 4, _MOST_REQUESTS))]
-    return [(int(most ** rng.random()) * block - tokens, tokens) for tokens in masked]
-
-
 def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
     """Tokens of prompt and answer of the requests of the run of this number."""
     rng, most = Random(number), _ANSWERS[1]
@@ -46,6 +37,15 @@ def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
     return [
         (int(CONTEXT * (longest / CONTEXT) ** rng.random()), rng.randint(*_ANSWERS)) for _ in range(count)
     ]
+
+
+def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int]]:
+    """The same for block diffusion: each answer fills up the last block of its prompt, and ends with it."""
+    rng, at_most = Random(number), concurrency(limits, number)
+    room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
+    most = max(room // block, 1)
+    masked = [rng.randint(1, min(_MASKED, block)) for _ in range(min(2 * at_most + 4, _MOST_REQUESTS))]
+    return [(int(most ** rng.random()) * block - tokens, tokens) for tokens in masked]
 
 
 def serve_closed(engine: Engine, requests: Iterable[tuple[int, int]], at_most: int, prompts: Prompts) -> None:
