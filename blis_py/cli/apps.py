@@ -1,4 +1,4 @@
-"""The typer applications of `blis`: for its help, for completion, and for a command line that is not plain."""
+"""The typer applications of `blis`: for help, completion, and command lines that are not plain."""
 
 from __future__ import annotations
 

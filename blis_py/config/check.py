@@ -56,7 +56,8 @@ def check(config: RunConfig, layers: Layers) -> None:
         )
     _check_routing(config.routing, layers)
     _check_admission(config.admission, layers)
-    _check_gateway(config.gateway, layers)
+    if config.gateway != GatewaySection():
+        _check_gateway(config.gateway, layers)
     _check_source(config.workload, layers)
     _check_sessions(config.workload, layers)
     if config.horizon is not None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_py.config.layers import did_you_mean, flatten
 from blis_py.config.models import RunConfig
@@ -20,8 +19,7 @@ LARGE_GPU_BYTES = 70 << 30
 _KEYS = {"value", "small_gpu", "source"}
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(NamedTuple):
     """A preset.
 
     Attributes:

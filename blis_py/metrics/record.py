@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
 from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.core.diffusion_request import DiffusionCounters
-
+    from blis_py.metrics.decisions import Decisions
 
 NOT_SERVED = "model not served"
 """Why a request is rejected at routing: no instance serves the model that it asks for."""

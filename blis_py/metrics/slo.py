@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,7 @@ class GoodputTargets:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SloCheck:
+class SloCheck(NamedTuple):
     """One limit on a statistic of the run: `[class.]metric.stat=limit`."""
 
     text: str

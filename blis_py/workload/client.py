@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_py.workload.arrivals import Arrivals
-from blis_py.workload.lengths import Lengths
-from blis_py.workload.modalities import Multimodal
-from blis_py.workload.prefixes import PrefixLevel
-from blis_py.workload.sessions import Sessions
-
 if TYPE_CHECKING:
+    from blis_py.workload.arrivals import Arrivals
     from blis_py.workload.diffusion import DiffusionClient
+    from blis_py.workload.lengths import Lengths
+    from blis_py.workload.modalities import Multimodal
+    from blis_py.workload.prefixes import PrefixLevel
+    from blis_py.workload.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True)
