@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 from blis_py.cli.given import given
@@ -69,6 +68,8 @@ def _dispatch(arguments: list[str]) -> int:
     if verb in VERBS:
         return _run_verb(verb, arguments[1:])
     if not verb.startswith("-"):
+        from difflib import get_close_matches
+
         near = get_close_matches(verb, (*VERBS, *FURTHER), n=1)
         raise InputError(
             f"no such command {verb!r}", fix=f"did you mean {near[0]}?" if near else _there_are()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,7 @@ class Outcome(IntEnum):
     """Taken off its instance for somebody more urgent; `RunRecord.rejection` says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnsentTurns:
+class UnsentTurns(NamedTuple):
     """Turns of sessions that had begun and whose turns wait for answers. They were never requests."""
 
     cancelled: int
@@ -52,7 +51,7 @@ class UnsentTurns:
     """The run ended first."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class InstanceRecord:
     """What one instance did."""
 
@@ -104,7 +103,7 @@ class InstanceRecord:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RunRecord:
     """Columns have one row per request of `table`, in its order; times are absolute ns, -1 = not reached.
 

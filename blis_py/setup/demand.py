@@ -37,7 +37,7 @@ TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Demand:
     """What is asked of a cluster."""
 

@@ -49,7 +49,7 @@ Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Setup:
     """Everything resolved, nothing run yet."""
 
