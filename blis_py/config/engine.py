@@ -37,7 +37,9 @@ class Engine(NamedTuple):
 
     def on(self, gpu: str) -> dict[str, Any]:
         """Settings by configuration key, on this GPU."""
-        return {**self.settings, **({} if _is_large(gpu) else self.small_gpu)}
+        if not self.small_gpu or _is_large(gpu):
+            return dict(self.settings)
+        return self.settings | self.small_gpu
 
 
 def names() -> list[str]:
