@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from blis_py.workload.arrivals import Arrivals
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from blis_py.workload.sessions import Sessions
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """A source of requests, every default resolved.
 
     Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions. One without arrivals
