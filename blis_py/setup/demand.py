@@ -16,13 +16,13 @@ from blis_py.core.bounds import LAST_NS, SECOND_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
 from blis_py.metrics.slo import GoodputTargets, targets_in_ms
-from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable, deadlines_ns
-from blis_py.requests.think_time import ThinkTime, think_time
 
 if TYPE_CHECKING:
+    from blis_py.requests.loops import Loops
+    from blis_py.requests.think_time import ThinkTime
     from blis_py.traces.reading import Reading
     from blis_py.workload.diffusion import DiffusionClient
     from blis_py.workload.spec import WorkloadSpec
@@ -37,7 +37,7 @@ TARGETS = "goodput_slo_targets"
 """Of a workload spec or of the header of a trace."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Demand:
     """What is asked of a cluster."""
 
@@ -291,6 +291,8 @@ def _turns_apart(table: RequestTable, load: WorkloadSection) -> tuple[RequestTab
     if load.concurrency is not None:
         problem, fix = "the turns of the trace wait for answers already", "drop one of the two"
         raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
+    from blis_py.requests.loops import Loop, Loops
+
     begun = Loop(slice(0, len(table) - later))
     return later_turns_last(table), Loops([begun], later_turns=True, as_blis=load.closed_loops == "blis")
 
@@ -314,6 +316,8 @@ def reading_of(load: WorkloadSection) -> Reading:
 
 def _think_time(load: WorkloadSection) -> ThinkTime | None:
     """How long clients think before they go on; `None` = as recorded."""
+    from blis_py.requests.think_time import ThinkTime, think_time
+
     if load.think_time_dist is not None:
         return think_time(load.think_time_dist)
     if load.think_time_ms is None or load.session_mode != "closed-loop":

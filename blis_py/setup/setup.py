@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from blis_py import latency
 from blis_py.config.engine import load_engine
@@ -17,7 +17,6 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.host_work import MaskPrices, with_host_work
 from blis_py.latency.model_shape import ModelShape, config_name, load_model
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
@@ -29,7 +28,6 @@ from blis_py.metrics.slo import (
     parse_slos,
     require_known_classes,
 )
-from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import capacity, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
@@ -43,13 +41,15 @@ if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.cluster.watch import Watch
     from blis_py.latency.fitted_profile import FittedProfile
+    from blis_py.latency.host_work import MaskPrices
     from blis_py.latency.trained import ServerTerms
+    from blis_py.requests.loops import Loops
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Setup:
     """Everything resolved, nothing run yet."""
 
@@ -220,8 +220,7 @@ class Setup:
         return ClosedLoop(self.table, load.concurrency, think_ns, paced=paced, as_blis=as_blis)
 
 
-@dataclass(frozen=True)
-class _Served:
+class _Served(NamedTuple):
     """A model on its GPUs."""
 
     config: RunConfig
@@ -323,9 +322,12 @@ def _step_times(
     beyond_notes = _beyond(model, table, scheduler.max_model_len)
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
-    measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
-    beside = scheduler.async_scheduling or measured_on_gpu
-    model = with_host_work(model, masks, scan_ns, masks_beside=beside)
+    if masks is not None or scan_ns:
+        from blis_py.latency.host_work import with_host_work
+
+        measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
+        beside = scheduler.async_scheduling or measured_on_gpu
+        model = with_host_work(model, masks, scan_ns, masks_beside=beside)
     return model, (*beyond_notes, *mask_notes, *scan_notes)
 
 
@@ -347,6 +349,8 @@ def _mask_prices(served: _Served, table: RequestTable) -> tuple[MaskPrices | Non
         return None, ()
     prices = None if profile is None else profile.masks
     if settings.mask_row_us is not None or settings.mask_step_us is not None:
+        from blis_py.latency.host_work import MaskPrices
+
         prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
     if prices is not None:
         return prices, ()
