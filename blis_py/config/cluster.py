@@ -16,7 +16,8 @@ class RoutingSection:
     """From the cluster's entrance to an instance."""
 
     policy: str = "round-robin"
-    """Which instance gets a request: round-robin or least-loaded."""
+    """Which instance gets a request: `round-robin`, `least-loaded`, `random`, `power-of-two`, `weighted`,
+    `session-affinity`, `always-busiest`, or one that is installed."""
     latency_us: int = setting(0, least=0, most=_LAST_US)
     """Time that routing a request takes."""
     scorers: dict[str, float] = field(default_factory=dict)

@@ -60,9 +60,7 @@ def run(packed: bytes) -> Outcome:
     job, key, code = pickle.loads(packed)
     try:
         if code != code_digest():
-            return Outcome(
-                failed="the worker has another version of blis-py: install the same on all machines"
-            )
+            return Outcome(failed=_OTHER_CODE)
         if key is not None and key != _contents.key_of(job):
             return Outcome(failed=_OTHER_FILES)
         return _outcome(job)
