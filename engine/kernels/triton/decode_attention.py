@@ -41,6 +41,18 @@ MERGE_WARPS = 4
 _VARYING = ["num_seqs", "stride_table"]
 
 
+@triton.constexpr_function
+def block_m(group: int) -> int:
+    """Rows per tile: the query heads of a KV head, and as many as tensor cores take at least."""
+    return max(16, triton.next_power_of_2(group))
+
+
+@triton.constexpr_function
+def block_n(head_dim: int) -> int:
+    """Tokens per tile: 16 KiB of bf16 keys, so that an SM holds the prefetched tiles of three programs."""
+    return min(128, 8192 // padded_head_dim(head_dim))
+
+
 @triton.jit(do_not_specialize=_VARYING)
 def _decode(
     out,
@@ -60,10 +72,10 @@ def _decode(
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
 ):
     """An equal share of the line of tiles."""
+    BLOCK_M: tl.constexpr = block_m(GROUP)
+    BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     rows = tl.arange(0, BLOCK_M)
     real = rows < GROUP
 
@@ -127,7 +139,6 @@ def _merge(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
     """Merge the partial softmaxes of one (sequence, query head); zeros for a sequence without tokens.
@@ -135,6 +146,7 @@ def _merge(
     The program whose share holds a (sequence, head)'s first tile keeps its part in slot 1, those that go on
     in slot 0: a program can have at most one of each.
     """
+    BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     sequence = tl.program_id(0)
     query_head = tl.program_id(1)
     head = query_head // GROUP
@@ -198,7 +210,6 @@ def decode_attention(
         "GROUP": group,
         "HEAD_DIM": head_dim,
         "BLOCK_S": block_s(meta.num_decodes),
-        "BLOCK_N": _block_n(head_dim),
     }
     _decode[(programs,)](
         out,
@@ -214,7 +225,6 @@ def decode_attention(
         meta.block_tables.stride(0),
         q.stride(0),
         PAGE_SIZE=page_size,
-        BLOCK_M=max(16, triton.next_power_of_2(group)),
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
         **line,
@@ -231,11 +241,6 @@ def decode_attention(
         num_warps=MERGE_WARPS,
         **line,
     )
-
-
-def _block_n(head_dim: int) -> int:
-    """Tokens per tile: 16 KiB of bf16 keys, so that an SM holds the prefetched tiles of three programs."""
-    return min(128, 8192 // padded_head_dim(head_dim))
 
 
 def block_s(num_seqs: int) -> int:
