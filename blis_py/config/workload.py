@@ -16,7 +16,8 @@ class WorkloadSection:
     """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
 
     trace: str | None = None
-    """File of a trace whose requests are replayed: Azure CSV, Mooncake JSONL, TraceV2."""
+    """File whose requests are replayed: TraceV2, Azure, Mooncake, BurstGPT, ShareGPT, results of benchmarks,
+    or any table by its `columns`; one that describes a workload is taken for a `spec`."""
     trace_header: str | None = None
     """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
     trace_format: str | None = None
