@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
@@ -13,8 +13,9 @@ from blis_py.errors import InputError
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
 from blis_py.setup.asked import STRUCTURED_OUTPUTS, Demand, horizon_ns_of
-from blis_py.setup.from_spec import describes, from_spec, require_no_recording
-from blis_py.setup.from_trace import Read, as_recorded, from_trace
+
+if TYPE_CHECKING:
+    from blis_py.setup.from_trace import Read
 
 DEFAULT_SEED = 42
 
@@ -53,12 +54,11 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
-    if load.trace is not None and describes(load.trace):
-        require_no_recording(config)
-        asked = from_spec(config, load.trace, seed)
-    elif load.trace is not None:
-        asked = from_trace(load, load.trace, seed, read or as_recorded)
+    if load.trace is not None:
+        asked = _of_file(config, load.trace, seed, read)
     elif load.spec is not None:
+        from blis_py.setup.from_spec import from_spec
+
         asked = from_spec(config, load.spec, seed)
     else:
         asked = _synthesised(load, seed, horizon_ns_of(config))
@@ -69,6 +69,17 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     if config.horizon is not None:
         asked = replace(asked, horizon_ns=horizon_ns_of(config))
     return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
+
+
+def _of_file(config: RunConfig, trace: str, seed: int, read: Read | None) -> Demand:
+    """The requests of a trace, or of what was given as one and describes a workload."""
+    from blis_py.setup.from_spec import describes, from_spec, require_no_recording
+    from blis_py.setup.from_trace import as_recorded, from_trace
+
+    if describes(trace):
+        require_no_recording(config)
+        return from_spec(config, trace, seed)
+    return from_trace(config.workload, trace, seed, read or as_recorded)
 
 
 def _with_diffusion(asked: Demand, config: RunConfig) -> Demand:

@@ -17,6 +17,7 @@ F32 = tl.constexpr(INTERPRETED)
 class Context(NamedTuple):
     """One sequence as one KV head sees it."""
 
+    # Not `values`: Triton's own tuples call their elements that.
     k: Any
     """Pointer to this head's keys in page 0, `[page_size, D]`; `v`, to its values, likewise."""
     v: Any
