@@ -25,7 +25,6 @@ from blis_py.workload.sending import count_of, expected_requests, first_of, join
 from blis_py.workload.turns import Turns
 
 if TYPE_CHECKING:
-    from blis_py.workload.sending import Sent
     from blis_py.workload.spec import WorkloadSpec
 
 DEFAULT_SEED = 42
@@ -172,7 +171,7 @@ def merge(
 
 def _drawn(
     clients: Sequence[Client],
-    sent: Sequence[Sent],
+    sent: Sequence[Ints | Turns],
     seed: int,
     arrival_ns: Ints,
     which: NDArray[np.int32],
