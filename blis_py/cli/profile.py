@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from blis_py.cli.apps import launch
 from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
@@ -90,7 +91,7 @@ def run_profile(arguments: Sequence[str]) -> int:
         fix = f"use {', '.join(_VERBS)}"
         raise InputError("no such command", key="blis profile", value=chosen, fix=fix)
     app = profile_app([chosen] if chosen in _VERBS else list(_VERBS), arguments[1:])
-    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+    return launch(app, arguments or ["--help"], "blis profile")
 
 
 def profile_app(verbs: Iterable[str] = (), arguments: Sequence[str] = ()) -> typer.Typer:

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
@@ -51,7 +50,7 @@ def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
     """The flags of a study: its own, and those of a run."""
     common = tuple((name, tuple(f for f in flags if f.name not in _OF_ONE_RUN)) for name, flags in COMMON)
     alone = tuple(
-        replace(flag, hidden=True) for _, flags in COMMON for flag in flags if flag.name in _OF_ONE_RUN
+        flag._replace(hidden=True) for _, flags in COMMON for flag in flags if flag.name in _OF_ONE_RUN
     )
     return (*own, *common, ("Workload", WORKLOAD), ("Run", alone), vllm_flags.FLAGS, blis_flags.FLAGS)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
@@ -19,8 +18,7 @@ LARGE_GPU_BYTES = 70 << 30
 _KEYS = {"value", "small_gpu", "source"}
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(NamedTuple):
     """A preset.
 
     Attributes:
@@ -38,7 +36,9 @@ class Engine:
 
     def on(self, gpu: str) -> dict[str, Any]:
         """Settings by configuration key, on this GPU."""
-        return {**self.settings, **({} if _is_large(gpu) else self.small_gpu)}
+        if not self.small_gpu or _is_large(gpu):
+            return dict(self.settings)
+        return self.settings | self.small_gpu
 
 
 def names() -> list[str]:

@@ -24,7 +24,7 @@ def in_ms(value_ns: float) -> float:
     return 0.0 if np.isnan(value_ns) else value_ns / NS_PER_MS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
     """A multiset of values: `values[i]` occurs `weights[i]` times."""
 
