@@ -73,7 +73,7 @@ def replay(trace: str | Path, **settings: Any) -> Result:
     """Simulates the requests of a trace, at the times they came: `run(trace=...)`.
 
     Args:
-        trace: Azure CSV, Mooncake JSONL, or TraceV2.
+        trace: a file in any format of recorded traffic, as `blis replay --trace` takes it.
         settings: what the flags of `blis replay` are called, with underscores.
     """
     return run(trace=str(trace), **settings)

@@ -12,7 +12,6 @@ from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON
 from blis_py.cli.traffic_options import WORKLOAD
-from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError, plain
 from blis_py.planning.base import Base
 
@@ -82,14 +81,6 @@ def cache_of(flags: Flags) -> bool | str:
         return False
     place: str | bool = flags.get("--cache", True)
     return place
-
-
-def format_of(flags: Flags, known: tuple[str, ...]) -> str:
-    """The format asked for; without one, a table for a terminal and JSON for a pipe."""
-    style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in known:
-        raise InputError("unknown format", key="--format", value=style, fix=did_you_mean(style, known))
-    return style
 
 
 def check_out(flags: Flags) -> None:

@@ -37,8 +37,8 @@ class Recorder:
         on_the_way_ns: from a request's arrival to its dispatch.
 
     Attributes:
-        on_end: called with a request that has ended at an instance, for whatever reason, and when its client
-            sees that.
+        on_end: called with a request that was admitted and has ended, for whatever reason, and when its
+            client sees that.
     """
 
     def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
@@ -83,7 +83,7 @@ class Recorder:
         self.tell(on_end)
 
     def tell(self, on_end: Callable[[Request, int], None]) -> None:
-        """One more who wants to know of the end of every request that was dispatched."""
+        """One more who wants to know of the end of every request that was admitted."""
         before = self.on_end
         if before is None:
             self.on_end = on_end
@@ -309,11 +309,6 @@ class InstanceLog:
             before, self._preempted = self._preempted, scheduler.counters.preemptions
             what = [getattr(features, name) for name in self._features]
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
-
-    @property
-    def num_steps(self) -> int:
-        """Steps so far."""
-        return self._ends.steps
 
     def in_progress(self, step: Step) -> None:
         """What it has computed is booked, but it is not over when the run ends."""

@@ -6,14 +6,10 @@ import re
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
+from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.layers import Layers, did_you_mean
-from blis_py.config.models import (
-    AdmissionSection,
-    GatewaySection,
-    RoutingSection,
-    RunConfig,
-    WorkloadSection,
-)
+from blis_py.config.models import RunConfig
+from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError

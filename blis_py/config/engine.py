@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blis_py.config.layers import did_you_mean, flatten
-from blis_py.config.models import RunConfig
+from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.paths import expanded, is_file
@@ -73,11 +72,6 @@ def load_engine(name: str) -> Engine:
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
     return Engine(path, title, settings, small, sources)
-
-
-def as_leaves(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as the layers of a configuration take them."""
-    return flatten(settings, RunConfig)
 
 
 def _is_large(gpu: str) -> bool:

@@ -127,21 +127,6 @@ class Tally:
         return Distribution.weighted(self._values[0], self._counts[0])
 
 
-def weighted_percentile(values: Numbers, weights: Ints, q: float) -> float:
-    """`numpy.percentile(numpy.repeat(values, weights), q)` without the expansion.
-
-    Args:
-        values: samples, in any order.
-        weights: how often each occurs; non-negative integers.
-        q: 0 to 100.
-
-    Returns:
-        The percentile, in the unit of `values`; NaN when all weights are zero.
-    """
-    order = np.argsort(values)
-    return Distribution.weighted(values[order], weights[order]).percentile(q)
-
-
 def statistics(samples: Distribution) -> dict[str, Any]:
     """Count and `STATISTICS` of samples in ns, in ms; all `None` where there are no samples."""
     values = {name: samples.stat(name) / NS_PER_MS if samples.count else None for name in STATISTICS}

@@ -169,6 +169,17 @@ def merge(
     arrival_ns, which = joined(sent)
     order = np.argsort(arrival_ns, kind="stable")
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
+    return _drawn(clients, sent, seed, arrival_ns, which)
+
+
+def _drawn(
+    clients: Sequence[Client],
+    sent: Sequence[Ints | Turns],
+    seed: int,
+    arrival_ns: Ints,
+    which: NDArray[np.int32],
+) -> RequestTable:
+    """Requests at these times, by these clients, whose lengths, contents and sessions each draws itself."""
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
     session = np.full(len(which), -1, dtype=np.int64)
     talks = len(which) if any(client.sessions for client in clients) else 0
