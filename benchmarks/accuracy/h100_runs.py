@@ -6,7 +6,8 @@
 Five runs of vLLM 0.15.1, which schedules asynchronously: Llama-2-7B TP1 three times, CodeLlama-34B TP2 and
 Llama-2-70B TP4, each with 7,200 to 16,800 requests as their clients saw them. Nothing is fitted to a run.
 Without a front end, what the server adds before and behind the engine is part of the error; with one, it is a
-constant learned on the other runs. A fitted profile is used on the runs of its model and TP degree.
+constant, and so much for each sequence served at the time, learned on the other runs. A fitted profile is
+used on the runs of its model and TP degree.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,15 +115,29 @@ def predict(
     return simulate(run.table, scheduler=config, latency=latency)
 
 
-def errors(run: Run, record: RunRecord, front_end_ms: float = 0.0) -> dict[str, float]:
+class FrontEnd(NamedTuple):
+    """What a server adds to a request's latency around its engine, ms."""
+
+    ms: float
+    seq_ms: float
+    """For each sequence that gets a token together with its first."""
+
+
+NO_FRONT_END = FrontEnd(0.0, 0.0)
+
+
+def errors(run: Run, record: RunRecord, front_end: FrontEnd = NO_FRONT_END) -> dict[str, float]:
     """Predicted over measured, minus one, of each metric's mean and 99th percentile."""
-    return {name: ours / theirs - 1 for name, (ours, theirs) in figures(run, record, front_end_ms).items()}
+    return {name: ours / theirs - 1 for name, (ours, theirs) in figures(run, record, front_end).items()}
 
 
-def figures(run: Run, record: RunRecord, front_end_ms: float = 0.0) -> dict[str, tuple[float, float]]:
+def figures(
+    run: Run, record: RunRecord, front_end: FrontEnd = NO_FRONT_END
+) -> dict[str, tuple[float, float]]:
     """Predicted and measured, ms."""
-    ttft = (record.first_token_ns - record.table.arrival_ns) / 1e6 + front_end_ms
-    e2e = (record.finish_ns - record.table.arrival_ns) / 1e6 + front_end_ms
+    late_ms = front_end.ms + front_end.seq_ms * served_together(record)
+    ttft = (record.first_token_ns - record.table.arrival_ns) / 1e6 + late_ms
+    e2e = (record.finish_ns - record.table.arrival_ns) / 1e6 + late_ms
     ours = dict(zip(METRICS, (ttft, tpot(ttft, e2e, record.emitted_tokens), e2e), strict=True))
     theirs = dict(zip(METRICS, (run.ttft_ms, run.tpot_ms, run.e2e_ms), strict=True))
     found = {}
@@ -133,24 +148,74 @@ def figures(run: Run, record: RunRecord, front_end_ms: float = 0.0) -> dict[str,
     return found
 
 
-def unexplained_ms(run: Run, record: RunRecord) -> float:
-    """Of the mean TTFT: what the server adds before and behind the engine, if the engine is right."""
-    return float(run.ttft_ms.mean() - (record.first_token_ns - record.table.arrival_ns).mean() / 1e6)
+def served_together(record: RunRecord) -> NDArray[np.intp]:
+    """For each request of the one instance, how many get a token in the step that brings its first."""
+    begun = np.searchsorted(np.sort(record.first_step), record.first_step, side="right")
+    ended = np.searchsorted(np.sort(record.last_step), record.first_step, side="left")
+    return begun - ended
 
 
-def front_ends(runs: list[Run], records: list[RunRecord]) -> list[float]:
-    """A constant front end for each run, learned on the others, ms."""
-    missing = [unexplained_ms(run, record) for run, record in zip(runs, records, strict=True)]
-    return [(sum(missing) - own) / (len(runs) - 1) for own in missing]
+def front_end_of(runs: list[Run], records: list[RunRecord]) -> FrontEnd:
+    """Learned on what the server adds to the TTFT, if the engine is right: a line in the sequences served at
+    the time, of least squares, every run counting the same.
+
+    Its points are the medians of ten seconds each, so that single pauses of a server or its clients do not
+    matter, after the first twenty, in which it warms up, and while nobody queues: in a queue the error of the
+    steps grows beyond all the rest.
+    """
+    lines, wanted = [], []
+    for run, record in zip(runs, records, strict=True):
+        points = _calm(run, record)
+        weight = 1 / np.sqrt(len(points))
+        lines.append(np.column_stack((np.ones(len(points)), points[:, 0])) * weight)
+        wanted.append(points[:, 1] * weight)
+    ms, seq_ms = np.linalg.lstsq(np.concatenate(lines), np.concatenate(wanted), rcond=None)[0]
+    return FrontEnd(float(ms), float(seq_ms))
+
+
+_SPAN_S, _WARM_UP_S = 10.0, 20.0
+_PAUSE_MS = 8.0
+_QUEUEING = 1.8
+"""Times what most requests of a quiet time take to their first token."""
+
+
+def _calm(run: Run, record: RunRecord) -> Floats:
+    """Of every ten seconds without a queue: sequences, and ms of TTFT that the engine does not explain."""
+    ttft_ms = (record.first_token_ns - record.table.arrival_ns) / 1e6
+    seqs, missing_ms = served_together(record), run.ttft_ms - ttft_ms
+    points = np.array(
+        [(seqs[s].mean(), np.median(missing_ms[s]), np.percentile(ttft_ms[s], 90)) for s in _spans(run)]
+    )
+    return points[points[:, 2] < _QUEUEING * np.percentile(points[:, 2], 20)][:, :2]
+
+
+def _spans(run: Run) -> list[NDArray[np.intp]]:
+    """The requests of every ten seconds after the warm-up."""
+    span = (run.table.arrival_ns / (_SPAN_S * 1e9)).astype(np.int64)
+    spans = [np.flatnonzero(span == s) for s in range(round(_WARM_UP_S / _SPAN_S), int(span.max()) + 1)]
+    return [rows for rows in spans if len(rows) > 10]
+
+
+def stragglers(run: Run, record: RunRecord) -> NDArray[np.intp]:
+    """Requests whose first token came much later than those of others of the same ten seconds, for no reason
+    that the engine knows: the server or the client paused."""
+    missing_ms = run.ttft_ms - (record.first_token_ns - record.table.arrival_ns) / 1e6
+    return np.concatenate([s[missing_ms[s] > np.median(missing_ms[s]) + _PAUSE_MS] for s in _spans(run)])
+
+
+def front_ends(runs: list[Run], records: list[RunRecord]) -> list[FrontEnd]:
+    """For each run, the front end learned on the others."""
+    pairs = list(zip(runs, records, strict=True))
+    others = [[pair for pair in pairs if pair[0] is not run] for run in runs]
+    return [front_end_of([run for run, _ in of], [record for _, record in of]) for of in others]
 
 
 def with_front_end(runs: list[Run], records: list[RunRecord]) -> dict[str, dict[str, float]]:
     """Errors with the front end of the other runs."""
-    missing = [unexplained_ms(run, record) for run, record in zip(runs, records, strict=True)]
-    listed = ", ".join(f"{value:.1f}" for value in missing)
-    print(f"\nunexplained of the mean TTFT, ms: {listed}; mean {np.mean(missing):.1f}")
-    delays = front_ends(runs, records)
-    return {run.name: errors(run, record, ms) for run, record, ms in zip(runs, records, delays, strict=True)}
+    own, found = front_end_of(runs, records), front_ends(runs, records)
+    told = [f"{ms:.1f} + {1e3 * seq_ms:.0f} us" for ms, seq_ms in (*found, own)]
+    print(f"\nfront end, ms and for each sequence, without each run: {', '.join(told[:-1])}; all {told[-1]}")
+    return {run.name: errors(run, record, end) for run, record, end in zip(runs, records, found, strict=True)}
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from blis_py.calibrate.recorded import Lengths, recorded_lengths, scheduler_conf
 from blis_py.calibrate.recorded_blocks import Blocks, recorded_blocks
 from blis_py.calibrate.rerun import measured_times, recorded_times, replay_record, rerun
 from blis_py.calibrate.step_bias import NONE, Corrected, Correction, StepBias, step_bias
-from blis_py.calibrate.token_times import TokenTimes
+from blis_py.calibrate.token_times import Seconds, TokenTimes
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
@@ -287,9 +287,19 @@ def _stages(
     yield "client", own if client is None else client
 
 
+def _served_together(times: TokenTimes) -> Seconds:
+    """When each request got its first token: requests that had begun and not ended, in the engine's time."""
+    first_ns, last_ns = (np.rint((times.sent_s + s) * 1e9) for s in (times.ttft_s, times.e2e_s))
+    begun = np.sort(first_ns).searchsorted(first_ns, side="right")
+    counts: Seconds = (begun - np.sort(last_ns).searchsorted(first_ns)).astype(np.float64)
+    return counts
+
+
 def _as_seen(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> TokenTimes:
     """With the time that the front end and the network add to what an engine does."""
-    around_s = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
+    around_s: float | Seconds = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
+    if frontend.behind_seq_ns:
+        around_s = around_s + frontend.behind_seq_ns / 1e9 * _served_together(times)
     token_s = frontend.per_token_ns / 1e9
     gaps = times.gaps
     return replace(

@@ -289,7 +289,8 @@ class _Words:
             return found, f"add {us:.1f} to the second number of latency.step_gap_us"
         if us < 0:
             return found, "KV blocks, sequences and tokens per step as the server has them"
-        return found, "the server's front end may be short of CPU: give it cores, or more API servers"
+        fix = f"add {us / 1e3:.3g} to the third number of --frontend-ms"
+        return found, f"{fix}; a server's front end short of CPU wants cores, or more API servers"
 
 
 def _missing(amount: float, unit: str) -> str:

@@ -158,11 +158,12 @@ def _host(steps: Sequence[Group], runs: Sequence[ServedRun], c: Array) -> Array:
     for group in steps:
         weight = 1 / (np.sqrt(len(group.ns)) * group.ns)
         seqs = np.array([f.seqs for f in group.steps], dtype=float)
-        terms = np.stack([np.ones(len(seqs)), seqs, np.full(len(seqs), float(group.basis.waits))], axis=1)
+        waits = np.array([group.basis.waits(f.tokens) for f in group.steps], dtype=float)
+        terms = np.stack([np.ones(len(seqs)), seqs, waits], axis=1)
         columns.append(terms * weight[:, None])
         left.append((group.ns - design([group]).price(c)) * weight)
     for run in runs:
-        terms = np.array([[1.0, run.seqs, float(run.basis.waits)]])
+        terms = np.array([[1.0, run.seqs, float(run.basis.waits(round(run.seqs)))]])
         columns.append(terms * run.growth / run.tpot_ns)
         left.append(np.array([run.tpot_ns - run.kernels_ns]) / run.tpot_ns)
     rows, wanted = np.concatenate(columns), np.concatenate(left)
@@ -211,14 +212,14 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
     basis = group.basis
     alone = _vector(
         traffic=basis.elementwise_ns(f.tokens) + basis.sampling_ns(f.emitted_rows),
-        all_reduce_latency=basis.all_reduce_latency_ns,
+        all_reduce_latency=basis.all_reduce_latency_ns(f.tokens),
         all_reduce_traffic=basis.all_reduce_ns(f.tokens),
         layer_ns=basis.shape.layers,
         sparse_layer_ns=basis.shape.moe_layers,
         narrow_layer_ns=basis.narrow_layers,
         host_step_ns=1.0 if group.with_host else 0.0,
         host_seq_ns=f.seqs if group.with_host else 0.0,
-        rank_wait_ns=basis.waits if group.with_host else 0.0,
+        rank_wait_ns=basis.waits(f.tokens) if group.with_host else 0.0,
     )
     choices = [_product(product) for product in (*basis.products(f.tokens), basis.head(f.emitted_rows))]
     kv_traffic = "narrow_kv_traffic" if basis.narrow_kv else "kv_traffic"

@@ -169,7 +169,11 @@ LATENCY = (
     ),
     Flag("--profile", str, "latency.profile", "Measured step times; implies fitted.", metavar="DIR"),
     Flag(
-        "--frontend-ms", str, "frontend_ms", "Delay in front of the engine, and behind it.", metavar="MS,MS"
+        "--frontend-ms",
+        str,
+        "frontend_ms",
+        "Delay in front of the engine, behind it, and its growth with each sequence.",
+        metavar="MS,MS,MS",
     ),
     Flag("--mask-row-us", float, "latency.mask_row_us", "Structured outputs: host time of a row's mask."),
     Flag("--mask-step-us", float, "latency.mask_step_us", "The same of a step that has such rows."),

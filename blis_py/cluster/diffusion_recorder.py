@@ -71,7 +71,13 @@ class DiffusionInstanceLog(InstanceLog):
         """Nothing to note: its rounds are."""
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Nothing to note: what emitted is known of the requests."""
+        """What emitted is known of the requests, but not who did at the same time."""
+        if not self._behind_seq_ns:
+            return
+        for commit in commits:
+            request = commit.request
+            if request.first_tick == request.last_tick:
+                self._late_ns[request.row] = self._behind_seq_ns * len(commits)
 
     def timed_out(self, requests: list[Request]) -> None:
         for request in requests:
@@ -86,9 +92,10 @@ class DiffusionInstanceLog(InstanceLog):
         first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
         block, front_end = self._recorder.block_tokens, self._recorder.frontend
         ends, emitting, tokens = self._ends, list(_emitting(request)), 0
+        late_ns = self._recorder.late_by(request.row)
         for index, step in enumerate(emitting):
             tokens = first + index * block
-            if ends.one(step) + front_end.token_ns(tokens) > finish_ns:
+            if ends.one(step) + front_end.token_ns(tokens) + late_ns > finish_ns:
                 self._keep(request, emitting[:index], tokens - (block if index else first))
                 return
 

@@ -58,6 +58,8 @@ class Recorder:
         self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
         self.instance = np.full(rows, -1, dtype=np.int32)
         self._instance = self.instance.data
+        self.late_ns = np.zeros(rows if frontend.behind_seq_ns else 0, dtype=np.int64)
+        """Of each request, how late the client sees its tokens for those of others; empty if nobody is."""
         self.scheduled_ns, self.finish_ns = _unset(rows), _unset(rows)
         self.first_step, self.last_step = _unset(rows), _unset(rows)
         self.emitted_tokens, self.cached_tokens, self.preemptions = (
@@ -225,7 +227,8 @@ class Recorder:
         for row in gave_up.tolist():
             emitted, last = int(self.emitted_tokens[row]), int(self.last_step[row])
             ends, finish_ns = instances[self.instance[row]].step_ends, self.finish_ns[row]
-            while emitted and ends.one(last) + self.frontend.token_ns(emitted) > finish_ns:
+            late_ns = self.late_by(row)
+            while emitted and ends.one(last) + self.frontend.token_ns(emitted) + late_ns > finish_ns:
                 emitted -= 1
                 last = before.pop((row, last), last - 1)
             self.emitted_tokens[row] = emitted
@@ -238,6 +241,10 @@ class Recorder:
             if self.outcome[row] != Outcome.TIMED_OUT or (row, end) in before
         ]
 
+    def late_by(self, row: int) -> int:
+        """How late the client sees the tokens of a request for those of others."""
+        return int(self.late_ns[row]) if self.frontend.behind_seq_ns else 0
+
     def _token_times(self, instances: Sequence[InstanceRecord]) -> tuple[Ints, Ints]:
         """First and last token as the client sees them, from the steps that emitted."""
         first_token_ns, last_token_ns = _unset(len(self.table)), _unset(len(self.table))
@@ -247,6 +254,9 @@ class Recorder:
             first_token_ns[rows] = ends_ns[: len(rows)] + self.frontend.token_ns(1)
             tokens_ns = self.emitted_tokens[rows] * self.frontend.per_token_ns
             last_token_ns[rows] = ends_ns[len(rows) :] + (tokens_ns + self.frontend.behind_ns)
+            if self.frontend.behind_seq_ns:
+                first_token_ns[rows] += self.late_ns[rows]
+                last_token_ns[rows] += self.late_ns[rows]
         return first_token_ns, last_token_ns
 
 
@@ -271,6 +281,7 @@ class InstanceLog:
         self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
         self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
         self._preemptions = recorder.preemptions.data
+        self._late_ns, self._behind_seq_ns = recorder.late_ns.data, recorder.frontend.behind_seq_ns
         self._features = features
         self._scheduler = scheduler
         self._ends = StepEnds()
@@ -283,7 +294,12 @@ class InstanceLog:
         """In all rows of the table so far."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        self._note_run(step.features, start_ns, run)
+        features = step.features
+        self._note_run(features, start_ns, run)
+        if self._behind_seq_ns and features.prefill_seqs:
+            for request, _ in step.prefills:
+                if request.first_tick < 0:  # of a prompt's steps, the last one brings the token
+                    self._late_ns[request.row] = self._behind_seq_ns * features.emitted_rows
 
     def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:
         self._ends.append(run)
@@ -326,6 +342,7 @@ class InstanceLog:
             front_end = self._to.frontend
             for request in requests:
                 delay_ns = front_end.token_ns(request.generated) + front_end.at_end_ns
+                delay_ns += self._to.late_by(request.row)
                 self._to.on_end(request, end_ns + delay_ns)
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:

@@ -169,8 +169,8 @@ class RunConfig:
     drain: bool = False
     """The horizon of a workload spec ends the load only: what is under way then goes on until it ends."""
     frontend_ms: tuple[float, ...] | None = setting(None, least=0, most=_HOUR_MS)
-    """Delays of the API server in front of the engine and, if there are two, behind it; null = those of the
-    latency model."""
+    """Delays of the API server: in front of the engine and, if given, behind it, and what each sequence that
+    gets tokens at the same time adds to the latter; null = those of the latency model."""
     memory: str = setting("blis", choices=("blis", "vllm"))
     """Whose accounting of GPU memory decides how many KV blocks there are; see `latency.memory_overheads`."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)

@@ -22,6 +22,9 @@ class FrontendDelays:
     """Once, between the last token and the completion the client sees."""
     behind_ns: int = 0
     """From the engine to the client, for every token alike: it does not accumulate."""
+    behind_seq_ns: int = 0
+    """The same for each sequence with a token in the step that brings a request's first: all whom the server
+    streams to at the time. Every token of the request is that late."""
 
     def token_ns(self, number: int) -> int:
         """From the end of its step until the client sees token `number`, from 1."""

@@ -14,10 +14,11 @@ ranks, T tokens, B sequences, D decode sequences with contexts S:
     decode attention  max(attention_pairs*FLOPs of S + D pairs/F, kv_traffic*KV bytes*(S + 2*D)/BW)
                       beside a prefill, on GPUs without packed attention, instead of the former:
                       mixed_decode_tiles*FLOPs of 64*(S + 128*D) pairs/F
-    all-reduce        2*L*(all_reduce_latency*the profile's latency + all_reduce_traffic*bytes/link)
+    all-reduce        2*L*(all_reduce_latency*P*the profile's latency + all_reduce_traffic*bytes/link)
+                      and rank_wait_ns*2*L*P*(R - 1), P stages
     launches          layer_ns*L + sparse_layer_ns*sparse layers
                       narrow_layer_ns*L more where activations are quantised to 8 bits
-    host              host_step_ns + host_seq_ns*B + rank_wait_ns*2*L*(R - 1)
+    host              host_step_ns + host_seq_ns*B
 
 `unhidden_arithmetic` is the share of arithmetic that a product bound by memory does not hide behind it.
 A mixed batch is one attention launch, in which an unpacked kernel gives a decode's only query a tile of 64
@@ -185,8 +186,9 @@ class Trained(LineModel):
             c, basis = self._c, self._basis
             ns = sum(map(self._product_ns, basis.products(tokens)))
             ns += c.traffic * basis.elementwise_ns(tokens)
-            ns += c.all_reduce_latency * basis.all_reduce_latency_ns
+            ns += c.all_reduce_latency * basis.all_reduce_latency_ns(tokens)
             ns += c.all_reduce_traffic * basis.all_reduce_ns(tokens)
+            ns += c.rank_wait_ns * basis.waits(tokens)
             ns += c.layer_ns * basis.shape.layers + c.sparse_layer_ns * basis.shape.moe_layers
             ns += c.narrow_layer_ns * basis.narrow_layers + 0.5
             self._token_cache[tokens] = ns
@@ -211,7 +213,7 @@ class Trained(LineModel):
 
     def _host_ns(self, seqs: int) -> int:
         c = self._c
-        return int(c.host_step_ns + c.host_seq_ns * seqs + c.rank_wait_ns * self._basis.waits + 0.5)
+        return int(c.host_step_ns + c.host_seq_ns * seqs + 0.5)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows) + self._prefill_ns(f)
@@ -239,9 +241,6 @@ class Basis:
         narrow = bool(gpu.narrow_flops(shape.weights.arithmetic))
         self.narrow_layers = shape.layers if narrow else 0
         self.packed_attention = gpu.name in PACKED_ATTENTION_GPUS
-        self.waits = 2 * shape.layers * (tp - 1)
-        """Ranks that others wait for, in all all-reduces."""
-        self.all_reduce_latency_ns = 2 * shape.layers * gpu.all_reduce_overhead_ns if tp > 1 else 0.0
 
     def products(self, tokens: int) -> list[Product]:
         """Projections and feed-forward layers."""
@@ -265,9 +264,18 @@ class Basis:
     def sampling_ns(self, rows: int) -> float:
         return work.sampling_bytes(self.shape, rows) / self._bytes_per_ns
 
+    def waits(self, tokens: int) -> int:
+        """Ranks that others wait for, in all stages of all all-reduces."""
+        return 2 * self.shape.layers * work.all_reduce_stages(self.shape, self._tp, tokens) * (self._tp - 1)
+
+    def all_reduce_latency_ns(self, tokens: int) -> float:
+        """Of all their stages."""
+        stages = work.all_reduce_stages(self.shape, self._tp, tokens)
+        return 2 * self.shape.layers * stages * self._gpu.all_reduce_overhead_ns
+
     def all_reduce_ns(self, tokens: int) -> float:
         """Without the latency."""
-        volume = 2 * self.shape.layers * work.all_reduce_bytes(self.shape, self._tp, tokens)
+        volume = 2 * self.shape.layers * work.staged_all_reduce_bytes(self.shape, self._tp, tokens)
         return volume / (self._gpu.link_bytes_per_s / 1e9)
 
     def _product(self, count: int, group: Work, weight_bytes: float, kind: Kind = "dense") -> Product:

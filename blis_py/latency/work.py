@@ -101,6 +101,23 @@ def all_reduce_bytes(shape: ModelShape, tp: int, tokens: int) -> float:
     return tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
 
 
+def all_reduce_stages(shape: ModelShape, tp: int, tokens: int) -> int:
+    """Of the all-reduces of vLLM and SGLang (custom_all_reduce.cuh): 1 while the message is small and every
+    rank reads all of every other's, 2 where each adds up its share and then reads those of the others; 0 on
+    one GPU."""
+    if tp == 1:
+        return 0
+    message = tokens * shape.hidden * shape.dtype_bytes
+    return 1 if tp == 2 or message < (512 << 10 if tp <= 4 else 256 << 10) else 2
+
+
+def staged_all_reduce_bytes(shape: ModelShape, tp: int, tokens: int) -> float:
+    """What a rank reads in one of them; two stages move as much as a ring."""
+    if all_reduce_stages(shape, tp, tokens) == 1:
+        return tokens * shape.hidden * shape.dtype_bytes * (tp - 1)
+    return all_reduce_bytes(shape, tp, tokens)
+
+
 def pair_flops(shape: ModelShape, tp: int) -> float:
     """Attention of all layers for one query-key pair."""
     return shape.layers * 4 * (shape.heads / tp) * shape.head_dim

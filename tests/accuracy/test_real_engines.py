@@ -64,13 +64,13 @@ def committed() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("truth", "prices", "metric", "most"),
     [
-        ("five H100 runs", "trained, run left out", "TTFT", 0.09),
-        ("five H100 runs", "trained, run left out", "E2E", 0.03),
+        ("five H100 runs", "trained, run left out", "TTFT", 0.05),
+        ("five H100 runs", "trained, run left out", "E2E", 0.025),
         ("two RTX runs", "kernel-tables", "E2E", 0.01),
-        ("closed loops", "trained", "TPOT", 0.08),
-        ("closed loops", "trained, new model", "TPOT", 0.08),
-        ("closed loops", "trained, new GPU", "TPOT", 0.08),
-        ("closed loops", "trained", "TTFT", 0.3),
+        ("closed loops", "trained", "TPOT", 0.07),
+        ("closed loops", "trained, new model", "TPOT", 0.07),
+        ("closed loops", "trained, new GPU", "TPOT", 0.07),
+        ("closed loops", "trained", "TTFT", 0.27),
     ],
 )
 def test_the_committed_errors_are_as_small_as_they_were(

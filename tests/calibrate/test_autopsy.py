@@ -174,6 +174,17 @@ def test_front_end_delays_nobody_measured() -> None:
     assert "nobody measured" in result.first.found
 
 
+def test_what_a_server_streams_beside_is_no_error_of_the_prediction() -> None:
+    """The prediction and the replay of what was recorded are as late for those who are served beside."""
+    log = record_run(BUSY, CONFIG)
+    alone, beside = (FrontendDelays(behind_seq_ns=ns) for ns in (0, 50_000))
+    models = [Linear(dataclasses.replace(COSTS, frontend=delays)) for delays in (alone, beside)]
+    bare, late = (rerun(log, model) for model in models)
+    assert (late.ttft_s - bare.ttft_s).max() >= 3 * 50e-6
+    result = autopsy(log, CONFIG, models[1], client=late)
+    assert all(abs(share) <= 2 for cause in result.causes for share in cause.shares_ns)
+
+
 def test_a_simulated_run_with_arrivals_of_its_own() -> None:
     log = record_run(BUSY, CONFIG)
     other = rerun(record_run(chat(100, 30.0), CONFIG), RIGHT)

@@ -108,7 +108,16 @@ def test_a_front_end_delays_what_clients_see_under_every_latency_model(model: st
     assert delayed.tpot_ms.to_numpy() == pytest.approx(plain.tpot_ms.to_numpy(), abs=2e-3)
 
 
-@pytest.mark.parametrize("given", [[], [1, 2, 3], [-1], ["soon"]])
+def test_a_front_end_grows_with_the_sequences_it_streams_to() -> None:
+    """Eight requests at once, all of which get their first token with the same step: each is late for all."""
+    together = {**SMALL, "num_requests": 8, "concurrency": 8, "rate": None, "prompt_tokens_stdev": 0}
+    plain = blis.run(**together, frontend_ms=[1]).requests
+    grown = blis.run(**together, frontend_ms=[1, 0, 0.25]).requests
+    for column in ("ttft_ms", "e2e_ms"):
+        assert (grown[column] - plain[column]).to_numpy() == pytest.approx([8 * 0.25] * 8, abs=2e-3)
+
+
+@pytest.mark.parametrize("given", [[], [1, 2, 3, 4], [-1], ["soon"]])
 def test_a_front_end_that_cannot_be_is_refused(given: list[object]) -> None:
     with pytest.raises(InputError, match="frontend_ms"):
         blis.build(frontend_ms=given, **SMALL)
@@ -119,8 +128,8 @@ def test_a_synchronous_engine_waits_for_its_host() -> None:
     older = blis.run(engine="vllm-0.10", **alike)
     without = blis.run(engine="vllm-0.10", latency={"step_gap_us": []}, **alike)
     tpot = [result.summary["cluster"]["tpot_ms"]["mean"] for result in (older, without)]
-    assert tpot[0] - tpot[1] > 1.215
-    assert "+ 568 us a step, + 56.1 us a sequence" in older.summary["models"]
+    assert tpot[0] - tpot[1] > 1.5
+    assert "+ 906 us a step, + 52.2 us a sequence" in older.summary["models"]
 
 
 def test_what_a_preset_says_of_trained_steps_is_of_no_other_latency_model() -> None:

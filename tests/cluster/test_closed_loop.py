@@ -53,6 +53,13 @@ def test_a_client_sees_the_end_behind_the_front_end() -> None:
     assert record.table.arrival_ns.tolist() == [0, 15 * US]
 
 
+def test_a_client_that_is_streamed_to_beside_others_goes_on_as_late_as_it_sees_the_end() -> None:
+    """Two at once: each end is seen 2 x 3 us late."""
+    latency = linear(10 * US, FrontendDelays(behind_seq_ns=3 * US))
+    record = simulate(ClosedLoop(table_of([Row(0, 8, 1, 1)] * 3), 2), scheduler=CONFIG, latency=latency)
+    assert record.table.arrival_ns.tolist() == [0, 0, 16 * US]
+
+
 def test_with_a_rate_whoever_is_due_waits_for_a_permit_and_not_longer() -> None:
     record = closed([Row(0, 8, 3, 3), Row(10, 8, 3, 3), Row(500, 8, 3, 3)], 1)
     assert record.table.arrival_ns.tolist() == [0, 30 * US, 500 * US]

@@ -103,6 +103,21 @@ def test_admission_and_routing_delays_come_before_the_front_end_and_the_queue() 
     assert record.instances[0].busy_ns == 30 * US
 
 
+def test_tokens_are_as_late_as_the_step_of_the_first_had_sequences_to_stream_to() -> None:
+    """One alone, then a second: its first token comes with the third of the other, and all of its tokens are
+    2 x 4 us late; those of the first stay as late as they were."""
+    frontend = FrontendDelays(behind_seq_ns=4 * US)
+    record = serve([Row(0, 1, 5, 5), Row(15, 1, 2, 2)], frontend=frontend)
+    assert record.first_token_ns.tolist() == [(10 + 4) * US, (30 + 8) * US]
+    assert record.last_token_ns.tolist() == record.finish_ns.tolist() == [(50 + 4) * US, (40 + 8) * US]
+
+
+def test_whoever_gives_up_meanwhile_has_not_seen_a_late_token() -> None:
+    frontend = FrontendDelays(behind_seq_ns=4 * US)
+    record = serve([Row(0, 1, 50, 50, patience_us=33)], frontend=frontend)
+    assert record.emitted_tokens.tolist() == [2]  # the third leaves the engine at 30 us and is seen at 34
+
+
 def test_the_front_end_of_one_request_runs_while_the_engine_serves_another() -> None:
     frontend = FrontendDelays(before_enqueue_ns=25 * US)
     record = serve([Row(0, 1, 9, 9), Row(12, 1, 1, 1)], frontend=frontend)

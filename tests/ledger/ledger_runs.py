@@ -30,7 +30,7 @@ DENOISING = Linear(
     LinearCoefficients(
         LinearCosts(step=7e5, prefill_tokens=900, prefill_pairs=0.7, emitted_rows=333),
         LinearCosts(step=9_001),
-        FrontendDelays(before_enqueue_ns=123_456, per_token_ns=1_003, at_end_ns=77),
+        FrontendDelays(before_enqueue_ns=123_456, per_token_ns=1_003, at_end_ns=77, behind_seq_ns=509),
     )
 )
 

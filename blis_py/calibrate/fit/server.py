@@ -14,7 +14,7 @@ predicted with numbers that the other three gave. Intervals are of fits to slice
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
-from blis_py.latency.base import FrontendDelays
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.requests.table import Content, RequestTable
 from blis_py.setup.setup import Setup
@@ -198,8 +197,7 @@ class _Run:
         model = setup.latency
         assert isinstance(model, Trained)
         priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3))
-        behind = setup.latency.frontend.behind_ns
-        priced.frontend = FrontendDelays(before_enqueue_ns=round(front_ms * 1e6), behind_ns=behind)
+        priced.frontend = replace(setup.latency.frontend, before_enqueue_ns=round(front_ms * 1e6))
         demand: RequestTable | ClosedLoop = self.table
         limit = self.measured.concurrency
         if limit is not None:
@@ -348,9 +346,9 @@ def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[st
         return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {told}"
 
     number = {name: float(f"{fit.numbers[name].value:.4g}") for name in NAMES}
-    behind = (*settings.get("frontend_ms", ()), 0.0, 0.0)[1]
+    behind = tuple(settings.get("frontend_ms", ()))[1:] or (0.0,)
     fitted = {
-        "frontend_ms": ([number["frontend_ms"], behind], said("frontend_ms")),
+        "frontend_ms": ([number["frontend_ms"], *behind], said("frontend_ms")),
         "latency.step_scale": (number["step_scale"], said("step_scale")),
         "latency.step_gap_us": ([number["gap_us"], number["gap_seq_us"]], said("gap_us", "gap_seq_us")),
     }
