@@ -86,7 +86,10 @@ class Dispatcher:
         for now_ns, request in due:
             index = route(request, now_ns)
             recorder.dispatched(request, index)
-            inboxes.setdefault(index, []).append((now_ns + front_end_ns, request))
+            inbox = inboxes.get(index)
+            if inbox is None:
+                inboxes[index] = inbox = []
+            inbox.append((now_ns + front_end_ns, request))
         for index, inbox in inboxes.items():
             self._instances[index].submit(inbox)
 
