@@ -90,8 +90,8 @@ class Dispatcher:
             if inbox is None:
                 inboxes[index] = inbox = []
             inbox.append((now_ns + front_end_ns, request))
-        for index, inbox in inboxes.items():
-            self._instances[index].submit(inbox)
+        for index, arrivals in inboxes.items():
+            self._instances[index].submit(arrivals)
 
     def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
         """All that happens before the time of a dispatch has happened when the router looks."""

@@ -50,7 +50,7 @@ class BlockPool:
         self._head: list[int] = list(_descending(total))
         """The chunk being consumed; it has left the queue."""
         self._queue: deque[list[int] | dict[int, None]] = deque()
-        """Chunks, and runs of cached blocks. Who has lost all its blocks stays until its turn comes."""
+        """Chunks, and runs of cached blocks, some of them empty by now."""
         self._id_of: dict[Hashable, int] = {}
         """Content key -> block, whether in use or free."""
         self._twins: dict[Hashable, list[int]] = {}
@@ -224,7 +224,10 @@ class BlockPool:
         users, run_of, free = self._users, self._run_of, 0
         for block in blocks:
             if users[block] == 0:
-                del run_of[block][block]
+                run = run_of[block]
+                del run[block]
+                if not run:
+                    run.clear()  # without the room it took
                 free += 1
             else:
                 self.shared_uses += 1

@@ -11,7 +11,7 @@ from blis_py.core.request import Request
 class FifoQueue:
     """Order of arrival; preempted requests at the front. See `WaitingQueue`.
 
-    It has a deque and is none: so it can be native code, which it is asked by at every step.
+    It has a deque and is none, so that it can be native code: every step asks it.
     """
 
     def __init__(self) -> None:
