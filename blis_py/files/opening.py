@@ -43,7 +43,8 @@ def reading(path: Path) -> Iterator[IO[str]]:
         raw.seek(0)
         source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
         most = max(ALWAYS_EXPANDED_BYTES, MOST_EXPANSION * size.st_size) if packed else None
-        yield io.TextIOWrapper(_Lines(source, path, most), encoding="utf-8-sig", newline="")
+        lines: Any = _Lines(source, path, most)  # a buffer without a name, which text does not mind
+        yield io.TextIOWrapper(lines, encoding="utf-8-sig", newline="")
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:

@@ -190,7 +190,8 @@ class _View:
         """Those of them on one instance."""
         if self._instance is not None:
             return self.rows if self._instance == index else self.rows[:0]
-        return self.rows[record.instance[self.rows] == index]
+        there: Rows = self.rows[record.instance[self.rows] == index]
+        return there
 
 
 def _seen(record: RunRecord, index: int, views: Sequence[_View]) -> list[_Seen]:
