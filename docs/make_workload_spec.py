@@ -69,7 +69,7 @@ DIFFERENCES = """
 def explained() -> dict[str, Any]:
     """The schema of the whole spec, with what stands below each key in the sources of its model.
 
-    Pydantic can look that up by itself, at the cost of a fifth of a small run in every run.
+    Pydantic can look that up by itself, but does so whenever the models are imported, which takes long.
     """
     models = list(_models(Strict))
     for model in models:
