@@ -39,6 +39,8 @@ SHIPPED = "trained, asynchronous, front end of the other runs"
 NEAR_SATURATION = "llama-2-70b-tp4-general"
 PAUSES = "llama-2-7b-tp1-codegen", "llama-2-7b-tp1-roleplay"
 """Of the five runs, one in which many requests are held up, and a usual one."""
+SAME_ANSWERS = (4096, 8192), (1024, 8192), (1024, 2048)
+"""Tokens of a prompt, and of a step at most."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ that the engine knows, in that of role play {late_role}. They are its p99, which
 - **Prompts in FP8** (closed loops, TTFT on H100). The FP8 terms are right on the mean of many shapes, but \
 {h100_trained} off on these; priced with the GPU's own kernels the same points are {h100_tables} off.
 - **Lengths** (closed loops, TTFT of Qwen3-32B in 16 bits). With lengths drawn from [0.8 L, L] the median \
-error is {drawn}; with all lengths equal, when requests stay together in waves, it is {equal}. Nobody says \
-how they were drawn, and the truth lies between the two.
+error is {drawn}. If only prompts are drawn and every answer has its nominal length, requests that began \
+together end together and wait for each other's prompts again: those of 4,096 tokens are then \
+{long_prompts} off, those of 1,024 tokens {short_prompts}, but {short_steps} if their steps took 2,048 \
+tokens instead of 8,192. TPOT hardly depends on either. Neither is told of these points.
 - **Something before the first token on B200 TP4** (closed loops). What is missing is {short:.0f} ms in \
 the median for prompts of 1,024 tokens and {long:.0f} ms for 8,192, where computing them takes eight times \
 as long: no step time explains that. A front end does, or kernels that are compiled on first use, which \
@@ -235,12 +239,13 @@ def by_run(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-def equal_lengths(data: Path) -> float:
-    """Median error of the TTFT of the 16-bit points, if all prompts and answers had the nominal lengths."""
-    points = [point for point in silicon.points(data) if not point.fp8]
-    runs = [silicon.simulation(point, equal=True) for point in points]
+def same_answers(data: Path, prompt_tokens: int, step_tokens: int) -> tuple[float, float]:
+    """Least and largest error of the TTFT of the 16-bit points with such prompts, if all answers had the
+    nominal length and a step so many tokens at most."""
+    points = [p for p in silicon.points(data) if not p.fp8 and p.prompt_tokens == prompt_tokens]
+    runs = [silicon.simulation(point, same_answers=True, step_tokens=step_tokens) for point in points]
     errors = [silicon.predict(run)[0] / point.ttft_ms - 1 for run, point in zip(runs, points, strict=True)]
-    return float(np.median(errors))
+    return min(errors), max(errors)
 
 
 def pauses(data: Path, name: str) -> tuple[float, float]:
@@ -260,9 +265,23 @@ def pauses(data: Path, name: str) -> tuple[float, float]:
     return len(late) / len(run.ttft_ms), float(p99 - 1)
 
 
-def missing_terms(
-    figures: Sequence[Figure], equal: float, held_up: Sequence[tuple[float, float]]
-) -> list[str]:
+@dataclass(frozen=True)
+class Assumptions:
+    """What would become of errors if something that nobody told were otherwise."""
+
+    held_up: list[tuple[float, float]]
+    """Of `PAUSES`, what `pauses` says."""
+    same_answers: list[tuple[float, float]]
+    """Of `SAME_ANSWERS`."""
+
+
+def assumptions(data: Path) -> Assumptions:
+    return Assumptions(
+        [pauses(data, name) for name in PAUSES], [same_answers(data, *case) for case in SAME_ANSWERS]
+    )
+
+
+def missing_terms(figures: Sequence[Figure], otherwise: Assumptions) -> list[str]:
     """Shown on the data."""
     loops = [f for f in figures if f.truth == "closed loops" and f.metric == "TTFT"]
 
@@ -284,7 +303,10 @@ def missing_terms(
         ttft = _where(five, metric="TTFT", statistic=statistic)
         return f"{mean_error(f for f in ttft if f.case != NEAR_SATURATION):.1%}"
 
-    (late_code, p99_left), (late_role, _) = held_up
+    (late_code, p99_left), (late_role, _) = otherwise.held_up
+    long_prompts, short_prompts, short_steps = (
+        f"{least:+.0%} to {most:+.0%}" for least, most in otherwise.same_answers
+    )
     b200 = _where(loops, prices="trained", gpu="b200", tp=4)
     left_ms = {
         length: np.median([f.measured - f.predicted for f in b200 if f"_{length}x" in f.case])
@@ -309,16 +331,16 @@ def missing_terms(
         h100_trained=median("trained", **h100),
         h100_tables=median("kernel-tables", **h100) if _where(loops, prices="kernel-tables") else "(not run)",
         drawn=median("trained", model="qwen3-32b"),
-        equal=f"{equal:+.0%}",
+        long_prompts=long_prompts,
+        short_prompts=short_prompts,
+        short_steps=short_steps,
         short=left_ms[1024],
         long=left_ms[8192],
     )
     return [textwrap.fill(line, 110, subsequent_indent="  ") for line in text.strip().splitlines()]
 
 
-def report(
-    figures: Sequence[Figure], equal_lengths_error: float, held_up: Sequence[tuple[float, float]]
-) -> str:
+def report(figures: Sequence[Figure], otherwise: Assumptions) -> str:
     parts = [
         "# Real engines: predicted against measured",
         "",
@@ -342,7 +364,7 @@ def report(
         "",
         "## What is out of reach, and by which term",
         "",
-        *missing_terms(figures, equal_lengths_error, held_up),
+        *missing_terms(figures, otherwise),
     ]
     return "\n".join(parts) + "\n"
 
@@ -358,8 +380,7 @@ def main() -> None:
         lambda: closed_loops(options.data, options.kernel_tables),
     ]
     figures = [figure for truth in truths for figure in truth()]
-    held_up = [pauses(options.data, name) for name in PAUSES]
-    text = report(figures, equal_lengths(options.data), held_up)
+    text = report(figures, assumptions(options.data))
     print(text)
     (RESULTS / "real_engines.md").write_text(text, encoding="utf-8")
     rows = [{key: _plain(value) for key, value in asdict(figure).items()} for figure in figures]

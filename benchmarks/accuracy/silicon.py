@@ -118,11 +118,12 @@ def points(data: Path) -> list[Point]:
     ]
 
 
-def simulation(point: Point, equal: bool = False) -> Simulation:
+def simulation(point: Point, same_answers: bool = False, step_tokens: int = 8192) -> Simulation:
     """The point's server and its requests.
 
     Args:
-        equal: all lengths are the nominal ones.
+        same_answers: all answers have the nominal length, only prompts are drawn.
+        step_tokens: most tokens of a step.
     """
     given: dict[str, Any] = (
         {"model_config": _fp8_config(point.model)} if point.fp8 else {"model": point.model}
@@ -134,12 +135,12 @@ def simulation(point: Point, equal: bool = False) -> Simulation:
         concurrency=point.concurrency,
         num_requests=10 * point.concurrency,
         max_num_seqs=point.concurrency,
-        max_num_batched_tokens=8192,
+        max_num_batched_tokens=step_tokens,
         prefix_cache="none",
         timeout=None,
         **given,
     )
-    return replace(built, table=_requests(point, equal))
+    return replace(built, table=_requests(point, same_answers))
 
 
 def shape_of(point: Point) -> ModelShape:
@@ -155,15 +156,16 @@ def _fp8_config(model: str) -> str:
     return str(folder)
 
 
-def _requests(point: Point, equal: bool) -> RequestTable:
+def _requests(point: Point, same_answers: bool) -> RequestTable:
     random, count = np.random.default_rng(0), 10 * point.concurrency
 
     def lengths(most: int) -> NDArray[np.int64]:
-        return random.integers(most if equal else -(-4 * most // 5), most, count, endpoint=True)
+        return random.integers(-(-4 * most // 5), most, count, endpoint=True)
 
-    return RequestTable.build(
-        np.zeros(count, dtype=np.int64), lengths(point.prompt_tokens), lengths(point.output_tokens)
-    )
+    prompts, answers = lengths(point.prompt_tokens), lengths(point.output_tokens)
+    if same_answers:
+        answers[:] = point.output_tokens
+    return RequestTable.build(np.zeros(count, dtype=np.int64), prompts, answers)
 
 
 def predict(run: Simulation) -> tuple[float, float]:
