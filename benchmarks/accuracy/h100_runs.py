@@ -6,7 +6,8 @@
 Five runs of vLLM 0.15.1, which schedules asynchronously: Llama-2-7B TP1 three times, CodeLlama-34B TP2 and
 Llama-2-70B TP4, each with 7,200 to 16,800 requests as their clients saw them. Nothing is fitted to a run.
 Without a front end, what the server adds before and behind the engine is part of the error; with one, it is a
-constant, and so much for each sequence served at the time, learned on the other runs. A fitted profile is used on the runs of its model and TP degree.
+constant, and so much for each sequence served at the time, learned on the other runs. A fitted profile is
+used on the runs of its model and TP degree.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def figures(
 
 
 def served_together(record: RunRecord) -> NDArray[np.intp]:
-    """For each request of the one instance, how many have begun and not ended with the step of its first token."""
+    """For each request of the one instance, how many get a token in the step that brings its first."""
     begun = np.searchsorted(np.sort(record.first_step), record.first_step, side="right")
     ended = np.searchsorted(np.sort(record.last_step), record.first_step, side="left")
     return begun - ended
@@ -159,8 +160,8 @@ def front_end_of(runs: list[Run], records: list[RunRecord]) -> FrontEnd:
     the time, of least squares, every run counting the same.
 
     Its points are the medians of ten seconds each, so that single pauses of a server or its clients do not
-    matter, after the first twenty, in which it warms up, and while nobody queues: there the error of the steps
-    grows beyond all the rest.
+    matter, after the first twenty, in which it warms up, and while nobody queues: in a queue the error of the
+    steps grows beyond all the rest.
     """
     lines, wanted = [], []
     for run, record in zip(runs, records, strict=True):
@@ -173,6 +174,7 @@ def front_end_of(runs: list[Run], records: list[RunRecord]) -> FrontEnd:
 
 
 _SPAN_S, _WARM_UP_S = 10.0, 20.0
+_PAUSE_MS = 8.0
 _QUEUEING = 1.8
 """Times what most requests of a quiet time take to their first token."""
 
@@ -181,12 +183,24 @@ def _calm(run: Run, record: RunRecord) -> Floats:
     """Of every ten seconds without a queue: sequences, and ms of TTFT that the engine does not explain."""
     ttft_ms = (record.first_token_ns - record.table.arrival_ns) / 1e6
     seqs, missing_ms = served_together(record), run.ttft_ms - ttft_ms
-    span = (run.table.arrival_ns / (_SPAN_S * 1e9)).astype(np.int64)
-    spans = [np.flatnonzero(span == s) for s in range(round(_WARM_UP_S / _SPAN_S), int(span.max()) + 1)]
     points = np.array(
-        [(seqs[s].mean(), np.median(missing_ms[s]), np.percentile(ttft_ms[s], 90)) for s in spans if len(s) > 10]
+        [(seqs[s].mean(), np.median(missing_ms[s]), np.percentile(ttft_ms[s], 90)) for s in _spans(run)]
     )
     return points[points[:, 2] < _QUEUEING * np.percentile(points[:, 2], 20)][:, :2]
+
+
+def _spans(run: Run) -> list[NDArray[np.intp]]:
+    """The requests of every ten seconds after the warm-up."""
+    span = (run.table.arrival_ns / (_SPAN_S * 1e9)).astype(np.int64)
+    spans = [np.flatnonzero(span == s) for s in range(round(_WARM_UP_S / _SPAN_S), int(span.max()) + 1)]
+    return [rows for rows in spans if len(rows) > 10]
+
+
+def stragglers(run: Run, record: RunRecord) -> NDArray[np.intp]:
+    """Requests whose first token came much later than those of others of the same ten seconds, for no reason
+    that the engine knows: the server or the client paused."""
+    missing_ms = run.ttft_ms - (record.first_token_ns - record.table.arrival_ns) / 1e6
+    return np.concatenate([s[missing_ms[s] > np.median(missing_ms[s]) + _PAUSE_MS] for s in _spans(run)])
 
 
 def front_ends(runs: list[Run], records: list[RunRecord]) -> list[FrontEnd]:
@@ -200,7 +214,7 @@ def with_front_end(runs: list[Run], records: list[RunRecord]) -> dict[str, dict[
     """Errors with the front end of the other runs."""
     own, found = front_end_of(runs, records), front_ends(runs, records)
     told = [f"{ms:.1f} + {1e3 * seq_ms:.0f} us" for ms, seq_ms in (*found, own)]
-    print(f"\nfront end, ms and for each sequence, without each of the runs: {', '.join(told[:-1])}; all {told[-1]}")
+    print(f"\nfront end, ms and for each sequence, without each run: {', '.join(told[:-1])}; all {told[-1]}")
     return {run.name: errors(run, record, end) for run, record, end in zip(runs, records, found, strict=True)}
 
 

@@ -35,6 +35,11 @@ SHIPPED = "trained, asynchronous, front end of the other runs"
 """What h100_runs.py calls the coefficients as they are committed."""
 
 
+NEAR_SATURATION = "llama-2-70b-tp4-general"
+PAUSES = "llama-2-7b-tp1-codegen", "llama-2-7b-tp1-roleplay"
+"""Of the five runs, one in which many requests are held up, and a usual one."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """One measured figure and its prediction, ms."""
@@ -62,9 +67,15 @@ class Figure:
 TERMS = """
 - **Waiting for other ranks at TP > 1** (five runs, TPOT and E2E). Only two of them have several ranks, \
 so each is predicted by what the other shows: {wait_34b:.2f} us for each rank and stage of an all-reduce \
-without CodeLlama-34B TP2, {wait_70b:.2f} us without Llama-2-70B TP4, and {wait:.2f} us with both. What the host \
-takes in every step is {host_least:.0f} to {host_most:.0f} us, whichever run is left out. With all runs \
-learned on, E2E is off by {shipped} (h100_runs.json).
+without CodeLlama-34B TP2, {wait_70b:.2f} us without Llama-2-70B TP4, and {wait:.2f} us with both. What the \
+host takes in every step is {host_least:.0f} to {host_most:.0f} us, whichever run is left out. With all runs \
+learned on, E2E is off by {shipped} (h100_runs.json). The run of 70B is near saturation: steps that are \
+{tpot_70b} off make its TTFT {ttft_70b} off, and {p99_70b} in the p99: without this run the mean errors are \
+{mean_others} and {p99_others}.
+- **Pauses of a server or its clients** (five runs, p99 of TTFT). In the run of code {late_code} of the \
+requests got their first token more than 8 ms later than others of the same ten seconds, for no reason \
+that the engine knows, in that of role play {late_role}. They are its p99, which is {p99_code} off, and \
+{p99_left} without them.
 - **Prompts in FP8** (closed loops, TTFT on H100). The FP8 terms are right on the mean of many shapes, but \
 {h100_trained} off on these; priced with the GPU's own kernels the same points are {h100_tables} off.
 - **Lengths** (closed loops, TTFT of Qwen3-32B in 16 bits). With lengths drawn from [0.8 L, L] the median \
@@ -246,7 +257,26 @@ def equal_lengths(data: Path) -> float:
     return float(np.median(errors))
 
 
-def missing_terms(figures: Sequence[Figure], equal: float) -> list[str]:
+def pauses(data: Path, name: str) -> tuple[float, float]:
+    """Of a run: the share of requests that a pause held up, and the error of the p99 of TTFT without them."""
+    folder = data / "vllm_h100_runs"
+    runs = [h100_runs.read(folder, each) for each in h100_runs.names(folder)]
+    training = Training(silicon.without("run", name), ("others",))
+    records = [h100_runs.predict(each, training=training) for each in runs]
+    (run, record), *_ = (pair for pair in zip(runs, records, strict=True) if pair[0].name == name)
+    others = [pair for pair in zip(runs, records, strict=True) if pair[0] is not run]
+    front_end = h100_runs.front_end_of([each for each, _ in others], [each for _, each in others])
+    late = h100_runs.stragglers(run, record)
+    in_time = np.delete(np.arange(len(run.ttft_ms)), late)
+    ours_ms = (record.first_token_ns - record.table.arrival_ns) / 1e6
+    ours_ms += front_end.ms + front_end.seq_ms * h100_runs.served_together(record)
+    p99 = np.percentile(ours_ms[in_time], 99) / np.percentile(run.ttft_ms[in_time], 99)
+    return len(late) / len(run.ttft_ms), float(p99 - 1)
+
+
+def missing_terms(
+    figures: Sequence[Figure], equal: float, held_up: Sequence[tuple[float, float]]
+) -> list[str]:
     """Shown on the data."""
     loops = [f for f in figures if f.truth == "closed loops" and f.metric == "TTFT"]
 
@@ -258,6 +288,17 @@ def missing_terms(figures: Sequence[Figure], equal: float) -> list[str]:
     host_us = [c["host_step_ns"] / 1e3 for c in left_out.values()]
     shipped = json.loads((RESULTS / "h100_runs.json").read_text())[SHIPPED]
     h100 = {"model": "llama-3.1-70b FP8", "gpu": "h100"}
+    five = _where(figures, truth="five H100 runs")
+
+    def of(case: str, metric: str, statistic: str) -> str:
+        (figure,) = _where(five, case=case, metric=metric, statistic=statistic)
+        return f"{figure.error:+.1%}"
+
+    def others(statistic: str) -> str:
+        ttft = _where(five, metric="TTFT", statistic=statistic)
+        return f"{mean_error(f for f in ttft if f.case != NEAR_SATURATION):.1%}"
+
+    (late_code, p99_left), (late_role, _) = held_up
     b200 = _where(loops, prices="trained", gpu="b200", tp=4)
     left_ms = {
         length: np.median([f.measured - f.predicted for f in b200 if f"_{length}x" in f.case])
@@ -269,6 +310,15 @@ def missing_terms(figures: Sequence[Figure], equal: float) -> list[str]:
         wait=bundled_training().coefficients.rank_wait_ns / 1e3,
         host_least=min(host_us),
         host_most=max(host_us),
+        tpot_70b=of(NEAR_SATURATION, "TPOT", "mean"),
+        ttft_70b=of(NEAR_SATURATION, "TTFT", "mean"),
+        p99_70b=of(NEAR_SATURATION, "TTFT", "p99"),
+        mean_others=others("mean"),
+        p99_others=others("p99"),
+        late_code=f"{late_code:.1%}",
+        late_role=f"{late_role:.1%}",
+        p99_code=of(PAUSES[0], "TTFT", "p99"),
+        p99_left=f"{p99_left:+.1%}",
         shipped=f"{np.mean([abs(errors['E2E mean']) for errors in shipped.values()]):.1%}",
         h100_trained=median("trained", **h100),
         h100_tables=median("kernel-tables", **h100) if _where(loops, prices="kernel-tables") else "(not run)",
@@ -280,7 +330,9 @@ def missing_terms(figures: Sequence[Figure], equal: float) -> list[str]:
     return [textwrap.fill(line, 110, subsequent_indent="  ") for line in text.strip().splitlines()]
 
 
-def report(figures: Sequence[Figure], equal_lengths_error: float) -> str:
+def report(
+    figures: Sequence[Figure], equal_lengths_error: float, held_up: Sequence[tuple[float, float]]
+) -> str:
     parts = [
         "# Real engines: predicted against measured",
         "",
@@ -304,7 +356,7 @@ def report(figures: Sequence[Figure], equal_lengths_error: float) -> str:
         "",
         "## What is out of reach, and by which term",
         "",
-        *missing_terms(figures, equal_lengths_error),
+        *missing_terms(figures, equal_lengths_error, held_up),
     ]
     return "\n".join(parts) + "\n"
 
@@ -320,7 +372,8 @@ def main() -> None:
         lambda: closed_loops(options.data, options.kernel_tables),
     ]
     figures = [figure for truth in truths for figure in truth()]
-    text = report(figures, equal_lengths(options.data))
+    held_up = [pauses(options.data, name) for name in PAUSES]
+    text = report(figures, equal_lengths(options.data), held_up)
     print(text)
     (RESULTS / "real_engines.md").write_text(text, encoding="utf-8")
     rows = [{key: _plain(value) for key, value in asdict(figure).items()} for figure in figures]

@@ -23,8 +23,8 @@ class FrontendDelays:
     behind_ns: int = 0
     """From the engine to the client, for every token alike: it does not accumulate."""
     behind_seq_ns: int = 0
-    """The same for each sequence with a token in the step that brings a request's first: whom the server streams
-    to at the time. All tokens of the request are that late."""
+    """The same for each sequence with a token in the step that brings a request's first: all whom the server
+    streams to at the time. Every token of the request is that late."""
 
     def token_ns(self, number: int) -> int:
         """From the end of its step until the client sees token `number`, from 1."""

@@ -372,9 +372,12 @@ def _scan_price(served: _Served, scheduler: SchedulerConfig) -> tuple[float, tup
 
 def _frontend(ms: Sequence[float]) -> FrontendDelays:
     if not 1 <= len(ms) <= 3:
-        fix = "give the delay before the engine, and if you like the one behind it, and its growth per sequence"
+        fix = (
+            "give the delay before the engine and, if you like, the one behind it and its growth per sequence"
+        )
         raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
-    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in (*ms, 0.0, 0.0)[:3])
+    told = (*ms, 0.0, 0.0)[:3]
+    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in told)
     return FrontendDelays(before_enqueue_ns=before_ns, behind_ns=behind_ns, behind_seq_ns=seq_ns)
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from blis_py.cluster.simulation import simulate
+from blis_py.core.config import SchedulerConfig
+from blis_py.latency import build
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.model_shape import load_model
+from blis_py.requests.table import RequestTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 
@@ -21,3 +29,22 @@ def test_planning_a_step_ahead_halves_the_error_of_the_first_token_and_leaves_th
     assert abs(ahead["TTFT mean"]) < 0.55 * abs(in_turn["TTFT mean"])
     assert abs(ahead["E2E mean"] - in_turn["E2E mean"]) < 0.01
     assert max(abs(ahead["E2E mean"]), abs(ahead["TPOT mean"])) < 0.04
+
+
+def test_a_planted_front_end_is_found_again_in_calm_times_and_pauses_are_told() -> None:
+    """A quiet half and a busy one; a fiftieth of the requests is held up besides."""
+    from h100_runs import Run, front_end_of, served_together, stragglers
+
+    random = np.random.default_rng(4)
+    gaps_s = np.concatenate((random.exponential(1 / 2, 400), random.exponential(1 / 12, 2400)))
+    sizes = random.integers(100, 300, (2, len(gaps_s)))
+    table = RequestTable.build((np.cumsum(gaps_s) * 1e9).astype(np.int64), *sizes)
+    config = SchedulerConfig(num_kv_blocks=20_000, max_model_len=4096)
+    latency = build("trained", shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100"))
+    record = simulate(table, scheduler=config, latency=latency)
+    late_ms = 6 + 0.05 * served_together(record) + random.normal(0, 0.3, len(table))
+    late_ms[100::50] += 40
+    ttft_ms = (record.first_token_ns - table.arrival_ns) / 1e6 + late_ms
+    run = Run("planted", {}, table, ttft_ms, ttft_ms)
+    assert tuple(front_end_of([run], [record])) == pytest.approx((6, 0.05), rel=0.05)
+    assert set(stragglers(run, record)) == set(range(100, len(table), 50))

@@ -175,7 +175,7 @@ def test_front_end_delays_nobody_measured() -> None:
 
 
 def test_what_a_server_streams_beside_is_no_error_of_the_prediction() -> None:
-    """The prediction and the replay of what was recorded are as late for the sequences beside a first token."""
+    """The prediction and the replay of what was recorded are as late for those who are served beside."""
     log = record_run(BUSY, CONFIG)
     alone, beside = (FrontendDelays(behind_seq_ns=ns) for ns in (0, 50_000))
     models = [Linear(dataclasses.replace(COSTS, frontend=delays)) for delays in (alone, beside)]

@@ -18,7 +18,7 @@ from blis_py.requests.table import Labels
 from blis_py.setup.setup import Setup
 
 ASKED = {"num_requests": 300, "rate": 6.0}
-SERVER = {"latency": {"step_scale": 1.3}, "frontend_ms": [14.0]}
+SERVER = {"latency": {"step_scale": 1.3}, "frontend_ms": [14.0, 0.0, 0.046]}
 
 
 def served(**settings: object) -> TokenTimes:
@@ -73,7 +73,7 @@ def test_a_closed_loop_is_fitted_as_one() -> None:
 
 def test_gaps_are_told_from_a_factor_where_the_load_varies() -> None:
     """A quiet half and a busy one: what every sequence adds shows in the busy one alone."""
-    spec = {"latency": {"step_gap_us": [0.0, 150.0]}, "frontend_ms": [7.6]}
+    spec = {"latency": {"step_gap_us": [0.0, 150.0]}, "frontend_ms": [6.3, 0.0, 0.046]}
     halves = [
         token_times(
             run(model="llama-3.1-8b", seed=s, rate=rate, num_requests=150, timeout=None, **spec).record, "x"

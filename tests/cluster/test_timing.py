@@ -104,8 +104,8 @@ def test_admission_and_routing_delays_come_before_the_front_end_and_the_queue() 
 
 
 def test_tokens_are_as_late_as_the_step_of_the_first_had_sequences_to_stream_to() -> None:
-    """One alone, then a second: its first token comes with the third of the other, and all of its own are 2 x 4 us
-    late from then on; the first stays where it was."""
+    """One alone, then a second: its first token comes with the third of the other, and all of its tokens are
+    2 x 4 us late; those of the first stay as late as they were."""
     frontend = FrontendDelays(behind_seq_ns=4 * US)
     record = serve([Row(0, 1, 5, 5), Row(15, 1, 2, 2)], frontend=frontend)
     assert record.first_token_ns.tolist() == [(10 + 4) * US, (30 + 8) * US]
