@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def provenance(core: int | None) -> dict[str, Any]:
     return {
         "blis_py": version("blis-py"),
         "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),

@@ -6,7 +6,6 @@ of the configuration as mappings (`latency={"model": "linear"}`), or both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ _LISTS = ("slo", "goodput")
 """Lists of short texts, which may stand in one: `slo="ttft.p99=500ms tpot.p99=50ms"`."""
 
 
-@dataclass(frozen=True, repr=False)
 class Simulation(Setup):
     """What `run` simulates."""
 
@@ -75,7 +73,7 @@ def replay(trace: str | Path, **settings: Any) -> Result:
     """Simulates the requests of a trace, at the times they came: `run(trace=...)`.
 
     Args:
-        trace: Azure CSV, Mooncake JSONL, or TraceV2.
+        trace: a file in any format of recorded traffic, as `blis replay --trace` takes it.
         settings: what the flags of `blis replay` are called, with underscores.
     """
     return run(trace=str(trace), **settings)

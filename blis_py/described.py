@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
-from blis_py.config import models
 from blis_py.config.models import NAMES, RunConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,22 +105,19 @@ def _default(field: Field[Any]) -> str:
     return repr(field.default_factory()) if field.default_factory is not MISSING else "none"
 
 
-def _meanings(model: Any) -> dict[str, str]:
+def _meanings(model: type) -> dict[str, str]:
     """The text below each field in the source; none where there is no source."""
-    return _all_meanings().get(model.__name__, {})
+    return _all_meanings(model.__module__).get(model.__name__, {})
 
 
-_read: dict[str, dict[str, str]] = {}
-
-
-def _all_meanings() -> dict[str, dict[str, str]]:
-    if not _read:
-        try:
-            tree = ast.parse(inspect.getsource(models))
-        except (OSError, TypeError):
-            return {}
-        _read.update({node.name: _below(node) for node in tree.body if isinstance(node, ast.ClassDef)})
-    return _read
+@cache
+def _all_meanings(module: str) -> dict[str, dict[str, str]]:
+    """Of every class in a module."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    return {node.name: _below(node) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _below(node: ast.ClassDef) -> dict[str, str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from blis_py.config.loader import as_dict, dump
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.metrics.intervals import Intervals
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
 from blis_py.report.shown import Shown
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from blis_py.calibrate.token_times import TokenTimes
     from blis_py.figures import RunView
     from blis_py.metrics.detectors import Saturation
+    from blis_py.metrics.intervals import Intervals
 
 
 class Result(Shown):

@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_py.figures import style
 from blis_py.figures.axes import in_words
 from blis_py.figures.style import (
-    BLUE,
-    EARTH,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    QUIET,
-    SKY,
-    VERMILLION,
     Picture,
     grid,
     in_house_style,
@@ -34,16 +25,16 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "real_engines.json"
 RECORDED = {
-    "five H100 runs": ("five runs in 16 bits on H100, each left out", VERMILLION, "o"),
-    "two RTX runs": ("two runs on RTX cards, kernel-tables", GREEN, "s"),
+    "five H100 runs": ("five runs in 16 bits on H100, each left out", style.VERMILLION, "o"),
+    "two RTX runs": ("two runs on RTX cards, kernel-tables", style.GREEN, "s"),
 }
 LOOPS = {
-    ("qwen3-32b", "h100", 4): ("Qwen3-32B in 16 bits, H100 TP4", INK, "p"),
-    ("llama-3.1-70b FP8", "h100", 4): ("Llama-3.1-70B FP8, H100 TP4", ORANGE, "^"),
-    ("llama-3.1-70b FP8", "h200", 1): ("Llama-3.1-70B FP8, H200 TP1", SKY, "v"),
-    ("llama-3.1-70b FP8", "h200", 4): ("Llama-3.1-70B FP8, H200 TP4", BLUE, "D"),
-    ("llama-3.1-70b FP8", "b200", 1): ("Llama-3.1-70B FP8, B200 TP1", PURPLE, "P"),
-    ("llama-3.1-70b FP8", "b200", 4): ("Llama-3.1-70B FP8, B200 TP4", EARTH, "X"),
+    ("qwen3-32b", "h100", 4): ("Qwen3-32B in 16 bits, H100 TP4", style.INK, "p"),
+    ("llama-3.1-70b FP8", "h100", 4): ("Llama-3.1-70B FP8, H100 TP4", style.ORANGE, "^"),
+    ("llama-3.1-70b FP8", "h200", 1): ("Llama-3.1-70B FP8, H200 TP1", style.SKY, "v"),
+    ("llama-3.1-70b FP8", "h200", 4): ("Llama-3.1-70B FP8, H200 TP4", style.BLUE, "D"),
+    ("llama-3.1-70b FP8", "b200", 1): ("Llama-3.1-70B FP8, B200 TP1", style.PURPLE, "P"),
+    ("llama-3.1-70b FP8", "b200", 4): ("Llama-3.1-70B FP8, B200 TP4", style.EARTH, "X"),
 }
 """Closed loops by model, GPU and TP degree; points that contradict each other are not among them."""
 LIMITS_MS = {"TTFT": (20, 200_000), "TPOT": (7, 200)}
@@ -57,7 +48,7 @@ FOOT = (
     "stands alone. From benchmarks/results/real_engines.json."
 )
 
-BAND: dict[str, Any] = {"color": GREY, "alpha": 0.28, "lw": 0}
+BAND: dict[str, Any] = {"color": style.GREY, "alpha": 0.28, "lw": 0}
 
 Row = dict[str, Any]
 
@@ -94,7 +85,7 @@ def _times(ax: Axes, metric: str) -> None:
     """Predicted over measured, with the diagonal and the band."""
     limits = np.array(LIMITS_MS[metric])
     ax.fill_between(limits, 0.9 * limits, 1.1 * limits, **BAND)
-    ax.plot(limits, limits, color=QUIET, lw=1)
+    ax.plot(limits, limits, color=style.QUIET, lw=1)
     ax.set(yscale="log", ylim=limits, ylabel="predicted", title=f"{metric}; grey: ±10 %")
     _in_words(ax.yaxis, metric)
     _measured(ax, metric)
@@ -105,7 +96,7 @@ def _errors(ax: Axes, metric: str) -> None:
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     ax.axhspan(0.9, 1.1, **BAND)
-    ax.axhline(1, color=QUIET, lw=1)
+    ax.axhline(1, color=style.QUIET, lw=1)
     errors = ERRORS[metric]
     ax.set(yscale="log", ylabel="error", ylim=[1 + limit for limit in ERROR_LIMITS[metric]])
     ax.yaxis.set_major_locator(FixedLocator([1 + error for error in errors]))

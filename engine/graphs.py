@@ -1,4 +1,7 @@
-"""CUDA graphs of decode steps: a batch is padded to the next captured size and replayed."""
+"""CUDA graphs of decode steps: a batch is padded to the next captured size, its bucket, and replayed.
+
+Rows of bucket padding read nothing and store nothing.
+"""
 
 from __future__ import annotations
 

@@ -122,8 +122,6 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         self._check(prompt_ids, params)
         stop_ids = self._stop_ids(params)
         grammar = self._open_grammar(params, stop_ids)
-        config = self.scheduler.config
-        caching = self.scheduler.kv.prefix_caching
         request = self.request_kind(
             request_id,
             self.clock.now_ns() if arrival_ns is None else arrival_ns,
@@ -131,14 +129,11 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
             max_tokens=params.max_tokens or 0,
             priority=priority,
             deadline_ns=deadline_ns,
-            block_keys=token_keys(prompt_ids, config.block_size) if caching else (),
+            block_keys=self._block_keys(prompt_ids),
             row=number,
             constrained=grammar is not None,
         )
-        refusal = self.scheduler.add(request)
-        if refusal is not None:
-            fix = "shorten the prompt or lower max_tokens, or give the engine a larger max_model_len"
-            raise InputError(f"the request cannot be served: {refusal}", key=request_id, fix=fix)
+        self._queue(request)
         sequence = Sequence(
             number,
             request,
@@ -152,6 +147,17 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         )
         self.outputs.open(sequence, self.tokenizer, on_delta)
         return self._enter(sequence)
+
+    def _block_keys(self, prompt_ids: list[int]) -> Ordered[bytes]:
+        """What its full blocks are found by in the prefix cache, if there is one."""
+        caching = self.scheduler.kv.prefix_caching
+        return token_keys(prompt_ids, self.scheduler.config.block_size) if caching else ()
+
+    def _queue(self, request: Request) -> None:
+        refusal = self.scheduler.add(request)
+        if refusal is not None:
+            fix = "shorten the prompt or lower max_tokens, or give the engine a larger max_model_len"
+            raise InputError(f"the request cannot be served: {refusal}", key=request.id, fix=fix)
 
     def _enter(self, sequence: Sequence) -> Sequence:
         """The scheduler has taken it, so does the engine."""

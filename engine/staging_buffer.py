@@ -23,8 +23,8 @@ class Arrays:
     """The host's side of one layout of the staging buffer."""
 
     tokens: Ints
-    """[3, T], each row contiguous: input ids, positions, and slots, where keys and values go: page *
-    page_size + offset; -1 = nowhere."""
+    """[3, T], each row contiguous: input ids, positions, and the slot mapping, where keys and values go:
+    page * page_size + offset; -1 = nowhere."""
     rows: Ints
     """[S] row of each sequence in the block tables."""
     emit: Ints

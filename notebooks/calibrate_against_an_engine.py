@@ -54,18 +54,7 @@ from engine.driver import serve
 from engine.profile.run import Effort, fit_profile, profile
 from engine.synthetic import as_prompted, synthetic_prompts
 
-plt.rcParams |= {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "figure.dpi": 90,
-    "font.size": 10,
-    "grid.color": "#e4e4e4",
-    "legend.frameon": False,
-}
+plt.style.use("blis_py.figures.notebook")
 pd.set_option("display.width", 140, "display.max_columns", 20, "display.max_colwidth", 120)
 
 # %% [markdown]

@@ -39,18 +39,7 @@ from IPython.display import display
 import blis_py as blis
 from blis_py.core.features import StepFeatures
 
-plt.rcParams |= {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "figure.dpi": 90,
-    "font.size": 10,
-    "grid.color": "#e4e4e4",
-    "legend.frameon": False,
-}
+plt.style.use("blis_py.figures.notebook")
 pd.set_option("display.width", 140, "display.max_columns", 20)
 
 # %% [markdown]

@@ -16,32 +16,26 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from engine_cases import CASES, MODELS, Case, spelled
+from engine_table import TARGETS, Row, table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from provenance import provenance
 
+from engine.profile.run import TOLERATED_DRIFT
+from engine.revision import revision
+
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = {
-    "E2E mean": 0.05,
-    "TPOT mean": 0.05,
-    "TTFT mean": 0.08,
-    "TTFT p99": 0.12,
-    "TPOT p99": 0.12,
-    "E2E p99": 0.12,
-}
-"""Largest median over the runs of the absolute error."""
 SUMMARY = "summary.json"
-HIT_RATE_TARGET, PREEMPTIONS_TARGET = 0.01, 0.02
 
 
 @dataclass(frozen=True)
@@ -52,30 +46,8 @@ class Served:
     folder: Path
     rate: float
     summary: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run beside its prediction. Errors are predicted over measured, minus one."""
-
-    case: str
-    model: str
-    requests_per_s: float
-    errors: dict[str, float]
-    hit_rate: tuple[float, float]
-    """Measured, predicted."""
-    preemptions: tuple[int, int]
-    """Measured, predicted."""
-    identical_steps: float
-    """Share of steps with the same batch when the measured step times are injected."""
-    step_mape: float
-    step_bias: float
-    """Of the profile's prices of the steps as the engine composed them."""
-    first_cause: str
-
-    @property
-    def worst(self) -> str:
-        return max(self.errors, key=lambda name: abs(self.errors[name]) / TARGETS[name])
+    provenance: dict[str, str]
+    """When, and by which commit of the engine on which torch."""
 
 
 def blis(*words: str) -> dict[str, Any]:
@@ -114,13 +86,32 @@ def write_spec(case: Case, rate: float, path: Path) -> str:
     return str(path)
 
 
+def serve(case: Case, profiles: Path, folder: Path) -> Served:
+    """One run, or what is kept of it."""
+    number, began_s = CASES.index(case), time.monotonic()
+    folder = folder / f"{number:02}"
+    if (folder / SUMMARY).exists():
+        return kept(case, folder)
+    shutil.rmtree(folder, ignore_errors=True)  # a run that was cut short
+    folder.mkdir(parents=True)
+    served = measure(case, profiles, folder)
+    took_s = time.monotonic() - began_s
+    told = f"{number + 1} of {len(CASES)}: {case.model}, {case.name}, {took_s:.0f} s"
+    print(told, file=sys.stderr, flush=True)
+    return served
+
+
 def measure(case: Case, profiles: Path, folder: Path) -> Served:
     """The engine serves the case."""
     rate = case.load * capacity(case, profiles, folder)
     spec = write_spec(case, rate, folder / "workload.yaml")
     summary = engine_run(case, spec, profiles, folder / "real")
-    (folder / SUMMARY).write_text(json.dumps({"rate": rate, "summary": summary}), encoding="utf-8")
-    return Served(case, folder, rate, summary)
+    told = yaml.safe_load((folder / "real" / "run.yaml").read_text(encoding="utf-8"))
+    by = {"started_at": told["started_at"], "commit": revision(), "torch": told["torch"]}
+    served = Served(case, folder, rate, summary, by)
+    kept = {name: getattr(served, name) for name in ("rate", "summary", "provenance")}
+    (folder / SUMMARY).write_text(json.dumps(kept), encoding="utf-8")
+    return served
 
 
 def kept(case: Case, folder: Path) -> Served:
@@ -154,12 +145,23 @@ def predict(served: Served, profiles: Path) -> Row:
         parity["share"],
         *step_errors(steps),
         first_cause(compared),
+        injected_errors(compared),
+        served.provenance,
     )
 
 
 def measure_profile(name: str, rounds: int, profiles: Path) -> None:
     """Step times of a model; what is there already is kept."""
     blis("engine", "profile", *MODELS[name].flags, "--out", str(profiles / name), "--rounds", str(rounds))
+
+
+def profile_facts(name: str, profiles: Path) -> dict[str, Any]:
+    """When and on what a profile was measured, how often each shape, and how much the machine drifted."""
+    told = yaml.safe_load((profiles / name / "profile.yaml").read_text(encoding="utf-8"))
+    names = ("date", "engine_commit", "device", "torch", "clock", "yardstick_us", "rounds", "counts", "drift")
+    if told["drift"] > TOLERATED_DRIFT:
+        print(f"warning: the machine drifted by {told['drift']:.1%} under {name}", file=sys.stderr)
+    return {key: told[key] for key in names if key in told}
 
 
 def errors(compared: dict[str, Any]) -> dict[str, float]:
@@ -183,49 +185,17 @@ def step_errors(validated: dict[str, Any]) -> tuple[float, float]:
     return mape, bias
 
 
+def injected_errors(compared: dict[str, Any]) -> dict[str, float]:
+    """Of the means, when every step takes what it took."""
+    autopsy = compared["autopsy"]
+    left = next(cause["value_ns"] for cause in autopsy["causes"] if cause["cause"] == "scatter")
+    names = {"TTFT mean": "ttft_mean", "E2E mean": "e2e_mean"}
+    return {name: left[key] / autopsy["measured_ns"][key] - 1 for name, key in names.items()}
+
+
 def first_cause(compared: dict[str, Any]) -> str:
     autopsy = compared["autopsy"]
     return next(c["title"] for c in autopsy["causes"] if c["cause"] == autopsy["first_cause"])
-
-
-def table(rows: list[Row]) -> str:
-    """Every run with its errors, and what is wanted of their medians; in markdown."""
-    names = list(TARGETS)
-    lines = [
-        f"| run | {' | '.join(names)} | hits, points | preemptions | worst | first cause |",
-        "| --- |" + " ---: |" * (len(names) + 2) + " --- | --- |",
-    ]
-    for row in rows:
-        errors = " | ".join(f"{row.errors[name]:+.1%}" for name in names)
-        hits = f"{100 * (row.hit_rate[1] - row.hit_rate[0]):+.1f}"
-        preempted = f"{row.preemptions[0]} → {row.preemptions[1]}"
-        lines.append(
-            f"| {row.model}: {row.case} | {errors} | {hits} | {preempted} | {row.worst} | {row.first_cause} |"
-        )
-    medians = " | ".join(f"{statistics.median(abs(row.errors[n]) for row in rows):.1%}" for n in names)
-    hits = f"{100 * statistics.median(abs(row.hit_rate[1] - row.hit_rate[0]) for row in rows):.1f}"
-    off = statistics.median(abs(ours - theirs) / max(theirs, 1) for theirs, ours in preemptions(rows))
-    lines.append(f"| **median of the absolute errors** | {medians} | {hits} | {off:.1%} | | |")
-    wanted = " | ".join(f"{TARGETS[name]:.0%}" for name in names)
-    lines.append(
-        f"| wanted | {wanted} | {100 * HIT_RATE_TARGET:.0f} | {PREEMPTIONS_TARGET:.0%} | | |",
-    )
-    mape = statistics.median(row.step_mape for row in rows)
-    bias = statistics.median(row.step_bias for row in rows)
-    identical = min(row.identical_steps for row in rows)
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Step times: mean absolute error {mape:.1%}, bias {bias:+.1%} (medians over the runs).",
-            f"Batches with injected step times: {identical:.2%} of the steps identical in the worst run.",
-        ]
-    )
-
-
-def preemptions(rows: list[Row]) -> list[tuple[int, int]]:
-    """Measured and predicted, of the runs that have any."""
-    return [row.preemptions for row in rows if max(row.preemptions)] or [(0, 0)]
 
 
 def main() -> None:
@@ -243,26 +213,21 @@ def main() -> None:
     cases = [case for case in CASES if any(text in f"{case.model} {case.name}" for text in options.case)]
     if options.profile:
         for name in dict.fromkeys(case.model for case in cases):
-            print(f"profile of {name}", file=sys.stderr, flush=True)
+            began_s = time.monotonic()
             measure_profile(name, options.rounds, options.profiles)
+            print(f"profile of {name}, {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+    where = provenance(None)
     with tempfile.TemporaryDirectory() as scratch:
-        runs = []
-        for number, case in enumerate(cases):
-            print(f"{number + 1}/{len(cases)} {case.model} {case.name}", file=sys.stderr, flush=True)
-            folder = (options.keep or Path(scratch)).resolve() / f"{number:02}"
-            if (folder / SUMMARY).exists():
-                runs.append(kept(case, folder))
-                continue
-            shutil.rmtree(folder, ignore_errors=True)  # a run that was cut short
-            folder.mkdir(parents=True)
-            runs.append(measure(case, options.profiles, folder))
+        folder = (options.keep or Path(scratch)).resolve()
+        runs = [serve(case, options.profiles, folder) for case in cases]
         rows = [predict(served, options.profiles) for served in runs]
-    text = table(rows)
-    print(text)
+    print(table(rows))
     if options.out:
-        data = {"provenance": provenance(None), "targets": TARGETS, "runs": [vars(row) for row in rows]}
-        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        options.out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+        names = dict.fromkeys(case.model for case in cases)
+        profiles = {name: profile_facts(name, options.profiles) for name in names}
+        found = {"provenance": where, "profiles": profiles, "targets": TARGETS, "runs": list(map(vars, rows))}
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.out.with_suffix(".md").write_text(table(rows) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

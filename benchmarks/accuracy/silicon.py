@@ -32,7 +32,7 @@ from blis_py.latency.hardware import load_gpu
 from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import Coefficients, Trained, Training
 from blis_py.requests.table import RequestTable
-from blis_py.setup.setup import server_terms
+from blis_py.setup.step_times import server_terms
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MODELS = {

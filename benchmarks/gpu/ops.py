@@ -21,6 +21,7 @@ from rows import Row
 from timing import WARM_UPS, Timing, begin, capture, common_options, end, time_calls
 
 from engine.kernels import (
+    QkNorm,
     SamplingTensors,
     align_experts,
     copy_pages,
@@ -147,16 +148,16 @@ def rotary_stores(on: Inputs) -> Iterator[Case]:
     angles = torch.rand(40960, head_dim // 2, device=on.device)
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
     cache = on.randn(2, pages, kv_heads, page_size, head_dim)
-    q_weight, k_weight = on.randn(head_dim), on.randn(head_dim)
+    norm = QkNorm(on.randn(head_dim), on.randn(head_dim), 1e-6)
     for tokens in on.sizes(64, 512, 8192, on_cpu=4):
         qkv = on.randn(tokens, (heads + 2 * kv_heads) * head_dim)
         positions = torch.randint(0, 40960, (tokens,), device=on.device)
         slots = torch.randperm(pages * page_size, device=on.device)[:tokens]
-        arguments = (qkv, cos_sin, positions, slots, cache[0], cache[1])
+        arguments = (qkv, cos_sin, positions, slots, cache[0], cache[1], norm)
         yield Case(
             "qk_norm_rope_store",
             f"{tokens} tokens of Qwen3-8B",
-            lambda a=arguments: qk_norm_rope_store(*a, heads, kv_heads, head_dim, q_weight, k_weight, 1e-6),
+            lambda a=arguments: qk_norm_rope_store(*a),
             tokens * (4 * (heads + 2 * kv_heads) * head_dim + 4 * head_dim),
         )
 

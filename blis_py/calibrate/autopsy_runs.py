@@ -91,7 +91,7 @@ def read_run_log(folder: str | Path) -> StepLog:
 def read_prediction(folder: str | Path) -> Prediction:
     """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
     from blis_py.config.loader import load_config
-    from blis_py.config.models import WorkloadSection
+    from blis_py.config.workload import WorkloadSection
     from blis_py.setup.setup import Setup
     from blis_py.traces import header_of, of_diffusion
     from blis_py.traces.tracev2_write import request_numbers

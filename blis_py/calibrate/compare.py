@@ -13,6 +13,7 @@ from blis_py.calibrate.matching import Rows, matched
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 from blis_py.errors import InputError
 from blis_py.metrics.slo import GoodputTargets
+from blis_py.requests.table import Labels
 
 PERCENTILES = (50, 90, 99)
 BYTES_PER_TOKEN = 4
@@ -119,15 +120,9 @@ def calibrate(
         fix = "leave out fewer with --skip-first, --warm-up-requests"
         raise InputError("no request of both runs is left", file=predicted.source, fix=fix)
     real, sim = measured.take(ours[kept]), predicted.take(theirs[kept])
-    groups = {"all": np.arange(len(kept))}
-    names = real.slo_class.names
-    if len(set(real.slo_class.codes.tolist())) > 1:
-        for code, name in enumerate(names):
-            rows = np.flatnonzero(real.slo_class.codes == code)
-            groups |= {name or "no class": rows} if len(rows) else {}
     errors = tuple(
         error
-        for group, rows in groups.items()
+        for group, rows in _groups(real.slo_class).items()
         for error in _errors(group, real.take(rows), _as_seen(sim.take(rows), network_rtt_s, network_mbps))
     )
     seen = _as_seen(sim, network_rtt_s, network_mbps)
@@ -141,6 +136,17 @@ def calibrate(
         notes=(*untold, *_notes(measured, predicted)),
         goodput=() if targets is None else goodput(real, seen, targets),
     )
+
+
+def _groups(slo_class: Labels) -> dict[str, Rows]:
+    """All requests and, where there are several classes, those of each."""
+    codes = slo_class.codes
+    groups: dict[str, Rows] = {"all": np.arange(len(codes))}
+    if len(set(codes.tolist())) > 1:
+        for code, name in enumerate(slo_class.names):
+            rows = np.flatnonzero(codes == code)
+            groups |= {name or "no class": rows} if len(rows) else {}
+    return groups
 
 
 def _sent_alike(

@@ -38,7 +38,7 @@ TEXTS = ("source", "regime")
 _FLOATS = ("prefill_prompt_pairs",)
 _LARGEST = 2**62
 COLUMNS = (
-    "source",  # decode, skewed, prefill, mixed, host, experts, diffusion, sentinel, or the name of a run
+    "source",  # which part of a profile: decode, prefill, served, queued, sentinel, …; or the name of a run
     "shape",  # the same number: repetitions of one composition; in a run every step has its own
     "repetition",  # which one, from 0
     "regime",  # graph or eager
@@ -65,6 +65,7 @@ class StepSamples:
     and `prefill_prompt_pairs` (float64). Of the times, `total_ns` is what a synchronous loop pays for the
     step, up to the beginning of the next one; `gpu_ns` is the forward and sampling, `host_ns` the rest.
     What masks of constrained rows added to a step is taken out of its times: `mask_ns` has all of it.
+    What the host does behind the last round of a batch of diffusion rounds counts in the first.
     `meta` says where it was measured, as far as that is known.
     """
 
@@ -133,13 +134,32 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     further = [name for name in (*DIFFUSION_NAMES, *_LATER) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
-    if "batch" in log.steps:
-        columns["begins_batch"] = [log.begins_batch(index) for index in range(len(log))]
     exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
     columns["gpu_ns"] = log.column("gpu_ns") - exposed  # in which the device waited, or the host computed
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
     columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log) - exposed
+    if "batch" in log.steps:
+        begins = np.array([log.begins_batch(index) for index in range(len(log))])
+        columns["begins_batch"] = begins
+        columns["total_ns"] = _in_first_rounds(log, total_ns(log), begins)
     return samples_from(_meta_of(log), columns, len(log)).where(log.column("failed") == 0)
+
+
+def _in_first_rounds(log: StepLog, total: Column, begins: Column) -> Column:
+    """Times of diffusion rounds, with what the host did behind the last of a batch counted in the first.
+
+    It is done once per batch, as planning and preparing are, and which round will be the last is in no
+    feature: with the first, all of it has one price, whatever the number of rounds.
+    """
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(log)) - 1
+    several = (first != last) & (log.column("failed")[last] == 0)
+    first, last = first[several], last[several]
+    behind = total[last] - sum(log.column(name)[last] for name in SEGMENTS if name != "finish_ns")
+    moved = total.copy()
+    moved[first] += behind
+    moved[last] -= behind
+    return moved
 
 
 def total_ns(log: StepLog) -> NDArray[np.int64]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
+from importlib import import_module
 
-import typer
-
-from blis_py.cli.verbs import FURTHER, VERBS, app_of, everything, spread
+from blis_py.cli.given import given
+from blis_py.cli.verbs import FURTHER, VERBS, spread
 from blis_py.errors import InputError
 from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
 from blis_py.version import __version__
@@ -20,8 +19,6 @@ from blis_py.version import __version__
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
 _NOT_YET = ("observe", "report")
-_COMMAND_LINE_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
-"""The base of what typer raises about a command line; its public name depends on typer's version."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,9 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(spread(list(sys.argv[1:] if argv is None else argv)) or ["--help"])
     except InputError as error:
         return _complain(str(error), BAD_INPUT)
-    except _COMMAND_LINE_ERROR as error:
-        return _complain(_one_line(error), BAD_INPUT)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         code = INTERRUPTED
     except Terminated:
         code = TERMINATED
@@ -51,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    """Runs the verb; typer turns an interrupt into its exit code."""
+    """Runs the verb."""
     if os.environ.get("_BLIS_COMPLETE"):
         from blis_py.cli.completion import complete
 
@@ -71,14 +66,28 @@ def _dispatch(arguments: list[str]) -> int:
 
         return run_profile(arguments[1:])
     if verb in VERBS:
-        app = app_of([verb], arguments[1:])
-        return app(args=arguments[1:], prog_name=f"blis {verb}", standalone_mode=False) or OK
+        return _run_verb(verb, arguments[1:])
     if not verb.startswith("-"):
+        from difflib import get_close_matches
+
         near = get_close_matches(verb, (*VERBS, *FURTHER), n=1)
         raise InputError(
             f"no such command {verb!r}", fix=f"did you mean {near[0]}?" if near else _there_are()
         )
-    return everything()(args=arguments, prog_name="blis", standalone_mode=False) or OK
+    from blis_py.cli.apps import everything, launch
+
+    return launch(everything(), arguments, "blis")
+
+
+def _run_verb(verb: str, arguments: list[str]) -> int:
+    """Only this one is imported, and typer only if it is needed."""
+    module = import_module(f"blis_py.cli.{verb}")
+    flags = given(arguments, module.GROUPS)
+    if flags is not None:
+        return getattr(module, verb)(flags) or OK
+    from blis_py.cli.apps import app_of, launch
+
+    return launch(app_of([verb], arguments), arguments, f"blis {verb}")
 
 
 def _there_are() -> str:
@@ -97,12 +106,3 @@ def _cannot(error: OSError) -> int:
 def _complain(message: str, code: int) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-def _one_line(error: BaseException) -> str:
-    """Typer's message, and of an unknown flag the nearest known one at most."""
-    message: str = error.message  # type: ignore[attr-defined]
-    name = getattr(error, "option_name", "")
-    near = get_close_matches(name, getattr(error, "possibilities", None) or (), n=1, cutoff=0.75)
-    message = message[:1].lower() + message[1:].rstrip(".")
-    return f"{message}; did you mean {near[0]}?" if near else message

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
-from blis_py.config.layers import did_you_mean
+from blis_py.cli.formats import FORMAT, format_of
 from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
@@ -70,7 +70,7 @@ _FLAGS = (
     *(Flag(name, str, "", hidden=True) for name in _NOT_YET),
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
-    Flag("--format", str, "", "table or json."),
+    FORMAT,
 )
 GROUPS: tuple[Group, ...] = (("Calibrate", _FLAGS),)
 _PICTURES = (".png", ".svg", ".pdf")
@@ -134,11 +134,7 @@ def _checked_style(flags: Flags) -> str:
     if not plot.endswith(_PICTURES):
         fix = f"let the name end in {', '.join(_PICTURES)}"
         raise InputError("unknown kind of picture", key="--plot", value=plot, fix=fix)
-    style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in ("table", "json"):
-        fix = did_you_mean(style, ("table", "json"))
-        raise InputError("unknown format", key="--format", value=style, fix=fix)
-    return style
+    return format_of(flags)
 
 
 def _compared(flags: Flags) -> Calibration:

@@ -13,7 +13,8 @@ from typer.core import TyperCommand
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.errors import InputError
 
-Verb = Callable[[Flags], None]
+Verb = Callable[[Flags], int | None]
+"""It may have an exit code other than 0."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
@@ -54,9 +55,9 @@ def add(app: typer.Typer, verb: Verb, groups: tuple[Group, ...], arguments: Sequ
         if spelling in named or not (flag.hidden or spelling != flag.name)
     }
 
-    def call(**values: Any) -> None:
+    def call(**values: Any) -> int | None:
         given = {name: value for name, value in values.items() if value is not None}
-        verb({spellings[name][0]: value for name, value in given.items()})
+        return verb({spellings[name][0]: value for name, value in given.items()})
 
     parameters = [_parameter(name, *parts) for name, parts in spellings.items()]
     call.__name__, call.__doc__ = verb.__name__, _literal(verb.__doc__ or "")

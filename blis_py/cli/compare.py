@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from blis_py.cli.flag import Flag, Flags, Group
+from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.pages import check_out, write_out
-from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 
 RUNS = "runs"
@@ -16,7 +16,7 @@ _FLAGS = (
     ),
     Flag("--out", str, "", "Folder for compare.json and the picture, as PNG and SVG.", metavar="DIR"),
     Flag("--force", bool, "", "Replace what is in the folder of --out."),
-    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+    FORMAT,
 )
 GROUPS: tuple[Group, ...] = (("Compare", _FLAGS),)
 
@@ -29,10 +29,7 @@ def compare(flags: Flags) -> None:
     from blis_py.comparison.compare import compare as compare_runs
     from blis_py.result import to_json
 
-    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in ("table", "json"):
-        fix = did_you_mean(style, ("table", "json"))
-        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    style = format_of(flags)
     runs: list[str] = flags.get(RUNS) or []
     if len(runs) < 2:
         raise InputError("needs two runs or more", key="blis compare", fix="name the folders of their --out")

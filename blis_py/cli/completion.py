@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
+from blis_py.cli.apps import everything, launch
 from blis_py.cli.profile import profile_app
-from blis_py.cli.verbs import VERBS, everything
+from blis_py.cli.verbs import VERBS
 
 
 def complete() -> int:
@@ -21,5 +22,4 @@ def complete() -> int:
         app.add_typer(engine.engine_app(words[2:]), name="engine")
     except ImportError:  # without torch there are none
         app.command("engine")(lambda: None)
-    code: int = app(args=[], prog_name="blis", standalone_mode=False) or 0
-    return code
+    return launch(app, [], "blis")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_py.cli.flag import Flags
 from blis_py.config.check import duration_ns
@@ -32,8 +31,7 @@ _UNUSED = {
 _FINAL_NS = 30 * SECOND_NS
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """Which detectors, with which settings."""
 
     names: tuple[str, ...]

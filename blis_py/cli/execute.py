@@ -9,8 +9,9 @@ from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.detectors import asked
 from blis_py.cli.flag import Flags
+from blis_py.cli.formats import format_of
 from blis_py.cli.progress import Progress
-from blis_py.cli.show import check_format, check_writable, show_and_write
+from blis_py.cli.show import FORMATS, check_writable, show_and_write
 from blis_py.errors import LONGEST_LINE, InputError, plain
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     if {"--cross-check", "--no-cross-check"} <= flags.keys():
         raise InputError("contradicts --cross-check", key="--no-cross-check", fix="drop one of the two")
     weights = _fitness_weights(flags)
-    style = check_format(flags.get("--format"))
+    style = format_of(flags, FORMATS)
     check_writable(flags)
     detectors = asked(flags)
     config = configure(flags)

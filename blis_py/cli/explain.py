@@ -9,11 +9,11 @@ from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import COMMON
 from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.cli.traffic_options import WORKLOAD
-from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _QUESTION = (
 _OUTPUT = (
     Flag("--out", str, "", "Folder for explain.json and the picture, as PNG and SVG.", metavar="DIR"),
     Flag("--force", bool, "", "Replace what is in the folder of --out."),
-    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+    FORMAT,
 )
 _NOT_HERE = ("--intervals", "--cross-check")
 _OF_A_RUN = tuple(
@@ -62,10 +62,7 @@ def explain(flags: Flags) -> None:
     """
     from blis_py.result import to_json
 
-    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in ("table", "json"):
-        fix = did_you_mean(style, ("table", "json"))
-        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    style = format_of(flags)
     if "--what-if" in flags and "--no-what-ifs" in flags:
         raise InputError("is given beside --what-if", key="--no-what-ifs", fix="drop one of the two")
     check_out(flags)

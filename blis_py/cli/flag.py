@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Flags = dict[str, Any]
 """Flags as given, by name (`--tp`); those not given are absent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """One flag. `key` is the configuration key it sets; the empty string where it sets none."""
 
     name: str

@@ -6,18 +6,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from blis_py.cli.flag import Flag, Flags, Group
-from blis_py.config.layers import did_you_mean
-from blis_py.errors import InputError
+from blis_py.cli.flag import Flags, Group
+from blis_py.cli.formats import FORMAT, format_of
 
 Row = Mapping[str, Any]
 
-GROUPS: tuple[Group, ...] = (
-    (
-        "Output",
-        (Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),),
-    ),
-)
+GROUPS: tuple[Group, ...] = (("Output", (FORMAT,)),)
 
 
 def show(flags: Flags, rows: Sequence[Row], columns: Mapping[str, str], more: Iterable[str] = ()) -> None:
@@ -27,16 +21,12 @@ def show(flags: Flags, rows: Sequence[Row], columns: Mapping[str, str], more: It
         columns: key -> heading. Numbers stand to the right.
         more: lines below the table.
     """
-    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style == "json":
+    if format_of(flags) == "json":
         from blis_py.result import to_json
 
         sys.stdout.write(to_json(list(rows)))
-    elif style == "table":
-        _table(rows, columns, more)
     else:
-        fix = did_you_mean(style, ("table", "json"))
-        raise InputError("unknown format", key="--format", value=style, fix=fix)
+        _table(rows, columns, more)
     sys.stdout.flush()
 
 

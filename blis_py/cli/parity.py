@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from blis_py.cli.flag import Flag, Flags, Group
-from blis_py.config.layers import did_you_mean
+from blis_py.cli.formats import FORMAT, format_of
 from blis_py.errors import InputError
 from blis_py.files.paths import exists, is_folder
 
@@ -17,13 +15,13 @@ STEPLOG = "steplog"
 _FLAGS = (
     Flag(STEPLOG, str, "", "Step log of an engine, or the folder of a run.", metavar="STEPLOG"),
     Flag("--require", float, "", "Fail (exit code 1) below this share of identical steps, in percent."),
-    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+    FORMAT,
 )
 GROUPS: tuple[Group, ...] = (("Parity", _FLAGS),)
 _IN_FOLDER = ("steps.csv.gz", "steps.csv", "steps.parquet")
 
 
-def parity(flags: Flags) -> None:
+def parity(flags: Flags) -> int:
     """Replay the arrivals and measured step times of an engine, and compare batches step by step.
 
     The exit code is 0 whenever the comparison ran; with --require, 1 if too few steps are identical.
@@ -33,10 +31,7 @@ def parity(flags: Flags) -> None:
     from blis_py.result import to_json
     from blis_py.traces.steplog import read_step_log
 
-    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in ("table", "json"):
-        fix = did_you_mean(style, ("table", "json"))
-        raise InputError("unknown format", key="--format", value=style, fix=fix)
+    style = format_of(flags)
     required = flags.get("--require", 0.0)
     if not 0 <= required <= 100:
         raise InputError("must be 0 to 100", key="--require", value=required)
@@ -63,7 +58,8 @@ def parity(flags: Flags) -> None:
     if 100 * outcome.share < required:
         share = _percent(outcome.share)
         print(f"error: {share} of the steps are identical, {required:g} % required", file=sys.stderr)
-        raise typer.Exit(1)
+        return 1
+    return 0
 
 
 def _log_at(path: str) -> Path:

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, format_of, groups, under_way
+from blis_py.cli.formats import FORMAT, format_of
+from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _OUTPUT = (
         "--out", str, "", "Folder for the plan, its configuration, picture and start scripts.", metavar="DIR"
     ),
     *OUTPUT,
-    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+    FORMAT,
 )
 GROUPS = groups((("Plan", (*_PLAN, *WORK)), ("Output", _OUTPUT)))
 _MOST_ROWS = 12
@@ -47,7 +48,7 @@ def plan(flags: Flags) -> None:
     from blis_py.planning.api import chosen_plan
     from blis_py.planning.prices import parse_prices
 
-    style = format_of(flags, ("table", "json"))
+    style = format_of(flags)
     check_out(flags)
     if "--num-instances" in flags and "--max-rate" not in flags and "--instances" not in flags:
         fix = "give the numbers to choose from with --instances, or find the rate of these with --max-rate"

@@ -10,13 +10,14 @@ from typing import Any
 
 import typer
 
+from blis_py.cli.apps import launch
 from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
+from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import MODEL, RUN, SCHEDULER
 from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.cli.verbs import spread
-from blis_py.config.layers import did_you_mean
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
@@ -24,7 +25,6 @@ from blis_py.outputs.places import check_folder
 
 GROUPS: tuple[Group, ...] = ()
 _FOLDER = Flag("profile", str, "", "Folder of a fitted profile.", metavar="DIR")
-_FORMAT = Flag("--format", str, "", "table or json. By default a table on a terminal, else json.")
 _SERVER = (
     *MODEL,
     *SCHEDULER,
@@ -51,15 +51,15 @@ _FIT = (
     Flag("--skip-first", str, "", "Of a client's run: leave out its first seconds: 20s.", metavar="TIME"),
     Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
     Flag("--seed", int, "", "Of the redrawing. Default 0."),
-    _FORMAT,
+    FORMAT,
     *_SERVER,
 )
 _VALIDATE = (
     _FOLDER,
     Flag("--step-log", list[str], "", "Measured runs: step logs or run folders.", metavar="FILE…"),
-    _FORMAT,
+    FORMAT,
 )
-_COMPARE = (_FOLDER, Flag("other", str, "", "Folder of another.", metavar="DIR"), _FORMAT)
+_COMPARE = (_FOLDER, Flag("other", str, "", "Folder of another.", metavar="DIR"), FORMAT)
 _IMPORT = (
     Flag(
         "source", str, "", "What others measured: a folder of kernel times, or steps of vLLM.", metavar="PATH"
@@ -75,7 +75,7 @@ _IMPORT = (
     Flag("--block-size", int, "", "Tokens per KV block in the source. Default 16."),
     Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
     Flag("--seed", int, "", "Of the redrawing. Default 0."),
-    _FORMAT,
+    FORMAT,
 )
 
 
@@ -91,7 +91,7 @@ def run_profile(arguments: Sequence[str]) -> int:
         fix = f"use {', '.join(_VERBS)}"
         raise InputError("no such command", key="blis profile", value=chosen, fix=fix)
     app = profile_app([chosen] if chosen in _VERBS else list(_VERBS), arguments[1:])
-    return app(args=arguments or ["--help"], prog_name="blis profile", standalone_mode=False) or 0
+    return launch(app, arguments or ["--help"], "blis profile")
 
 
 def profile_app(verbs: Iterable[str] = (), arguments: Sequence[str] = ()) -> typer.Typer:
@@ -148,7 +148,7 @@ def fit_to_client(flags: Flags) -> None:
     from blis_py.report.server_fit import server_fit_data, server_fit_lines
     from blis_py.setup.setup import Setup
 
-    style = _style(flags)
+    style = format_of(flags)
     path = flags["paths"][0]
     if "--out" in flags:
         check_file(flags["--out"], "--out")
@@ -182,7 +182,7 @@ def fit_to_steps(flags: Flags) -> None:
     from blis_py.calibrate.samples import StepSamples
     from blis_py.report.fitted import profile_data, profile_lines
 
-    style = _style(flags)
+    style = format_of(flags)
     paths = flags.get("paths") or []
     samples = read_all(paths)
     folder = _target(flags, paths)
@@ -200,7 +200,7 @@ def show(flags: Flags) -> None:
     from blis_py.latency.fitted_profile import read_profile
     from blis_py.report.fitted import profile_data, profile_lines
 
-    style = _style(flags)
+    style = format_of(flags)
     found = read_profile(_given(flags, "profile"))
     _print(style, lambda: profile_data(found), lambda: profile_lines(found))
 
@@ -216,7 +216,7 @@ def validate(flags: Flags) -> None:
     from blis_py.latency.trained import Trained
     from blis_py.report.fitted import validation_data, validation_lines
 
-    style = _style(flags)
+    style = format_of(flags)
     found = read_profile(_given(flags, "profile"))
     if not flags.get("--step-log"):
         raise InputError("needs measured runs", key="--step-log", fix="give step logs or run folders")
@@ -246,7 +246,7 @@ def compare(flags: Flags) -> None:
     from blis_py.latency.fitted_profile import read_profile
     from blis_py.report.fitted import comparison_data, comparison_lines
 
-    style = _style(flags)
+    style = format_of(flags)
     first, second = (read_profile(_given(flags, name)) for name in ("profile", "other"))
     _print(style, lambda: comparison_data(first, second), lambda: comparison_lines(first, second))
 
@@ -258,7 +258,7 @@ def import_(flags: Flags) -> None:
     from blis_py.calibrate.fit.imports import import_steps
     from blis_py.report.fitted import profile_data, profile_lines
 
-    style, source = _style(flags), _given(flags, "source")
+    style, source = format_of(flags), _given(flags, "source")
     if "--out" not in flags:
         raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
     check_folder(flags["--out"], "--out")
@@ -285,7 +285,7 @@ def import_(flags: Flags) -> None:
 
 _VERBS: dict[str, tuple[Callable[[Flags], None], tuple[Flag, ...]]] = {
     "fit": (fit, _FIT),
-    "show": (show, (_FOLDER, _FORMAT)),
+    "show": (show, (_FOLDER, FORMAT)),
     "validate": (validate, _VALIDATE),
     "compare": (compare, _COMPARE),
     "import": (import_, _IMPORT),
@@ -293,14 +293,6 @@ _VERBS: dict[str, tuple[Callable[[Flags], None], tuple[Flag, ...]]] = {
 
 
 # -- parts ---------------------------------------------------------------------------------------------
-
-
-def _style(flags: Flags) -> str:
-    style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in ("table", "json"):
-        fix = did_you_mean(style, ("table", "json"))
-        raise InputError("unknown format", key="--format", value=style, fix=fix)
-    return style
 
 
 def _print(style: str, data: Callable[[], Any], lines: Callable[[], Iterable[str]]) -> None:

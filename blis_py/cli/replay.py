@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.execute import execute
 from blis_py.cli.flag import Flags
@@ -12,7 +10,7 @@ from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.errors import InputError
 
 _SCALES = tuple(flag for flag in WORKLOAD if flag.name in ("--rate", "--num-requests", "--think-time-ms"))
-_GENERATES = tuple(replace(flag, hidden=True) for flag in WORKLOAD if flag not in _SCALES)
+_GENERATES = tuple(flag._replace(hidden=True) for flag in WORKLOAD if flag not in _SCALES)
 
 GROUPS = (
     *COMMON,

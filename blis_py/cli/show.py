@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flags
-from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.result import Result, to_json
 
@@ -69,15 +68,6 @@ FORMATS: dict[str, Callable[[Result], None]] = {
     "blis": _blis,
     "blis-text": _blis_text,
 }
-
-
-def check_format(name: str | None) -> str:
-    """The format asked for; without one, a table for a terminal and JSON for a pipe."""
-    if name is None:
-        return "table" if sys.stdout.isatty() else "json"
-    if name not in FORMATS:
-        raise InputError("unknown format", key="--format", value=name, fix=did_you_mean(name, FORMATS))
-    return name
 
 
 def show_and_write(result: Result, style: str, flags: Flags) -> None:

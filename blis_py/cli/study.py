@@ -6,14 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON
 from blis_py.cli.traffic_options import WORKLOAD
-from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError, plain
 from blis_py.planning.base import Base
 
@@ -52,7 +50,7 @@ def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
     """The flags of a study: its own, and those of a run."""
     common = tuple((name, tuple(f for f in flags if f.name not in _OF_ONE_RUN)) for name, flags in COMMON)
     alone = tuple(
-        replace(flag, hidden=True) for _, flags in COMMON for flag in flags if flag.name in _OF_ONE_RUN
+        flag._replace(hidden=True) for _, flags in COMMON for flag in flags if flag.name in _OF_ONE_RUN
     )
     return (*own, *common, ("Workload", WORKLOAD), ("Run", alone), vllm_flags.FLAGS, blis_flags.FLAGS)
 
@@ -83,14 +81,6 @@ def cache_of(flags: Flags) -> bool | str:
         return False
     place: str | bool = flags.get("--cache", True)
     return place
-
-
-def format_of(flags: Flags, known: tuple[str, ...]) -> str:
-    """The format asked for; without one, a table for a terminal and JSON for a pipe."""
-    style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in known:
-        raise InputError("unknown format", key="--format", value=style, fix=did_you_mean(style, known))
-    return style
 
 
 def check_out(flags: Flags) -> None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blis_py.cluster.extensions import find, names
+from blis_py.cluster.extensions import named
 from blis_py.core.request import NEVER_NS, Request
-from blis_py.errors import InputError
 
 
 class Waiting:
@@ -81,13 +80,5 @@ ORDER_GROUP = "blis_py.dispatch_orders"
 
 
 def dispatch_order(name: str) -> DispatchOrder:
-    """The order of that name.
-
-    Raises:
-        InputError: there is none, nor an installed package that brings one.
-    """
-    found = find(DISPATCH_ORDERS, ORDER_GROUP, name)
-    if found is None:
-        fix = f"use one of {', '.join(names(DISPATCH_ORDERS, ORDER_GROUP))}"
-        raise InputError("unknown dispatch order", key="dispatch_order", value=name, fix=fix)
-    return found
+    """The order of that name."""
+    return named(DISPATCH_ORDERS, ORDER_GROUP, name, "dispatch order")

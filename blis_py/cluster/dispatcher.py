@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING
 
-from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
@@ -13,6 +13,9 @@ from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import CHUNK
 from blis_py.core.request import Request
 from blis_py.metrics.record import NOT_SERVED
+
+if TYPE_CHECKING:
+    from blis_py.cluster.decisions import DecisionLog
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""

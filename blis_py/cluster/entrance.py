@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from simpy import Environment
 
 from blis_py.cluster.admission import Admission, AdmissionSettings, AdmissionSetup, TenantBudgets
-from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Dispatch, Gateway
 from blis_py.cluster.instance import Instance
@@ -16,6 +16,9 @@ from blis_py.cluster.policies import admission_policy as policy_named
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Source
+
+if TYPE_CHECKING:
+    from blis_py.cluster.flow_settings import FlowSettings
 
 
 class Entrance:

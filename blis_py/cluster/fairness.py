@@ -14,8 +14,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from blis_py.cluster.dispatch_order import Waiting
-from blis_py.cluster.extensions import find, names
-from blis_py.errors import InputError
+from blis_py.cluster.extensions import named
 
 
 class Fairness(Protocol):
@@ -114,13 +113,5 @@ FAIRNESS_GROUP = "blis_py.fairness_policies"
 
 
 def fairness_policy(name: str) -> MakeFairness:
-    """The fairness policy of that name.
-
-    Raises:
-        InputError: there is none, nor an installed package that brings one.
-    """
-    found = find(FAIRNESS_POLICIES, FAIRNESS_GROUP, name)
-    if found is None:
-        fix = f"use one of {', '.join(names(FAIRNESS_POLICIES, FAIRNESS_GROUP))}"
-        raise InputError("unknown fairness policy", key="fairness_policy", value=name, fix=fix)
-    return found
+    """The fairness policy of that name."""
+    return named(FAIRNESS_POLICIES, FAIRNESS_GROUP, name, "fairness policy")

@@ -1,9 +1,9 @@
-"""The routing and admission policies to choose from."""
+"""The routing and admission policies to choose from, by name; see `blis_py.cluster.extensions.named`."""
 
 from __future__ import annotations
 
 from blis_py.cluster.admission import ADMISSION_GROUP, ADMISSION_POLICIES, MakeAdmission
-from blis_py.cluster.extensions import find, names
+from blis_py.cluster.extensions import named
 from blis_py.cluster.router import (
     AlwaysBusiest,
     LeastLoaded,
@@ -17,7 +17,6 @@ from blis_py.cluster.router import (
 )
 from blis_py.cluster.scorers import DEFAULT_PROFILE, GROUP, SCORERS, MakeScorer
 from blis_py.cluster.weighted import Weighted
-from blis_py.errors import InputError
 
 POLICY_GROUP = "blis_py.routing_policies"
 """Of entry points."""
@@ -43,39 +42,15 @@ ROUTING_POLICIES: dict[str, MakeRouter] = {
 
 
 def policy(name: str) -> MakeRouter:
-    """The routing policy of that name.
-
-    Raises:
-        InputError: there is none, nor an installed package that brings one.
-    """
-    found = find(ROUTING_POLICIES, POLICY_GROUP, name)
-    if found is None:
-        fix = f"use one of {', '.join(names(ROUTING_POLICIES, POLICY_GROUP))}"
-        raise InputError("unknown routing policy", key="routing_policy", value=name, fix=fix)
-    return found
+    """The routing policy of that name."""
+    return named(ROUTING_POLICIES, POLICY_GROUP, name, "routing policy")
 
 
 def scorer(name: str) -> MakeScorer:
-    """The scorer of that name.
-
-    Raises:
-        InputError: there is none, nor an installed package that brings one.
-    """
-    found = find(SCORERS, GROUP, name)
-    if found is None:
-        fix = f"use some of {', '.join(names(SCORERS, GROUP))}"
-        raise InputError("unknown scorer", key="routing_scorers", value=name, fix=fix)
-    return found
+    """The scorer of that name."""
+    return named(SCORERS, GROUP, name, "scorer", key="routing_scorers")
 
 
 def admission_policy(name: str) -> MakeAdmission:
-    """The admission policy of that name.
-
-    Raises:
-        InputError: there is none, nor an installed package that brings one.
-    """
-    found = find(ADMISSION_POLICIES, ADMISSION_GROUP, name)
-    if found is None:
-        fix = f"use one of {', '.join(names(ADMISSION_POLICIES, ADMISSION_GROUP))}"
-        raise InputError("unknown admission policy", key="admission_policy", value=name, fix=fix)
-    return found
+    """The admission policy of that name."""
+    return named(ADMISSION_POLICIES, ADMISSION_GROUP, name, "admission policy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from blis_py.core.request import FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
-from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.sessions import unsent_turns
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
 from blis_py.requests.table import Ints, Labels, RequestTable
+
+if TYPE_CHECKING:
+    from blis_py.metrics.decisions import Decisions
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 """Of the steps table; the features follow."""
@@ -35,8 +37,8 @@ class Recorder:
         on_the_way_ns: from a request's arrival to its dispatch.
 
     Attributes:
-        on_end: called with a request that has ended at an instance, for whatever reason, and when its client
-            sees that.
+        on_end: called with a request that was admitted and has ended, for whatever reason, and when its
+            client sees that.
     """
 
     def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
@@ -81,7 +83,7 @@ class Recorder:
         self.tell(on_end)
 
     def tell(self, on_end: Callable[[Request, int], None]) -> None:
-        """One more who wants to know of the end of every request that was dispatched."""
+        """One more who wants to know of the end of every request that was admitted."""
         before = self.on_end
         if before is None:
             self.on_end = on_end
@@ -307,11 +309,6 @@ class InstanceLog:
             before, self._preempted = self._preempted, scheduler.counters.preemptions
             what = [getattr(features, name) for name in self._features]
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
-
-    @property
-    def num_steps(self) -> int:
-        """Steps so far."""
-        return self._ends.steps
 
     def in_progress(self, step: Step) -> None:
         """What it has computed is booked, but it is not over when the run ends."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from blis_py.cluster.extensions import named
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.signals import Signals
-from blis_py.errors import InputError
 
 
 class SaturationDetector(Protocol):
@@ -93,15 +93,5 @@ DETECTOR_GROUP = "blis_py.saturation_detectors"
 
 
 def detector(name: str) -> MakeDetector:
-    """The saturation detector of that name.
-
-    Raises:
-        InputError: there is none, nor an installed package that brings one.
-    """
-    from blis_py.cluster.extensions import find, names
-
-    found = find(SATURATION_DETECTORS, DETECTOR_GROUP, name)
-    if found is None:
-        fix = f"use one of {', '.join(names(SATURATION_DETECTORS, DETECTOR_GROUP))}"
-        raise InputError("unknown saturation detector", key="saturation_detector", value=name, fix=fix)
-    return found
+    """The saturation detector of that name."""
+    return named(SATURATION_DETECTORS, DETECTOR_GROUP, name, "saturation detector")

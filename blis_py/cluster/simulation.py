@@ -16,11 +16,9 @@ from simpy import Environment
 
 from blis_py.cluster.admission import AdmissionSettings
 from blis_py.cluster.autoregressive_kind import Autoregressive
-from blis_py.cluster.decisions import DecisionLog
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.entrance import Entrance
-from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
@@ -40,6 +38,7 @@ from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.flow_settings import FlowSettings
 
 _ROUTER_STREAM = 0x726F757465
 """Sets the router's random stream apart from those of the workload under the same seed."""
@@ -145,6 +144,8 @@ def simulate(
     )
     log = None
     if record_decisions is not None:
+        from blis_py.cluster.decisions import DecisionLog
+
         log = DecisionLog(signals, router, record_decisions, len(source.table))
     unserved = _unserved(source.table, served_models)
     dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress, unserved)

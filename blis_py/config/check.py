@@ -6,20 +6,16 @@ import re
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
+from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.layers import Layers, did_you_mean
-from blis_py.config.models import (
-    AdmissionSection,
-    GatewaySection,
-    RoutingSection,
-    RunConfig,
-    WorkloadSection,
-)
+from blis_py.config.models import RunConfig
+from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
 
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)", re.ASCII)
+_DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"
 
 TRACE_ONLY = (
     *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
@@ -36,7 +32,7 @@ _LENGTHS = tuple(
 def duration_ns(value: str | int, key: str = "horizon") -> int:
     """`"60s"`, `"1.5h"`, `"500ms"`, or a plain number of µs, as nanoseconds."""
     fix = 'write "60s", "10m", or a number of µs'
-    found = _DURATION.fullmatch(str(value).strip())
+    found = re.fullmatch(_DURATION, str(value).strip(), re.ASCII)
     unit_ns = None if found is None else _NS.get(found["unit"] or "us")
     if found is None or unit_ns is None:
         raise InputError("must be a positive duration", key=key, value=value, fix=fix)
@@ -180,22 +176,12 @@ OF_DETECTORS = {
     "max_concurrency_per_instance": "concurrency",
 }
 """Settings of saturation detectors."""
+_NAMES_OF_PARTS = ("saturation_detector", "dispatch_order", "fairness_policy")
 
 
 def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
-    from blis_py.cluster import dispatch_order, fairness, saturation
-    from blis_py.cluster.extensions import find, names
-
-    tables: tuple[tuple[str, Any, str], ...] = (
-        ("saturation_detector", saturation.SATURATION_DETECTORS, saturation.DETECTOR_GROUP),
-        ("dispatch_order", dispatch_order.DISPATCH_ORDERS, dispatch_order.ORDER_GROUP),
-        ("fairness_policy", fairness.FAIRNESS_POLICIES, fairness.FAIRNESS_GROUP),
-    )
-    for name, table, group in tables:
-        value = getattr(gateway, name)
-        if find(table, group, value) is None:
-            fix = did_you_mean(value, names(table, group))
-            raise layers.error("unknown value", f"gateway.{name}", value=value, fix=fix)
+    if any(getattr(gateway, name) != getattr(GatewaySection, name) for name in _NAMES_OF_PARTS):
+        _check_parts(gateway, layers)
     for f in fields(gateway):
         key, value = f"gateway.{f.name}", getattr(gateway, f.name)
         if not layers.by_flag(key) or value == (f.default if f.default is not MISSING else {}):
@@ -210,6 +196,23 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
         fix = "give --max-gateway-queue-depth"
         raise layers.error("needs a limit: nobody is shed for room", "gateway.queue_shedding", fix=fix)
     _check_targets(gateway, layers)
+
+
+def _check_parts(gateway: GatewaySection, layers: Layers) -> None:
+    """That there is what they name; what they name by default there is."""
+    from blis_py.cluster import dispatch_order, fairness, saturation
+    from blis_py.cluster.extensions import find, names
+
+    tables: tuple[tuple[str, Any, str], ...] = (
+        ("saturation_detector", saturation.SATURATION_DETECTORS, saturation.DETECTOR_GROUP),
+        ("dispatch_order", dispatch_order.DISPATCH_ORDERS, dispatch_order.ORDER_GROUP),
+        ("fairness_policy", fairness.FAIRNESS_POLICIES, fairness.FAIRNESS_GROUP),
+    )
+    for name, table, group in tables:
+        value = getattr(gateway, name)
+        if find(table, group, value) is None:
+            fix = did_you_mean(value, names(table, group))
+            raise layers.error("unknown value", f"gateway.{name}", value=value, fix=fix)
 
 
 def _check_targets(gateway: GatewaySection, layers: Layers) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from blis_py.config.layers import did_you_mean, flatten
-from blis_py.config.models import RunConfig
+from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.paths import expanded, is_file
@@ -20,8 +18,7 @@ LARGE_GPU_BYTES = 70 << 30
 _KEYS = {"value", "small_gpu", "source"}
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(NamedTuple):
     """A preset.
 
     Attributes:
@@ -39,7 +36,9 @@ class Engine:
 
     def on(self, gpu: str) -> dict[str, Any]:
         """Settings by configuration key, on this GPU."""
-        return {**self.settings, **({} if _is_large(gpu) else self.small_gpu)}
+        if not self.small_gpu or _is_large(gpu):
+            return dict(self.settings)
+        return self.settings | self.small_gpu
 
 
 def names() -> list[str]:
@@ -73,11 +72,6 @@ def load_engine(name: str) -> Engine:
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
     return Engine(path, title, settings, small, sources)
-
-
-def as_leaves(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as the layers of a configuration take them."""
-    return flatten(settings, RunConfig)
 
 
 def _is_large(gpu: str) -> bool:

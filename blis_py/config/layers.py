@@ -11,9 +11,8 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text
@@ -39,6 +38,8 @@ def setting(
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The fix to propose for an unknown word: the nearest known one, or all of them."""
+    from difflib import get_close_matches  # few make mistakes
+
     names = sorted(known)
     near = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else "one of: " + ", ".join(names)
@@ -46,7 +47,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def flatten(tree: Mapping[Any, Any], model: type, prefix: str = "") -> dict[str, Any]:
     """Leaves of a nested mapping by dotted path; what is no section of `model` is a leaf, checked later."""
-    hints = get_type_hints(model)
+    hints = _types(model)
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -56,6 +57,11 @@ def flatten(tree: Mapping[Any, Any], model: type, prefix: str = "") -> dict[str,
         else:
             leaves[path] = value
     return leaves
+
+
+def _types(model: type) -> dict[str, Any]:
+    """Of the fields, whose annotations are no text."""
+    return {f.name: f.type for f in fields(model)}
 
 
 class Layers:
@@ -103,7 +109,7 @@ class Layers:
 
     def build(self, model: type[T], prefix: str = "") -> T:
         """The model with every given value checked and every other at its default."""
-        hints = get_type_hints(model)
+        hints = _types(model)
         known = {f.name: f for f in fields(model)}  # type: ignore[arg-type]
         self._refuse_unknown(known, prefix)
         return model(

@@ -5,13 +5,13 @@ Annotations are evaluated here and no later: every run reads them several times,
 
 from dataclasses import dataclass, field, fields, replace
 
+from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.layers import setting
+from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import (
     LAST_NS,
-    MOST_ARRIVALS_PER_S,
     MOST_INSTANCES,
     MOST_KV_BLOCKS,
-    MOST_REQUESTS,
     MOST_SEED,
     MOST_TOKENS,
     SECOND_NS,
@@ -119,182 +119,6 @@ _OF_ONE_MODEL = {
     "profile": "fitted",
 }
 """Settings of step times -> the model that they are of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkloadSection:
-    """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
-
-    trace: str | None = None
-    """File of a trace whose requests are replayed: Azure CSV, Mooncake JSONL, TraceV2."""
-    trace_header: str | None = None
-    """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
-    trace_format: str | None = None
-    """Format of the trace; null = its content decides."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """Which column of a table plays which role: arrival, input, output, max_tokens, request_id, slo_class,
-    tenant_id, client_id, model, prefix_group."""
-    time_unit: str = setting("s", choices=("s", "ms", "us", "ns"))
-    """Of numbers in the column of arrivals, where `columns` names one."""
-    tokenizer: str | None = None
-    """`tokenizer.json` that counts the tokens of traces of text."""
-    time_scale: float = setting(1.0, above=0)
-    """Arrival times of the trace are multiplied by it: 0.5 = twice the rate."""
-    limit: int | None = setting(None, least=1, most=MOST_REQUESTS)
-    """Only the first requests of the trace."""
-    skip_bad_rows: bool = False
-    """Leave rows of the trace that are no good out, and tell how many; otherwise the first is an error."""
-    slo_shares: dict[str, float] = field(default_factory=dict)
-    """SLO classes dealt out at random to the requests of the trace, by share."""
-    spec: str | None = None
-    """Workload spec: a YAML file, or the name of a bundled one."""
-    preset: str | None = None
-    """Name of a preset: lengths and rates as BLIS has them."""
-    rate: float | None = setting(None, above=0, most=MOST_ARRIVALS_PER_S)
-    """Requests per second; null = the spec's or the trace's own, else 1. A trace is stretched to it."""
-    num_requests: int | None = setting(None, least=1, most=MOST_REQUESTS)
-    """null = the spec's own or the whole trace, else 100; with a horizon, as many as arrive before it."""
-    arrival: str = setting("poisson", choices=("poisson", "gamma", "weibull", "constant"))
-    """How the gaps between requests are distributed."""
-    cv: float | None = setting(None, above=0)
-    """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
-    prompt_tokens: int = setting(512, least=1, most=MOST_TOKENS)
-    """Length of a prompt in tokens, mean of a normal distribution."""
-    prompt_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
-    """Its standard deviation."""
-    prompt_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
-    """The shortest prompt."""
-    prompt_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
-    """The longest prompt."""
-    output_tokens: int = setting(512, least=1, most=MOST_TOKENS)
-    """Length of an answer in tokens, mean of a normal distribution."""
-    output_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
-    """Its standard deviation."""
-    output_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
-    """The shortest answer."""
-    output_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
-    """The longest answer."""
-    eos_share: float = setting(0.0, least=0, most=1)
-    """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
-    others end at their length, which it knows. It matters with `async_scheduling`."""
-    structured_output_ratio: float | None = setting(None, least=0, most=1)
-    """Share of the requests whose answer a grammar constrains (vLLM's name); null = what the trace or spec
-    says, else none. Its masks cost what the latency model says, or `latency.mask_row_us`."""
-    concurrency: int | None = setting(None, least=1, most=MOST_REQUESTS)
-    """Closed loop: requests under way at once, at most; the next is sent when one has ended. Without a rate,
-    requests that are generated are sent as fast as that allows. null = an open loop: requests come when they
-    come."""
-    think_time_ms: float | None = setting(None, least=0, most=_LAST_MS)
-    """In a closed loop, a client's pause between an answer and its next request; null = none, or as the trace
-    says of its sessions."""
-    think_time_dist: str | None = None
-    """Law of the pauses in the sessions of a trace: `constant:value=800ms`, `exponential:mean=2s`,
-    `lognormal:mu=1.1,sigma=0.8` (of the logarithm of seconds), the last two with `min` and `max`."""
-    session_mode: str | None = setting(None, choices=("closed-loop", "fixed"))
-    """When the turns of a trace's sessions come: a pause after the answer before them, or at their times in
-    the trace; null = at their times, where they have any."""
-    closed_loops: str = setting("client", choices=("client", "blis"))
-    """When a client goes on: `client`, when it has the answer, behind the front end, and whatever became of
-    it; the next turn repeats all of it. `blis`, as BLIS does it: when the last step has ended, and only
-    if there is an answer; the next turn repeats all but its last token; the first requests of a `concurrency`
-    are spread over a pause; sessions are not cut off at a number of requests."""
-    prefix_tokens: int = setting(0, least=0, most=MOST_TOKENS)
-    """Tokens in front of every prompt that all requests share."""
-    timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)
-    """Patience of generated requests; null = endless. Traces and specs bring their own."""
-    client_timeout_s: float | None = setting(None, above=0, most=_LAST_S)
-    """Patience of the clients of a trace, whatever the trace says of it; null = as it says, else endless."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoutingSection:
-    """From the cluster's entrance to an instance."""
-
-    policy: str = "round-robin"
-    """Which instance gets a request: round-robin or least-loaded."""
-    latency_us: int = setting(0, least=0, most=_LAST_US)
-    """Time that routing a request takes."""
-    scorers: dict[str, float] = field(default_factory=dict)
-    """With `weighted`: scorers and their weights; empty = its default profile."""
-    snapshot_refresh_interval_us: int = setting(50_000, least=0, most=_LAST_US)
-    """Age up to which the router works with old instance state; 0 = live."""
-    cache_signal_delay_us: int = setting(50_000, least=0, most=_LAST_US)
-    """The same for what the instances' prefix caches hold."""
-    any_model: bool = False
-    """Serve requests whatever model they ask for; otherwise those for another model are rejected."""
-    trace_level: str = setting("none", choices=("none", "decisions"))
-    """`decisions`: keep what the router knew at each of them."""
-    counterfactual_k: int = setting(0, least=0, most=MOST_INSTANCES)
-    """Candidates to keep of each decision, the best first; 0 = all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdmissionSection:
-    """Who is let in."""
-
-    policy: str = "always-admit"
-    """Who is let in: `always-admit`, `reject-all`, `token-bucket`, `tier-shed`, `gaie-legacy`, or one that
-    is installed."""
-    latency_us: int = setting(0, least=0, most=_LAST_US)
-    """Time that admitting a request takes."""
-    token_bucket_capacity: float = setting(10_000.0, above=0, most=1e15)
-    """With `token-bucket`: prompt tokens that may come at once."""
-    token_bucket_refill_rate: float = setting(1_000.0, above=0, most=1e15)
-    """With `token-bucket`: prompt tokens per second."""
-    tier_shed_threshold: float = setting(0.0, least=0, most=1e15)
-    """With `tier-shed`: load of the most loaded instance (waiting, running and in flight) above which it
-    sheds."""
-    tier_shed_min_priority: int = setting(0, least=-101, most=101)
-    """With `tier-shed`: SLO classes of a smaller priority are shed."""
-    gaie_qd_threshold: float = setting(5.0, above=0, most=1e15)
-    """With `gaie-legacy`: requests waiting at an instance that is saturated."""
-    gaie_kv_threshold: float = setting(0.8, above=0, most=1)
-    """With `gaie-legacy`: share of its KV blocks in use."""
-    tenant_budgets: dict[str, float] = field(default_factory=dict)
-    """By tenant, the share of all instances' `max_num_seqs` above which its sheddable requests are rejected,
-    whatever the policy; a tenant without has no limit."""
-    slo_priorities: dict[str, int] = field(default_factory=dict)
-    """Urgency by SLO class, larger = more urgent; adds to or replaces the defaults."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatewaySection:
-    """Flow control: who waits at the gateway, in which order, and until when."""
-
-    flow_control: bool = False
-    """Requests wait at the gateway while the cluster is saturated, instead of at an instance."""
-    saturation_detector: str = "never"
-    """When it is: `never`, `utilization`, `concurrency`, or one that is installed."""
-    queue_depth_threshold: float = setting(5.0, above=0, most=1e15)
-    """With `utilization`: requests waiting at an instance that is saturated."""
-    kv_cache_util_threshold: float = setting(0.8, above=0, most=1)
-    """With `utilization`: share of its KV blocks in use."""
-    max_concurrency_per_instance: int = setting(100, least=1, most=MOST_REQUESTS)
-    """With `concurrency`: requests in flight at an instance that is saturated."""
-    dispatch_order: str = "fifo"
-    """Who goes first: `fifo`, `priority`, `slo-deadline`, `edf`, or one that is installed."""
-    fairness_policy: str = "global-strict"
-    """Whose turn it is among tenants of one priority: `global-strict`, `round-robin`, or one that is
-    installed."""
-    max_gateway_queue_depth: int = setting(0, least=0, most=MOST_REQUESTS)
-    """Requests that wait, at most; 0 = no limit."""
-    per_band_capacity: int = setting(0, least=0, most=MOST_REQUESTS)
-    """Requests of one priority that wait, at most; 0 = no limit."""
-    usage_limit_threshold: float = setting(1.0, above=0, most=1)
-    """Saturation up to which the least urgent are dispatched; those between them and the most urgent, who
-    are up to 1, at even distances."""
-    request_ttl_us: int = setting(0, least=0, most=_LAST_US)
-    """So long a request waits at the gateway, at most; 0 = as long as its client does."""
-    queue_shedding: bool = False
-    """Whoever comes to a full queue takes the place of the least urgent one that may be shed, if that is less
-    urgent."""
-    in_flight_eviction: bool = False
-    """Whoever may not be shed and has to wait takes the place of a request at an instance that may be."""
-    dispatch_tick_interval_us: int | None = setting(None, least=1, most=_LAST_US)
-    """One request at most is dispatched with each arrival and each such tick, as by BLIS; null = as many as
-    can be, as soon as they can."""
-    slo_targets_us: dict[str, int] = field(default_factory=dict)
-    """With `slo-deadline`: by SLO class, how long after it came a request should be dispatched."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_py.figures import style
 from blis_py.figures.facts import foot
 from blis_py.figures.style import (
-    BLUE,
-    EARTH,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    QUIET,
-    SKY,
-    VERMILLION,
     Picture,
     grid,
     headline,
@@ -30,20 +21,20 @@ if TYPE_CHECKING:
 Told = Mapping[str, Any]
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "on the way": (GREY, ("admission", "front_end_before", "front_end_after")),
+    "on the way": (style.GREY, ("admission", "front_end_before", "front_end_after")),
     "waiting": (
-        VERMILLION,
+        style.VERMILLION,
         (
             *("gateway", "running_step", "composed_step", "no_slot", "no_kv", "no_budget"),
             *("behind_slot", "behind_kv", "behind_budget", "held_back"),
         ),
     ),
-    "own prefill": (BLUE, ("own_prefill",)),
-    "others' work in its steps": (ORANGE, ("others_prefill", "others_decode", "riding", "stalled")),
-    "decode": (GREEN, ("decode",)),
-    "preemption": (PURPLE, ("preempted", "recompute")),
-    "host": (SKY, ("host",)),
-    "cut by the end of the run": (EARTH, ("unfinished",)),
+    "own prefill": (style.BLUE, ("own_prefill",)),
+    "others' work in its steps": (style.ORANGE, ("others_prefill", "others_decode", "riding", "stalled")),
+    "decode": (style.GREEN, ("decode",)),
+    "preemption": (style.PURPLE, ("preempted", "recompute")),
+    "host": (style.SKY, ("host",)),
+    "cut by the end of the run": (style.EARTH, ("unfinished",)),
 }
 """Colour and lines of each kind of time."""
 _MOST_WHAT_IFS = 12
@@ -91,7 +82,7 @@ def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
     looks = {line: colour for colour, names in KINDS.values() for line in names}
     for row, line in enumerate(lines):
         first, whole = (line["first_token_ns"] or 0) / 1e6, line["whole_ns"] / 1e6
-        colour = looks.get(line["line"], QUIET)
+        colour = looks.get(line["line"], style.QUIET)
         ax.barh(row, first, color=colour, height=0.7)
         ax.barh(row, whole - first, left=first, color=colour, alpha=0.45, height=0.7)
         if whole:
@@ -114,7 +105,7 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
         return
     for row, one in enumerate(changes):
         percent = 100 * one["asked"]
-        ax.barh(row, percent, color=BLUE if percent < 0 else VERMILLION, height=0.7)
+        ax.barh(row, percent, color=style.BLUE if percent < 0 else style.VERMILLION, height=0.7)
         ax.annotate(
             f"{percent:+,.1f} %".replace("-", "−"),
             (max(percent, 0), row),
@@ -123,7 +114,7 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
             va="center",
             size=8,
         )
-    ax.axvline(0, color=INK, linewidth=0.8)
+    ax.axvline(0, color=style.INK, linewidth=0.8)
     ax.set_yticks(range(len(changes)), [one["change"] for one in changes], size=8)
     ax.set_ylim(len(changes) - 0.4, -0.6)
     low, high = min(100 * one["asked"] for one in changes), max(100 * one["asked"] for one in changes)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from blis_py.config.loader import as_dict
-from blis_py.config.models import NAMES, RunConfig, WorkloadSection
+from blis_py.config.models import NAMES, RunConfig
+from blis_py.config.workload import WorkloadSection
 from blis_py.errors import InputError
 from blis_py.figures.facts import foot_of_several
 from blis_py.files.paths import exists

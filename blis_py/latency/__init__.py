@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from blis_py.latency.linear import LinearCoefficients
     from blis_py.latency.trained import ServerTerms
 
-DEFAULT_LATENCY_MODEL = "trained-physics"
-
 
 def _linear(
     shape: ModelShape, gpu: GpuSpec, tp: int, linear: LinearCoefficients | Mapping[str, Any] | None = None

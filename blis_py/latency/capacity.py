@@ -8,7 +8,7 @@ stores them, within 1 % of what vLLM reports to have loaded; an encoder of image
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
@@ -23,8 +23,7 @@ _USEFUL_TOKENS = 2048
 """A suggestion is worth making if it leaves room for this many tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class KvCapacity:
+class KvCapacity(NamedTuple):
     """What a rank's memory is spent on, and the KV blocks that remain. Bytes are per rank."""
 
     model: str

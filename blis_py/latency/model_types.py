@@ -10,14 +10,13 @@ type that is not in `MODEL_TYPES`. Another type is one line there, once its keys
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from blis_py.latency.hf_config import ConfigFile, names_of
 
 
-@dataclass(frozen=True, slots=True)
-class ModelType:
+class ModelType(NamedTuple):
     """In what the configs of a type differ from the plainest decoder's.
 
     Every one is a decoder with grouped-query attention and gated (three-matrix) feed-forward layers.

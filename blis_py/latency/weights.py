@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,7 @@ class Layers:
     dtype_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Quantisation:
+class Quantisation(NamedTuple):
     """How weights and KV cache are stored."""
 
     weights: Weights

@@ -24,7 +24,7 @@ def in_ms(value_ns: float) -> float:
     return 0.0 if np.isnan(value_ns) else value_ns / NS_PER_MS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
     """A multiset of values: `values[i]` occurs `weights[i]` times."""
 
@@ -125,21 +125,6 @@ class Tally:
         """What has been counted."""
         self._put_together()
         return Distribution.weighted(self._values[0], self._counts[0])
-
-
-def weighted_percentile(values: Numbers, weights: Ints, q: float) -> float:
-    """`numpy.percentile(numpy.repeat(values, weights), q)` without the expansion.
-
-    Args:
-        values: samples, in any order.
-        weights: how often each occurs; non-negative integers.
-        q: 0 to 100.
-
-    Returns:
-        The percentile, in the unit of `values`; NaN when all weights are zero.
-    """
-    order = np.argsort(values)
-    return Distribution.weighted(values[order], weights[order]).percentile(q)
 
 
 def statistics(samples: Distribution) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,7 @@ Floats = NDArray[np.float64]
 PER_REQUEST = ("ttft", "tpot", "itl_mean", "e2e", "scheduling_delay")
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
+class Latencies(NamedTuple):
     """One row per request; definitions in docs/metrics.md."""
 
     completed: NDArray[np.bool_]

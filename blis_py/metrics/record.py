@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics.decisions import Decisions
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
 from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.core.diffusion_request import DiffusionCounters
-
+    from blis_py.metrics.decisions import Decisions
 
 NOT_SERVED = "model not served"
 """Why a request is rejected at routing: no instance serves the model that it asks for."""
@@ -43,8 +42,7 @@ class Outcome(IntEnum):
     """Taken off its instance for somebody more urgent; `RunRecord.rejection` says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnsentTurns:
+class UnsentTurns(NamedTuple):
     """Turns of sessions that had begun and whose turns wait for answers. They were never requests."""
 
     cancelled: int
@@ -53,7 +51,7 @@ class UnsentTurns:
     """The run ended first."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class InstanceRecord:
     """What one instance did."""
 
@@ -105,7 +103,7 @@ class InstanceRecord:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RunRecord:
     """Columns have one row per request of `table`, in its order; times are absolute ns, -1 = not reached.
 

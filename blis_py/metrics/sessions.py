@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +33,7 @@ def unsent_turns(table: RequestTable, outcome: NDArray[np.int8], sent: Ints) -> 
     return UnsentTurns(cancelled=int(missing[broken].sum()), not_reached=int(missing[~broken].sum()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sessions:
+class _Sessions(NamedTuple):
     """One row for each session that began."""
 
     first_ns: Ints

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,8 @@ ANY_CLASS = "default"
 _IN_MS = {"ttft_ms": "ttft", "itl_ms": "itl", "e2e_ms": "e2e"}
 _ALIASES = {"e2el": "e2e"}
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ns|us|µs|ms|s)")
-_CHECK = re.compile(
+_DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ns|us|µs|ms|s)"
+_CHECK = (
     r"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>ttft|tpot|itl|e2el?|scheduling_delay)"
     r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
 )
@@ -65,8 +65,7 @@ class GoodputTargets:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SloCheck:
+class SloCheck(NamedTuple):
     """One limit on a statistic of the run: `[class.]metric.stat=limit`."""
 
     text: str
@@ -156,7 +155,7 @@ def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
     Raises:
         InputError: anything else.
     """
-    found = _CHECK.fullmatch(text.replace(" ", ""))
+    found = re.fullmatch(_CHECK, text.replace(" ", ""))
     if found is None:
         fix = "write [CLASS.]METRIC.STAT=LIMIT, such as ttft.p99=500ms or critical.e2e.mean=2s"
         raise InputError("not an SLO", key=key, value=text, fix=fix)
@@ -185,8 +184,7 @@ def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
             raise InputError("no request is of this SLO class", key="SLO", value=name, fix=fix)
 
 
-@dataclass(frozen=True, slots=True)
-class Goodput:
+class Goodput(NamedTuple):
     """Which requests are held to targets, and which of them met all."""
 
     limits_ns: dict[str, NDArray[np.int64]]
@@ -272,7 +270,7 @@ def parse_slos(texts: Sequence[str], *, key: str = "--slo") -> list[SloCheck]:
 
 def _positive_ns(text: str, *, key: str, found: str) -> int:
     fix = "write it like 500us, 250ms or 2s"
-    match = _DURATION.fullmatch(text)
+    match = re.fullmatch(_DURATION, text)
     if match is None:
         raise InputError("the limit must be a positive time", key=key, value=found, fix=fix)
     try:

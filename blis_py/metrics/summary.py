@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.metrics import diffusion
 from blis_py.metrics.distribution import PERCENTILE_METHOD, Distribution, statistics
 from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_classes, tenants
 from blis_py.metrics.invariants import check
@@ -160,6 +159,8 @@ class _Summary:
     def _diffusion(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
         if self.record.blocks is None:
             return {}
+        from blis_py.metrics import diffusion
+
         column = diffusion.time_per_block_ns(self.record)[rows]
         per_block = statistics(Distribution.of(column[~np.isnan(column)]))
         return {"diffusion": {**diffusion.totals(instances), "time_per_block_ms": per_block}}

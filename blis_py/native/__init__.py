@@ -73,6 +73,8 @@ MODULES = EVERY_STEP + SOME
 MANIFEST = "manifest.json"
 """In the folder of the translation: the digests of the sources, the file of each module, and its digest."""
 PACKAGE = Path(__file__).parents[1]
+_PIECE_BYTES = 1 << 16
+"""Read at a time: memory for a whole library would have to be got first, which takes as long as reading."""
 
 
 class Damaged(Exception):
@@ -134,10 +136,14 @@ def digests() -> dict[str, str]:
 
 def digest(file: Path) -> str:
     """Of one file of the translation; empty where it cannot be read."""
+    found = sha256()
     try:
-        return sha256(file.read_bytes()).hexdigest()
+        with file.open("rb", buffering=0) as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                found.update(piece)
     except OSError:
         return ""
+    return found.hexdigest()
 
 
 class _Finder:

@@ -17,7 +17,8 @@ from blis_py import native
 native.activate()
 
 from blis_py.api import Simulation  # noqa: E402
-from blis_py.config.models import RunConfig, WorkloadSection  # noqa: E402
+from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.config.workload import WorkloadSection  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.intervals import numbers  # noqa: E402
 from blis_py.latency.scaled import scaled  # noqa: E402
@@ -27,7 +28,9 @@ from blis_py.planning.contents import Contents, code_digest  # noqa: E402
 from blis_py.planning.job import Job, Outcome, Variation  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
-from blis_py.setup.demand import Demand, as_recorded, demand  # noqa: E402
+from blis_py.setup.asked import Demand  # noqa: E402
+from blis_py.setup.demand import demand  # noqa: E402
+from blis_py.setup.from_trace import as_recorded  # noqa: E402
 from blis_py.setup.setup import Setup  # noqa: E402
 from blis_py.traces.reading import Reading  # noqa: E402
 
@@ -57,9 +60,7 @@ def run(packed: bytes) -> Outcome:
     job, key, code = pickle.loads(packed)
     try:
         if code != code_digest():
-            return Outcome(
-                failed="the worker has another version of blis-py: install the same on all machines"
-            )
+            return Outcome(failed=_OTHER_CODE)
         if key is not None and key != _contents.key_of(job):
             return Outcome(failed=_OTHER_FILES)
         return _outcome(job)

@@ -7,14 +7,12 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from blis_py.figures.facts import foot
-from blis_py.report.plots import Plots
-
 if TYPE_CHECKING:
     import pandas as pd
 
     from blis_py.calibrate.token_times import TokenTimes
     from blis_py.figures.run import RunView
+    from blis_py.report.plots import Plots
 
 _WIDTH = 100
 
@@ -54,9 +52,12 @@ class Shown(ABC):
     @property
     def plot(self) -> Plots:
         """Figures: `result.plot.ttft()`, `result.plot.timeline()`, …; `result.plot()` is the overview."""
+        from blis_py.report.plots import Plots
+
         return Plots(self)
 
     def __repr__(self) -> str:
+        from blis_py.figures.facts import foot
         from blis_py.report.table import print_short
 
         text = io.StringIO()
@@ -65,6 +66,7 @@ class Shown(ABC):
         return "\n".join([f"{type(self).__name__}: {foot(self.settings)}", *lines])
 
     def _repr_html_(self) -> str:
+        from blis_py.figures.facts import foot
         from blis_py.report.html import summary_html
 
         return summary_html(self.summary, foot(self.settings))

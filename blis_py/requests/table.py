@@ -24,7 +24,7 @@ conversation go on beyond `prompt_tokens`, over the answer, which the next turn'
 MODALITIES = ("text", "image", "audio", "video")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Labels:
     """A column of few distinct strings; the empty string means unset."""
 
@@ -62,7 +62,7 @@ class Labels:
         return Labels(np.searchsorted(used, self.codes).astype(np.int32), names or ("",))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RequestTable:
     """Requests in order of arrival (ties: the order the source gave them). All columns have equal length."""
 

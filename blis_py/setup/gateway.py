@@ -1,14 +1,22 @@
-"""Flow control at the gateway, from its section of the configuration."""
+"""Admission and flow control at the gateway, from their sections of the configuration."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.models import GatewaySection
+from blis_py.config.cluster import AdmissionSection, GatewaySection
 
 if TYPE_CHECKING:
+    from blis_py.cluster.admission import AdmissionSettings
     from blis_py.cluster.flow_settings import FlowSettings
+
+
+def admission_settings(settings: AdmissionSection) -> AdmissionSettings:
+    """What the admission policy is told."""
+    from blis_py.cluster.admission import AdmissionSettings
+
+    return AdmissionSettings(**{f.name: getattr(settings, f.name) for f in fields(AdmissionSettings)})
 
 
 def flow_settings(settings: GatewaySection) -> FlowSettings | None:

@@ -7,7 +7,7 @@ import numpy as np
 from blis_py.config.models import RunConfig
 from blis_py.latency.model_shape import config_name
 from blis_py.latency.profiles import listed_as, squeeze
-from blis_py.setup.demand import Demand
+from blis_py.setup.asked import Demand
 
 
 def served_models(asked: Demand, config: RunConfig) -> frozenset[str] | None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Self
 
-from blis_py import latency
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
-from blis_py.config.models import AdmissionSection, RunConfig, SchedulerSection
-from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, check_count, clock_ns
+from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
-from blis_py.latency.base import FrontendDelays, LatencyModel
-from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.host_work import MaskPrices, with_host_work
-from blis_py.latency.model_shape import ModelShape, config_name, load_model
+from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import (
@@ -29,27 +23,27 @@ from blis_py.metrics.slo import (
     parse_slos,
     require_known_classes,
 )
-from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
-from blis_py.setup.capacity import capacity, longest_sequence
-from blis_py.setup.demand import DEFAULT_SEED, Demand, demand, horizon_ns_of
+from blis_py.setup.asked import Demand, horizon_ns_of
+from blis_py.setup.capacity import longest_sequence
+from blis_py.setup.demand import DEFAULT_SEED, demand
+from blis_py.setup.deployment import deployed
 from blis_py.setup.diffusion import block_diffusion
-from blis_py.setup.gateway import flow_notes, flow_settings
+from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.served import served_models, served_notes
+from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.admission import AdmissionSettings
     from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.diffusion import BlockDiffusion
     from blis_py.cluster.watch import Watch
-    from blis_py.latency.fitted_profile import FittedProfile
-    from blis_py.latency.trained import ServerTerms
+    from blis_py.requests.loops import Loops
 
 Progress = Callable[[int, int], None]
 """Told now and then how many requests of how many have ended."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Setup:
     """Everything resolved, nothing run yet."""
 
@@ -90,7 +84,7 @@ class Setup:
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
-        served = _served(config)
+        served = deployed(config)
         config = served.config
         max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
         asked = ask(config)
@@ -99,8 +93,8 @@ class Setup:
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
         if asked.diffusion:
             scheduler = _of_diffusion(config, scheduler)
-        model, host_notes = _step_times(served, asked.table, scheduler)
-        _check_delays(model, asked.table, max_model_len)
+        model, host_notes = step_times(served, asked.table, scheduler)
+        check_delays(model, asked.table, max_model_len)
         names = served_models(asked, config)
         return cls(
             config=config,
@@ -132,7 +126,7 @@ class Setup:
             InputError: it does not apply.
         """
         config = replace(self.config, latency=self.config.latency.under(model))
-        latency, _ = _step_times(_served(config), self.table, self.scheduler)
+        latency, _ = step_times(deployed(config), self.table, self.scheduler)
         return replace(self, config=config, latency=latency)
 
     def busiest(self, count: int) -> Self:
@@ -185,7 +179,7 @@ class Setup:
             routing_policy=config.routing.policy,
             routing_scorers=config.routing.scorers,
             admission_policy=config.admission.policy,
-            admission=_admission(config.admission),
+            admission=admission_settings(config.admission),
             flow_control=flow_settings(config.gateway),
             admission_latency_ns=config.admission.latency_us * 1000,
             routing_latency_ns=config.routing.latency_us * 1000,
@@ -220,167 +214,6 @@ class Setup:
         return ClosedLoop(self.table, load.concurrency, think_ns, paced=paced, as_blis=as_blis)
 
 
-@dataclass(frozen=True)
-class _Served:
-    """A model on its GPUs."""
-
-    config: RunConfig
-    """With what a fitted profile settles."""
-    shape: ModelShape
-    gpu: GpuSpec | None
-    """None where a fitted profile was measured on something that has no datasheet."""
-    profile: FittedProfile | None
-    capacity: str
-    num_kv_blocks: int
-    """Of one instance."""
-
-
-def _served(config: RunConfig) -> _Served:
-    profile, gpu, line, blocks = None, None, "", 0
-    if config.latency.model == "fitted":
-        from blis_py.setup.measured import measured_run
-
-        measured = measured_run(config)
-        config, shape, gpu, profile = measured.config, measured.shape, measured.gpu, measured.profile
-        if gpu is None:
-            line, blocks = measured.capacity()
-    else:
-        shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
-        if config.link_gbps is not None:
-            gpu = gpu.linked_at(config.link_gbps)
-    if gpu is not None:
-        line, blocks = capacity(config, shape, gpu)
-    check_count(
-        config.num_instances * blocks,
-        least=1,
-        most=MOST_KV_BLOCKS,
-        key="KV blocks of all instances",
-        fix="use fewer instances, fewer or larger blocks",
-    )
-    return _Served(config, shape, gpu, profile, line, blocks)
-
-
-def _admission(settings: AdmissionSection) -> AdmissionSettings:
-    from blis_py.cluster.admission import AdmissionSettings
-
-    return AdmissionSettings(**{f.name: getattr(settings, f.name) for f in fields(AdmissionSettings)})
-
-
-def _model_name(config: RunConfig) -> str:
-    if config.model is not None:
-        return config.model
-    if config.model_config is None:
-        raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
-    return config_name(config.model_config)
-
-
-def _latency_model(served: _Served) -> LatencyModel:
-    settings = served.config.latency
-    model = latency.build(
-        settings.model,
-        shape=served.shape,
-        gpu=served.gpu,
-        tp=served.config.tp,
-        alpha=settings.alpha_coeffs,
-        beta=settings.beta_coeffs,
-        linear=settings.linear or None,
-        kernel_profile=settings.kernel_profile,
-        profile=served.profile,
-        server=server_terms(served.config),
-    )
-    if served.config.frontend_ms is not None:
-        model.frontend = _frontend(served.config.frontend_ms)
-    return model
-
-
-def server_terms(config: RunConfig) -> ServerTerms | None:
-    """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
-    latency model."""
-    gap, scale = config.latency.step_gap_us, config.latency.step_scale
-    if len(gap) > 2:
-        fix = "give the gap of a step, and if you like that of a sequence"
-        raise InputError(
-            "must be one or two numbers of us", key="latency.step_gap_us", value=list(gap), fix=fix
-        )
-    if scale == 1 and not any(gap):
-        return None
-    if config.latency.model != "trained":
-        preset = load_engine(config.engine).on(config.gpu)
-        own = preset.get("latency.step_scale", 1.0), tuple(preset.get("latency.step_gap_us", ()))
-        if own == (scale, gap):
-            return None
-    from blis_py.latency.trained import ServerTerms
-
-    step_us, seq_us = (*gap, 0.0, 0.0)[:2]
-    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
-
-
-def _step_times(
-    served: _Served, table: RequestTable, scheduler: SchedulerConfig
-) -> tuple[LatencyModel, tuple[str, ...]]:
-    """The latency model, with what the host does in some steps alone, and what is to be known of that."""
-    model, profile = _latency_model(served), served.profile
-    beyond_notes = _beyond(model, table, scheduler.max_model_len)
-    masks, mask_notes = _mask_prices(served, table)
-    scan_ns, scan_notes = _scan_price(served, scheduler)
-    measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
-    beside = scheduler.async_scheduling or measured_on_gpu
-    model = with_host_work(model, masks, scan_ns, masks_beside=beside)
-    return model, (*beyond_notes, *mask_notes, *scan_notes)
-
-
-def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:
-    """What of the run a model did not learn on, if it can tell."""
-    beyond = getattr(model, "beyond", None)
-    if beyond is None:
-        return ()
-    longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
-    told = beyond(min(longest, max_model_len))
-    return (told,) if told else ()
-
-
-def _mask_prices(served: _Served, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:
-    """What masks of structured outputs cost, where a request has such."""
-    settings, profile = served.config.latency, served.profile
-    constrained = 0 if table.constrained is None else int(table.constrained.sum())
-    if not constrained:
-        return None, ()
-    prices = None if profile is None else profile.masks
-    if settings.mask_row_us is not None or settings.mask_step_us is not None:
-        prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
-    if prices is not None:
-        return prices, ()
-    share = f"{constrained:,} of {len(table):,}"
-    problem = f"{share} answers are constrained by a grammar, which costs nothing here"
-    return None, (f"{problem}: say what a mask costs with --mask-row-us, or give a profile that measured it",)
-
-
-def _scan_price(served: _Served, scheduler: SchedulerConfig) -> tuple[float, tuple[str, ...]]:
-    """What it costs to look a waiting request up in the cache, in ns, where the policy does that."""
-    if scheduler.scheduler not in CACHE_AWARE:
-        return 0.0, ()
-    config, profile = served.config, served.profile
-    told_us, preset = config.latency.scan_us, load_engine(config.engine).on(config.gpu)
-    measured_ns = None if profile is None else profile.scan_ns
-    if measured_ns is not None and told_us in (None, preset.get("latency.scan_us")):
-        return measured_ns, ()
-    if told_us is not None:
-        return told_us * 1e3, ()
-    problem = f"{scheduler.scheduler} looks waiting requests up in the prefix cache, which costs nothing here"
-    return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
-
-
-def _frontend(ms: Sequence[float]) -> FrontendDelays:
-    if not 1 <= len(ms) <= 3:
-        fix = (
-            "give the delay before the engine and, if you like, the one behind it and its growth per sequence"
-        )
-        raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
-    told = (*ms, 0.0, 0.0)[:3]
-    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in told)
-    return FrontendDelays(before_enqueue_ns=before_ns, behind_ns=behind_ns, behind_seq_ns=seq_ns)
-
-
 def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
     own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
@@ -394,14 +227,6 @@ def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerCon
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"
         raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
     return replace(scheduler, async_scheduling=False, late_length_stops=False)
-
-
-def _check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
-    """The delays of a request's tokens add up, and the clock does not go on for ever."""
-    tokens = min(int(table.output_tokens.max(initial=0)), max_model_len)
-    if tokens * model.frontend.per_token_ns > LAST_NS:
-        problem, fix = "the delays of one answer come to more than a century", "lower the delay per token"
-        raise InputError(problem, key="alpha_coeffs", fix=fix)
 
 
 def _targets(config: RunConfig) -> GoodputTargets:

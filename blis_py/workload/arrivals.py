@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from blis_py.core.bounds import MOST_ARRIVALS_PER_S
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints
-from blis_py.workload.profile import Floats, Profile
+
+if TYPE_CHECKING:
+    from blis_py.workload.profile import Floats, Profile
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(NamedTuple):
     """How a client spaces its requests.
 
     Attributes:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from blis_py.workload.arrivals import Arrivals
-from blis_py.workload.lengths import Lengths
-from blis_py.workload.modalities import Multimodal
-from blis_py.workload.prefixes import PrefixLevel
-from blis_py.workload.sessions import Sessions
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from blis_py.workload.arrivals import Arrivals
     from blis_py.workload.diffusion import DiffusionClient
+    from blis_py.workload.lengths import Lengths
+    from blis_py.workload.modalities import Multimodal
+    from blis_py.workload.prefixes import PrefixLevel
+    from blis_py.workload.sessions import Sessions
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """A source of requests, every default resolved.
 
     Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions. One without arrivals

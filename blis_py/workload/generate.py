@@ -13,19 +13,18 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
 from blis_py.errors import InputError
-from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable, deadlines_ns
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
 from blis_py.workload.modalities import own_tokens
-from blis_py.workload.prefixes import beginnings
 from blis_py.workload.sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
-from blis_py.workload.turns import Turns
 
 if TYPE_CHECKING:
+    from blis_py.requests.loops import Loop, Loops
     from blis_py.workload.spec import WorkloadSpec
+    from blis_py.workload.turns import Turns
 
 DEFAULT_SEED = 42
 Made = tuple[Ints, Ints, Ints, Ints | None]
@@ -112,6 +111,8 @@ def generate_loops(
     limited, later = any(client.permits is not None for client in clients), int(waits(table).sum())
     if not limited and not later:
         return table, None
+    from blis_py.requests.loops import Loops
+
     table = later_turns_last(table) if later else table
     loops = _loops(clients, table, len(table) - later)
     return table, Loops(loops, num_requests if limited else None, later > 0, as_blis)
@@ -119,6 +120,8 @@ def generate_loops(
 
 def _loops(clients: Sequence[Client], table: RequestTable, end: int) -> list[Loop]:
     """Where each client's loop is in the first rows of a table; those without one come first."""
+    from blis_py.requests.loops import Loop
+
     names = table.client.names
     rows = dict(zip(names, np.bincount(table.client.codes, minlength=len(names)).tolist(), strict=True))
     closed = [client for client in clients if client.permits is not None]
@@ -166,6 +169,17 @@ def merge(
     arrival_ns, which = joined(sent)
     order = np.argsort(arrival_ns, kind="stable")
     arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
+    return _drawn(clients, sent, seed, arrival_ns, which)
+
+
+def _drawn(
+    clients: Sequence[Client],
+    sent: Sequence[Ints | Turns],
+    seed: int,
+    arrival_ns: Ints,
+    which: NDArray[np.int32],
+) -> RequestTable:
+    """Requests at these times, by these clients, whose lengths, contents and sessions each draws itself."""
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
     session = np.full(len(which), -1, dtype=np.int64)
     talks = len(which) if any(client.sessions for client in clients) else 0
@@ -178,14 +192,14 @@ def merge(
     for client, part, begin, end in zip(clients, sent, [0, *ends], ends, strict=False):
         rows = by_client[begin:end]
         made = (
-            _turns(client, seed, part, texts)
-            if isinstance(part, Turns)
-            else _requests(client, seed, len(rows), texts)
+            _requests(client, seed, len(rows), texts)
+            if isinstance(part, np.ndarray)
+            else _turns(client, seed, part, texts)
         )
         prompt[rows], output[rows], content[rows], own = made
         if own is not None:
             modalities[rows] = own
-        if isinstance(part, Turns):
+        if not isinstance(part, np.ndarray):
             session[rows] = session.max(initial=-1) + 1 + part.session
             rounds[rows], think_ns[rows] = part.round_index, part.think_ns
     table = _table(clients, which, arrival_ns, prompt, output, content, tuple(texts))
@@ -247,6 +261,8 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:
     """What the prompts of a client begin with, and which of that each of `count` begins with."""
     if client.prefixes:
+        from blis_py.workload.prefixes import beginnings
+
         return beginnings(client.prefixes, client.draws, seed, count)
     group = ((client.prefix_group, client.prefix_tokens),) if client.prefix_tokens else ()
     return [group], np.zeros(count, dtype=np.intp)

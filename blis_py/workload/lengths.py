@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,14 @@ LARGEST_WEIGHT = 1e15
 """Sums of weights must not lose the small ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(NamedTuple):
     """A distribution of token counts; `type` is a key of `SAMPLERS`.
 
     `params` hold what `REQUIRED` lists, and for any type but `empirical` optionally `min` and `max`.
     """
 
     type: str
-    params: Params = field(default_factory=dict)
+    params: Params
 
 
 def gaussian(params: Params, rng: np.random.Generator, count: int) -> Floats:

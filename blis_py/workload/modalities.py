@@ -6,7 +6,7 @@ takes for that is not priced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ OTHERS = MODALITIES[1:]
 """Modalities that come in pieces."""
 
 
-@dataclass(frozen=True, slots=True)
-class Multimodal:
+class Multimodal(NamedTuple):
     """What the prompts of a client consist of.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_py.core.bounds import MOST_REQUESTS, MOST_TOKENS, SECOND_NS, check_count, clock_ns
 from blis_py.errors import InputError
@@ -15,8 +15,7 @@ from blis_py.workload.lengths import Lengths
 from blis_py.workload.truncated import clamped_mean, truncated_law
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Normally distributed token counts: mean, standard deviation and the range they are clamped to."""
 
     tokens: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,12 @@ from blis_py.requests.streams import stream
 from blis_py.requests.table import Ints
 from blis_py.workload.arrivals import arrivals_until
 from blis_py.workload.client import Client
-from blis_py.workload.turns import Turns, turns_until
 
-Sent = Ints | Turns
-"""Arrival times of a client's requests, or its turns."""
+if TYPE_CHECKING:
+    from blis_py.workload.turns import Turns
+
+    Sent = Ints | Turns
+    """Arrival times of a client's requests, or its turns."""
 
 
 def sent_by(
@@ -47,6 +50,8 @@ def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None, a
     if client.arrivals is None:
         return np.zeros(0, dtype=np.int64)
     if client.sessions is not None:
+        from blis_py.workload.turns import turns_until
+
         return turns_until(client, seed, until_ns, at_most=at_most, as_blis=as_blis)
     rng = stream(seed, "client", client.draws, "arrivals")
     return arrivals_until(client.arrivals, rng, until_ns, at_most=at_most)
@@ -60,7 +65,7 @@ def first_of(
         return list(sent)
     first: list[Sent] = []
     for part, client, count in zip(sent, clients, _counts(sent, num_requests), strict=True):
-        if not isinstance(part, Turns):
+        if isinstance(part, np.ndarray):
             first.append(part[:count])
         elif as_blis and client.sessions is not None and client.sessions.closed_loop:
             first.append(_whole_sessions(part, count))
@@ -71,7 +76,7 @@ def first_of(
 
 def _counts(sent: Sequence[Sent], num_requests: int) -> list[int]:
     """How many of each client are among the first so many; of equal times, those of the first clients are."""
-    arrivals = [part.arrival_ns if isinstance(part, Turns) else part for part in sent]
+    arrivals = [part if isinstance(part, np.ndarray) else part.arrival_ns for part in sent]
     last_ns = np.partition(np.concatenate(arrivals), num_requests - 1)[num_requests - 1]
     counts = [int(np.searchsorted(each, last_ns)) for each in arrivals]
     left = num_requests - sum(counts)
@@ -91,11 +96,11 @@ def _whole_sessions(turns: Turns, count: int) -> Turns:
 def joined(sent: Sequence[Sent]) -> tuple[Ints, NDArray[np.int32]]:
     """Arrivals of all clients, one client after the other, and whose they are."""
     which = np.repeat(np.arange(len(sent), dtype=np.int32), list(map(count_of, sent)))
-    return np.concatenate([part.arrival_ns if isinstance(part, Turns) else part for part in sent]), which
+    return np.concatenate([part if isinstance(part, np.ndarray) else part.arrival_ns for part in sent]), which
 
 
 def count_of(sent: Sent) -> int:
-    return len(sent.arrival_ns) if isinstance(sent, Turns) else len(sent)
+    return len(sent) if isinstance(sent, np.ndarray) else len(sent.arrival_ns)
 
 
 def expected_requests(clients: Sequence[Client], until_ns: int) -> float:

@@ -9,7 +9,6 @@ The models carry the YAML's keys and types; what the values mean together is che
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -248,8 +247,7 @@ def _clients(
         think_ns=client.think_time_us * 1000,
     )
     return [
-        replace(
-            common,
+        common._replace(
             name=name,
             prefix_group=group,
             prefix_tokens=prefixes.get(group, DEFAULT_PREFIX_TOKENS) if group else 0,

@@ -12,8 +12,8 @@ becomes exponential, which is as wide as it gets; wider laws would be heaps at t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ _STEEPEST = 60.0
 """Logarithm of the ratio of neighbouring probabilities."""
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
+class Law(NamedTuple):
     """Probabilities of cells of equal width."""
 
     first: float

@@ -7,6 +7,7 @@ from importlib import import_module
 
 import typer
 
+from blis_py.cli.apps import launch
 from blis_py.cli.command import add, application
 from blis_py.errors import InputError
 
@@ -37,7 +38,7 @@ def _run(program: str, verbs: dict[str, str], what: str, arguments: list[str]) -
     if chosen not in verbs and not chosen.startswith("-"):
         raise InputError("no such command", key=program, value=chosen, fix=f"use {', '.join(verbs)}")
     app = _app(what, verbs, [chosen] if chosen in verbs else list(verbs), arguments[1:])
-    return app(args=arguments or ["--help"], prog_name=program, standalone_mode=False) or 0
+    return launch(app, arguments or ["--help"], program)
 
 
 def _app(what: str, verbs: dict[str, str], wanted: Sequence[str], arguments: Sequence[str]) -> typer.Typer:

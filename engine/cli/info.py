@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flag import Flags
+from blis_py.cli.formats import FORMAT, format_of
 from engine.cli.diffusion import DLLM, build
 from engine.cli.options import ENGINE
 
 GROUPS = (
     *ENGINE,
     ("Block diffusion", DLLM),
-    ("Output", (Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),)),
+    ("Output", (FORMAT,)),
 )
 
 
 def info(flags: Flags) -> None:
     """Show the model, its KV cache, the implementation of every op, and how many kernels were compiled."""
+    style = format_of(flags)
     facts = _facts(flags)
-    if flags.get("--format", "table" if sys.stdout.isatty() else "json") == "json":
+    if style == "json":
         print(json.dumps(facts, indent=2))
         return
     for name, value in facts.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
@@ -29,7 +30,7 @@ CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next
 OUTPUT = (
     Flag("--out", str, "", "Folder for trace, token times, step log, run.yaml. Needed.", metavar="DIR"),
     Flag("--force", bool, "", "Replace the result that is there."),
-    Flag("--format", str, "", "table or json. By default a table on a terminal, else json."),
+    FORMAT,
 )
 GROUPS = (("Workload", (*LOAD, CONCURRENCY)), FORM, *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
@@ -50,9 +51,7 @@ def run(flags: Flags) -> None:
     from blis_py.traces.observed import Observer
     from engine.driver import serve
 
-    style = flags.get("--format", "table" if sys.stdout.isatty() else "json")
-    if style not in ("table", "json"):
-        raise InputError("unknown format", key="--format", value=style, fix="use table or json")
+    style = format_of(flags)
     if "--out" not in flags:
         raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
     concurrency = flags.get(CONCURRENCY.name)

@@ -10,11 +10,12 @@ from engine.kernels.denoise import denoise
 from engine.kernels.moe import align_experts, fused_moe, route_grouped_sigmoid, route_softmax
 from engine.kernels.norm import rms_norm
 from engine.kernels.pages import copy_pages
-from engine.kernels.qkv import qk_norm_rope_store
+from engine.kernels.qkv import QkNorm, qk_norm_rope_store
 from engine.kernels.sampling import SamplingTensors, apply_penalties, logprobs, sample
 
 __all__ = [
     "AttentionMetadata",
+    "QkNorm",
     "SamplingTensors",
     "align_experts",
     "apply_penalties",

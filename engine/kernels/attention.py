@@ -87,12 +87,14 @@ class Group:
 
 
 def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float) -> None:
-    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
-        raise ValueError(f"k_cache and v_cache differ: {k_cache.shape} and {v_cache.shape}, or their strides")
+    if k_cache.shape != v_cache.shape:
+        raise ValueError(f"k_cache and v_cache differ: {k_cache.shape} and {v_cache.shape}")
     if q.shape[2] != k_cache.shape[3] or q.shape[1] % k_cache.shape[1]:
         raise ValueError(f"queries {tuple(q.shape)} do not fit a cache of {tuple(k_cache.shape)}")
-    if q.stride(2) != 1 or k_cache.stride(3) != 1:
-        raise ValueError("the head dimension of queries and cache must be contiguous")
+    if not k_cache.is_contiguous() or not v_cache.is_contiguous():
+        raise ValueError("the KV cache must be contiguous")
+    if q.stride(2) != 1 or (q.shape[1] > 1 and q.stride(1) != q.shape[2]):
+        raise ValueError("the heads of a query token must be contiguous")
     if meta.num_decodes > min(meta.num_seqs, q.shape[0]):
         raise ValueError(f"{meta.num_decodes} decodes in {meta.num_seqs} sequences of {q.shape[0]} tokens")
 

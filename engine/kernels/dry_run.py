@@ -75,7 +75,8 @@ class Variant:
 
     def __str__(self) -> str:
         facts = self.facts
-        constants = " ".join(f"{name}={value}" for name, value in self.constants.items() if name.isupper())
+        shown = {n: value for n, value in self.constants.items() if n.isupper() or value is None}
+        constants = " ".join(f"{name}={value}" for name, value in shown.items())
         launch = f"warps={facts['options']['num_warps']} stages={facts['options']['num_stages']}"
         dtype = next((t[1:] for t in facts["signature"].values() if t in ("*bf16", "*fp16")), "")
         return " ".join(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels.attention import AttentionMetadata, paged_attention
-from engine.kernels.qkv import qk_norm_rope_store
+from engine.kernels.qkv import QkNorm, qk_norm_rope_store
 from engine.layers.parameter import weight
 
 
@@ -60,12 +60,12 @@ class Attention(nn.Module):
             slots,
             k_cache,
             v_cache,
-            self.num_heads,
-            self.num_kv_heads,
-            self.head_dim,
-            self.q_norm,
-            self.k_norm,
-            self.eps,
+            self._norm(),
         )
         out = paged_attention(q, k_cache, v_cache, meta, self.scale)
         return F.linear(out.flatten(1), self.out_weight, self.out_bias)
+
+    def _norm(self) -> QkNorm | None:
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return QkNorm(self.q_norm, self.k_norm, self.eps)

@@ -37,9 +37,9 @@ class Bench(Protocol[ShapeT]):
     def visit(self, shape: ShapeT) -> StepSamples: ...
 
     def serve(self, number: int) -> list[StepSamples]:
-        """A short run with requests coming and going, another for every number; none where it adds nothing.
+        """Short runs with requests coming, going and waiting, others for every number.
 
-        What a host pays when the batch changes is in no shape that stands still.
+        What a host pays when the batch changes, or while others wait, is in no shape that stands still.
         """
         ...
 

@@ -14,13 +14,13 @@ from engine.diffusion.steplog import RoundRecorder
 from engine.profile.diffusion_plan import ROUNDS, RoundShape
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
+from engine.profile.served import MOST_STEPS, concurrency, of_length, serve_closed, short_blocks
 from engine.profile.shapes import Limits
 from engine.sampling_params import SamplingParams
 
 ONE_BY_ONE = LowConfidence(threshold=1.0)
 """Unmasks one position of every block and round, so that what is measured is known beforehand."""
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, detokenize=False)
-_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1, detokenize=False)
 _MANY = 1 << 30
 
 
@@ -101,8 +101,20 @@ class RoundBench:
             v_cache.normal_()
 
     def serve(self, number: int) -> list[StepSamples]:
-        """Nothing: a batch of blocks does its rounds undisturbed; see `Bench.serve`."""
-        return []
+        """A closed loop of short answers, as many under way as there may be or fewer; see `Bench.serve`.
+
+        Batches of few rounds begin and end as requests come and go.
+        """
+        engine, limits = self.engine, self.limits
+        engine.recorder = RoundRecorder(engine.recorder.meta)
+        if self._experts is not None:
+            self._experts.force(0)
+        self._left = _MANY
+        requests = short_blocks(limits, self.block, number)
+        serve_closed(engine, requests, concurrency(limits, number), self._prompts)
+        samples = self._told("served")
+        samples.table["shape"] += number * MOST_STEPS
+        return [samples]
 
     def visit(self, shape: RoundShape) -> StepSamples:
         """The measured rounds of one visit; `shape` counts them from 0.
@@ -139,7 +151,7 @@ class RoundBench:
         """Blocks at their contexts, and one real round; without blocks, those of a short answer."""
         engine = self.engine
         if not shape.blocks:
-            engine.add_request(self._prompts.take(self.block - 1), _ONE_TOKEN)
+            engine.add_request(self._prompts.take(self.block - 1), of_length(1))
             self._run(_MANY)
             return
         tail = self.block - 1 - shape.masked  # one position is unmasked before anything counts
@@ -183,10 +195,7 @@ class RoundBench:
 
     def _samples(self, shape: RoundShape, first: int) -> StepSamples:
         """The rows of the measured rounds, checked against the plan."""
-        log = self.engine.recorder.log()
-        samples = samples_of(log, shape.source)
-        if len(samples) != len(log):
-            raise RuntimeError("a forward broke")
+        log, samples = self.engine.recorder.log(), self._told(shape.source)
         batch = log.steps["batch"][first]
         rows = [row for row in range(first, len(log)) if log.steps["batch"][row] == batch]
         samples = samples.where(np.array(rows))
@@ -202,6 +211,14 @@ class RoundBench:
         )
         if measured != planned:
             raise RuntimeError(f"planned rounds, {', '.join(names)} {planned}, was {measured}: {shape}")
+        return samples
+
+    def _told(self, source: str) -> StepSamples:
+        """All rounds since the recorder was made, with the experts that they used."""
+        log = self.engine.recorder.log()
+        samples = samples_of(log, source)
+        if len(samples) != len(log):
+            raise RuntimeError("a forward broke")
         if self._experts is not None:
             tokens = np.maximum(samples["prefill_tokens"], samples["bucket"] * self.block)
             samples.table["active_experts"][:] = [self._experts.active(int(count)) for count in tokens]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 import torch
 
@@ -15,14 +13,14 @@ from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
-from engine.profile.served import MOST_STEPS, concurrency, short_requests
+from engine.profile.queued import QueueBench
+from engine.profile.served import MOST_STEPS, concurrency, of_length, serve_closed, short_requests
 from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
 
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
-_ONE_TOKEN = SamplingParams(temperature=0, ignore_eos=True, max_tokens=1, detokenize=False)
 
 
 def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
@@ -70,6 +68,7 @@ class StepBench:
     def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
         self.limits = limits_of(engine, experts)
+        self._queues = QueueBench(engine, self.limits, prompts)
         self._no_forward = _NoForward(engine.executor.forward, engine.vocab_size, self.limits.max_num_seqs)
         for k_cache, v_cache in engine.executor.forward.kv:
             k_cache.normal_()
@@ -99,24 +98,20 @@ class StepBench:
         return self._leave(shape, first, engine.clock.now_ns())
 
     def serve(self, number: int) -> list[StepSamples]:
-        """A closed loop of short requests, as many under way as there may be or fewer; see `Bench.serve`."""
+        """Requests that come and go, and others that wait; see `Bench.serve`."""
         if self._experts is not None:
-            return []
+            self._experts.force(0)
+            return [self._queues.measure(number)]
+        return [self._served(number), self._queues.measure(number)]
+
+    def _served(self, number: int) -> StepSamples:
+        """A closed loop of short requests, as many under way as there may be or fewer."""
         engine, limits = self.engine, self.limits
         engine.recorder = StepRecorder(engine.recorder.meta)
-        under_way, requests = 0, deque(short_requests(limits, number))
-        at_most = concurrency(limits, number)
-        while requests or engine.has_unfinished:
-            now_ns = engine.clock.now_ns()
-            while requests and under_way < at_most:
-                prompt, answer = requests.popleft()
-                params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer, detokenize=False)
-                engine.add_request(self._prompts.take(prompt), params)
-                under_way += 1
-            under_way -= len(engine.step(now_ns).finished)
+        serve_closed(engine, short_requests(limits, number), concurrency(limits, number), self._prompts)
         samples = samples_of(engine.recorder.log(), "served")
         samples.table["shape"] += number * MOST_STEPS
-        return [samples]
+        return samples
 
     def _cache(self, tokens: list[int]) -> None:
         """Whoever begins with these tokens finds them in the prefix cache."""
@@ -134,7 +129,7 @@ class StepBench:
         """
         engine = self.engine
         if not shape.decodes:
-            engine.add_request(self._prompts.take(1), _ONE_TOKEN)
+            engine.add_request(self._prompts.take(1), of_length(1))
         else:
             some, begin = self._prompts.some, np.array(self._prompts.take(shape.shared), dtype=np.int64)
             prompts = [np.concatenate((begin, some(n - 1 - shape.shared))) for n in shape.decodes]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from random import Random
 
+from engine.driver import Engine
 from engine.profile.families import CONTEXT, longest_context
+from engine.profile.prompts import Prompts
 from engine.profile.shapes import Limits
+from engine.sampling_params import SamplingParams
 
 MOST_STEPS = 1 << 20
 """More than a run has."""
@@ -14,6 +19,8 @@ _SHARES = (1.0, 0.25, 0.6)
 _MOST_REQUESTS = 48
 _ANSWERS = (2, 24)
 """Least and most tokens of an answer: short, so that somebody always comes or goes."""
+_MASKED = 8
+"""Most tokens of an answer of block diffusion. Each takes a round."""
 
 
 def concurrency(limits: Limits, number: int) -> int:
@@ -30,3 +37,29 @@ def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
     return [
         (int(CONTEXT * (longest / CONTEXT) ** rng.random()), rng.randint(*_ANSWERS)) for _ in range(count)
     ]
+
+
+def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int]]:
+    """The same for block diffusion: each answer fills up the last block of its prompt, and ends with it."""
+    rng, at_most = Random(number), concurrency(limits, number)
+    room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
+    most = max(room // block, 1)
+    masked = [rng.randint(1, min(_MASKED, block)) for _ in range(min(2 * at_most + 4, _MOST_REQUESTS))]
+    return [(int(most ** rng.random()) * block - tokens, tokens) for tokens in masked]
+
+
+def serve_closed(engine: Engine, requests: Iterable[tuple[int, int]], at_most: int, prompts: Prompts) -> None:
+    """Serves requests of so many tokens of prompt and answer; when one ends, the next comes."""
+    waiting, under_way = deque(requests), 0
+    while waiting or engine.has_unfinished:
+        now_ns = engine.clock.now_ns()
+        while waiting and under_way < at_most:
+            prompt, answer = waiting.popleft()
+            engine.add_request(prompts.take(prompt), of_length(answer))
+            under_way += 1
+        under_way -= len(engine.step(now_ns).finished)
+
+
+def of_length(tokens: int) -> SamplingParams:
+    """For an answer of exactly so many tokens, of which nobody wants the text."""
+    return SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens, detokenize=False)

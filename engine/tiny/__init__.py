@@ -1,7 +1,6 @@
-"""Tiny models with checkable answers: their tasks, their training, their committed checkpoints.
+"""Tiny models with checkable answers: what they are asked (`tasks.py`), and their committed checkpoints.
 
-Start with `tasks.py` (what is asked), then `model.py` (who answers), then `train.py` (how it learns);
-`autoregressive.py` and `diffusion.py` are the two ways of learning and decoding.
+How they were trained is in `training/`, which is no part of the package.
 """
 
 from __future__ import annotations

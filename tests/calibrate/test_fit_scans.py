@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fit_cases import made_up
+from fit_cases import gpu_price, made_up
 
 from blis_py.calibrate.fit import fit, write_profile
 from blis_py.calibrate.fit.accuracy import validate
-from blis_py.calibrate.fit.scans import scan_price_ns
-from blis_py.calibrate.samples import StepSamples, read_samples, write_samples
+from blis_py.calibrate.fit.scans import QUEUED, scan_price_ns
+from blis_py.calibrate.samples import StepSamples, joined, read_samples, write_samples
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.host_work import WithHostWork
@@ -47,6 +47,23 @@ def test_what_broke_in_on_a_few_steps_is_not_taken_for_scans() -> None:
     late[samples["scanned_requests"].argsort()[-3:]] += 20_000_000
     broken = replace(samples, table=samples.table | {"schedule_ns": late})
     assert scan_price_ns(broken) == pytest.approx(1_500.0, rel=0.1)
+
+
+def test_where_nobody_is_looked_up_scheduling_may_take_what_it_likes() -> None:
+    """As in the prompts of a profile, which are cut into blocks while they are scheduled."""
+    scanning = with_scans(made_up(source="queued"), 900.0)
+    prompts = made_up(source="prefill", seed=1)
+    slow = prompts.table | {"schedule_ns": 40_000 * prompts["prefill_tokens"]}
+    together = joined([scanning, replace(prompts, table=slow)])
+    assert scan_price_ns(together) == pytest.approx(900.0, rel=0.01)
+
+
+def test_queues_of_a_profile_teach_that_price_and_no_other() -> None:
+    grid = made_up()
+    queued = with_scans(made_up(source=QUEUED, seed=1, price=lambda c: 9 * gpu_price(c)), 900.0)
+    found, plain = (fit(samples, bootstrap=0) for samples in (joined([grid, queued]), grid))
+    assert found.scan_ns == pytest.approx(900.0, rel=0.01)
+    assert found.regimes == plain.regimes
 
 
 def test_few_steps_with_scans_make_no_price() -> None:

@@ -121,6 +121,27 @@ def test_a_log_of_diffusion_rounds_keeps_their_features() -> None:
         assert samples_of(log, "x")[name].tolist() == values
 
 
+def rounds_of_batches(**columns: list[Any]) -> StepLog:
+    """Three batches of 3, 1 and 2 rounds of 10 ns, with 4 ns of finishing and 2 to the next batch."""
+    steps = [(0, 10), (11, 21), (21, 35), (37, 51), (53, 63), (63, 77)]
+    each = {"launch_ns": [10] * 6, "gpu_ns": [9] * 6, "finish_ns": [0, 0, 4, 4, 0, 4]}
+    return log_of(steps, [(0, 80)], batch=[0, 0, 0, 1, 2, 2], **each | columns)
+
+
+def test_what_ends_a_batch_of_diffusion_rounds_counts_with_what_begins_it() -> None:
+    """So that a price for the first round of a batch has all that is done once per batch."""
+    log = rounds_of_batches()
+    samples = samples_of(log, "x")
+    assert total_ns(log).tolist() == [11, 10, 16, 16, 10, 14]
+    assert samples["total_ns"].tolist() == [11 + 6, 10, 10, 16, 10 + 4, 10]
+    assert (samples["total_ns"] - samples["host_ns"]).tolist() == [9] * 6
+
+
+def test_what_a_failure_took_does_not_count_with_the_beginning_of_its_batch() -> None:
+    samples = samples_of(rounds_of_batches(failed=[0, 0, 1, 0, 0, 0]), "x")
+    assert samples["total_ns"].tolist() == [11, 10, 16, 10 + 4, 10]
+
+
 def test_an_empty_log_gives_no_samples() -> None:
     assert len(samples_of(log_of([], []), "nothing")) == 0
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
+from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.dispatch_order import DISPATCH_ORDERS
 from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_settings import FlowSettings
@@ -16,6 +19,7 @@ from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.scorers import SCORERS
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import CACHE_AWARE
 from blis_py.latency import build
@@ -26,6 +30,8 @@ from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Labels, RequestTable
+from blis_py.workload.diffusion import MeasuredSteps, table_rounds
+from blis_py.workload.diffusion_steps import MeanAndSpread
 
 CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
 
@@ -277,3 +283,31 @@ def differences(one: RunRecord, other: RunRecord, order_of_breaks: bool = True) 
             if (x.tobytes() != y.tobytes()) if isinstance(x, np.ndarray) else (x != y):
                 found.append(f"instances[{index}].{column.name}")
     return found
+
+
+def of_diffusion(seed: int, classes: Sequence[str], **options: Any) -> RunRecord:
+    """Block diffusion on two instances, which is that of single rounds but for how many were skipped.
+
+    Args:
+        classes: of the requests, in turn.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = [(int(rng.integers(1, 99)), int(rng.integers(1, 99))) for _ in range(30)]
+    named = zip(lengths, cycle(classes), strict=False)
+    table = table_of([Row(4000 * i, *sizes, slo_class=name) for i, (sizes, name) in enumerate(named)])
+    rounds = table_rounds(table, {"": MeasuredSteps(MeanAndSpread(6, 0.5))}, 32, seed)
+    skipping, single = (
+        simulate(
+            table,
+            scheduler=SchedulerConfig(num_kv_blocks=400, max_model_len=6_000, block_size=32, max_num_seqs=2),
+            latency=linear(1_000_000),
+            num_instances=2,
+            diffusion=BlockDiffusion(rounds, DiffusionConfig(), DiffusionCosts()),
+            single_step=single_step,
+            **options,
+        )
+        for single_step in (False, True)
+    )
+    not_compared_by_value = {f"instances[{index}].diffusion" for index in range(2)}
+    assert set(differences(skipping, single)) <= not_compared_by_value
+    return skipping

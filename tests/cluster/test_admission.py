@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_runs import CLASSES, Row, Run, differences, linear, runs, table_of
+from cluster_runs import CLASSES, Row, Run, differences, linear, of_diffusion, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,17 +24,13 @@ from blis_py.cluster.admission import (
     AdmissionSettings,
 )
 from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.report.table import print_short, print_summary
 from blis_py.report.vllm import vllm_result
-from blis_py.workload.diffusion import MeasuredSteps, table_rounds
-from blis_py.workload.diffusion_steps import MeanAndSpread
 
 US, MS, SECOND = 1_000, 1_000_000, 10**9
 STEP_NS = 10 * US
@@ -235,37 +231,19 @@ def test_what_is_decided_behind_the_end_of_a_run_is_not_decided() -> None:
 def test_block_diffusion_too_whether_or_not_rounds_are_skipped(
     seed: int, policy: str, delays_ns: tuple[int, int], budgets: dict[str, float]
 ) -> None:
-    rng = np.random.default_rng(seed)
-    rows = [
-        Row(4000 * i, int(rng.integers(1, 99)), int(rng.integers(1, 99)), slo_class="batch")
-        for i in range(30)
-    ]
-    table = table_of(rows)
-    rounds = table_rounds(table, {"": MeasuredSteps(MeanAndSpread(6, 0.5))}, 32, seed)
     limits = AdmissionSettings(token_bucket_capacity=300, gaie_qd_threshold=1, tenant_budgets=budgets)
-    one, other = (
-        simulate(
-            table,
-            scheduler=replace(CONFIG, block_size=32, max_num_seqs=2),
-            latency=linear(MS),
-            num_instances=2,
-            admission_policy=policy,
-            admission=limits,
-            admission_latency_ns=delays_ns[0],
-            routing_latency_ns=delays_ns[1],
-            diffusion=BlockDiffusion(rounds, DiffusionConfig(), DiffusionCosts()),
-            single_step=single_step,
-            **LIVE,
-        )
-        for single_step in (False, True)
+    record = of_diffusion(
+        seed,
+        ["batch"],
+        admission_policy=policy,
+        admission=limits,
+        admission_latency_ns=delays_ns[0],
+        routing_latency_ns=delays_ns[1],
+        **LIVE,
     )
-    counters = {
-        f"instances[{index}].diffusion" for index in range(2)
-    }  # objects that are not compared by value
-    assert set(differences(one, other)) <= counters
-    check(one)
-    assert set(one.outcome.tolist()) <= {Outcome.COMPLETED, Outcome.REJECTED}
-    assert (one.outcome == Outcome.REJECTED).any() or policy == "always-admit"
+    check(record)
+    assert set(record.outcome.tolist()) <= {Outcome.COMPLETED, Outcome.REJECTED}
+    assert (record.outcome == Outcome.REJECTED).any() or policy == "always-admit"
 
 
 def test_a_rejection_without_a_reason_contradicts_itself() -> None:

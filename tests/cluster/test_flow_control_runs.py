@@ -7,19 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cluster_runs import CLASSES, Row, Run, differences, flows, linear, runs, table_of
+from cluster_runs import CLASSES, Row, Run, differences, flows, linear, of_diffusion, runs, table_of
 from flow_runs import CONFIG, ONE, STEP_NS, US, reasons, run, waits_us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sessions_in_closed_loop import played
 
 from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.flow_control import EVICTED
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.gateway_queue import QUEUE_FULL
 from blis_py.cluster.simulation import simulate
-from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.metrics import summarise
 from blis_py.metrics.frames import requests_frame
 from blis_py.metrics.invariants import InternalError, check
@@ -27,8 +25,6 @@ from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.report.blis import blis_metrics
 from blis_py.report.table import print_short, print_summary
 from blis_py.report.vllm import vllm_result
-from blis_py.workload.diffusion import MeasuredSteps, table_rounds
-from blis_py.workload.diffusion_steps import MeanAndSpread
 
 MS = 1_000_000
 
@@ -150,32 +146,15 @@ def test_a_session_breaks_off_where_the_gateway_turns_it_away_and_goes_on_where_
 def test_block_diffusion_too_whether_or_not_rounds_are_skipped(
     seed: int, flow: FlowSettings, delays_ns: tuple[int, int]
 ) -> None:
-    rng = np.random.default_rng(seed)
-    rows = [
-        Row(4000 * i, int(rng.integers(1, 99)), int(rng.integers(1, 99)), slo_class=CLASSES[i % 6])
-        for i in range(30)
-    ]
-    table = table_of(rows)
-    rounds = table_rounds(table, {"": MeasuredSteps(MeanAndSpread(6, 0.5))}, 32, seed)
-    flow = replace(flow, request_ttl_ns=1000 * flow.request_ttl_ns)
-    one, other = (
-        simulate(
-            table,
-            scheduler=replace(CONFIG, block_size=32, max_num_seqs=2),
-            latency=linear(MS),
-            num_instances=2,
-            flow_control=flow,
-            admission_latency_ns=delays_ns[0],
-            routing_latency_ns=delays_ns[1],
-            diffusion=BlockDiffusion(rounds, DiffusionConfig(), DiffusionCosts()),
-            single_step=single_step,
-        )
-        for single_step in (False, True)
+    record = of_diffusion(
+        seed,
+        CLASSES,
+        flow_control=replace(flow, request_ttl_ns=1000 * flow.request_ttl_ns),
+        admission_latency_ns=delays_ns[0],
+        routing_latency_ns=delays_ns[1],
     )
-    counters = {f"instances[{index}].diffusion" for index in range(2)}
-    assert set(differences(one, other)) <= counters
-    check(one)
-    assert set(one.outcome.tolist()) <= {Outcome.COMPLETED, Outcome.REJECTED, Outcome.EVICTED}
+    check(record)
+    assert set(record.outcome.tolist()) <= {Outcome.COMPLETED, Outcome.REJECTED, Outcome.EVICTED}
 
 
 def test_the_gateway_queue_before_one_slot_waits_as_long_as_queueing_theory_says() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.kernels import (
+    QkNorm,
     SamplingTensors,
     align_experts,
     backend,
@@ -88,13 +89,12 @@ def test_qk_norm_rope_store_in_bf16(
     positions = torch.randint(0, 4096, (tokens,), device="cuda")
     slots = torch.randperm(pages * page_size, device="cuda")[:tokens]
     slots[::9] = -1
-    weights = (randn(head_dim), randn(head_dim)) if norm else (None, None)
+    qk_norm = QkNorm(randn(head_dim), randn(head_dim), 1e-6) if norm else None
 
     def run() -> tuple[Tensor, Tensor, Tensor]:
         k_cache = torch.full((pages, kv_heads, page_size, head_dim), float("nan"), device="cuda").bfloat16()
         v_cache = k_cache.clone()
-        shape = (heads, kv_heads, head_dim)
-        q = qk_norm_rope_store(qkv, cos_sin, positions, slots, k_cache, v_cache, *shape, *weights, 1e-6)
+        q = qk_norm_rope_store(qkv, cos_sin, positions, slots, k_cache, v_cache, qk_norm)
         return q, k_cache, v_cache
 
     torch.testing.assert_close(run(), reference(run), equal_nan=True, **BF16)

@@ -129,8 +129,21 @@ def record(
     )
 
 
+FATES = {
+    Outcome.COMPLETED: 0.5,
+    Outcome.LENGTH_CAPPED: 0.1,
+    Outcome.REJECTED: 0.05,
+    Outcome.UNSERVABLE: 0.05,
+    Outcome.TIMED_OUT: 0.1,
+    Outcome.QUEUED: 0.05,
+    Outcome.RUNNING: 0.1,
+    Outcome.EVICTED: 0.05,
+}
+"""How often a random record draws each."""
+
+
 def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int = NUM_STEPS) -> RunRecord:
-    """Any number of instances, outcomes but evictions, classes, tenants, interruptions and delays."""
+    """Any number of instances, all outcomes, classes, tenants, interruptions and delays."""
     rng = np.random.default_rng(seed)
     arrivals = np.sort(rng.integers(0, 1_000_000, requests))
     engines = [
@@ -140,7 +153,7 @@ def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int 
     shares: list[tuple[int, list[int]] | None] = []
     outcomes = []
     for _ in range(requests):
-        fate = Outcome(int(rng.choice(len(Outcome), p=[0.55, 0.1, 0.05, 0.05, 0.1, 0.05, 0.1, 0])))
+        fate = Outcome(int(rng.choice(len(Outcome), p=[FATES[outcome] for outcome in Outcome])))
         first = int(rng.integers(0, steps))
         span = np.arange(first, int(rng.integers(first, steps)) + 1)
         kept = span[rng.random(len(span)) < rng.choice([1.0, 0.9, 0.4])].tolist() or [first]
@@ -148,7 +161,8 @@ def random_record(seed: int, requests: int = 12, instances: int = 2, steps: int 
         if fate in (Outcome.REJECTED, Outcome.UNSERVABLE):
             shares.append(None)
         else:
-            none_yet = fate == Outcome.QUEUED or (fate == Outcome.TIMED_OUT and rng.random() < 0.5)
+            cut_off = fate in (Outcome.TIMED_OUT, Outcome.EVICTED)
+            none_yet = fate == Outcome.QUEUED or (cut_off and rng.random() < 0.5)
             shares.append((int(rng.integers(instances)), [] if none_yet else kept))
     return record(
         table(

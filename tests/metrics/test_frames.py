@@ -26,7 +26,8 @@ def test_the_requests_frame_has_one_row_per_request_with_units_in_its_names() ->
     run = random_record(1, requests=30)
     frame = requests_frame(run)
     assert [name for name in frame.columns if name != "rejected_because"] == COLUMNS
-    assert set(frame["rejected_because"][frame["outcome"] == "rejected"]) == {"no tokens left"}
+    turned_away = frame["outcome"].isin(["rejected", "evicted"])
+    assert set(frame["rejected_because"][turned_away]) == {"no tokens left"}
     assert len(frame) == 30
     columns = latencies(run)
     assert np.allclose(frame["ttft_ms"], columns.ttft_ns / 1e6, equal_nan=True, atol=1e-6)
@@ -39,6 +40,7 @@ def test_the_requests_frame_has_one_row_per_request_with_units_in_its_names() ->
         "timed_out",
         "queued",
         "running",
+        "evicted",
     }
 
 
@@ -47,13 +49,14 @@ def test_the_requests_csv_reads_back_as_the_frame(tmp_path: Path) -> None:
     write_requests_csv(run, tmp_path / "requests.csv")
     read = pd.read_csv(tmp_path / "requests.csv", keep_default_na=False, na_values=[""])
     frame = requests_frame(run)
-    assert list(read.columns) == COLUMNS
+    assert [name for name in read.columns if name != "rejected_because"] == COLUMNS
+    assert list(read.columns) == list(frame.columns)
     for name in frame:
         if name.endswith(("_ms", "_s", "_tokens")) or name in ("preemptions", "instance"):
             expected = frame[name].astype("Float64").to_numpy(np.float64, na_value=np.nan)
             assert np.allclose(read[name].to_numpy(np.float64), expected, equal_nan=True, rtol=1e-12)
         elif name != "client":
-            assert read[name].tolist() == frame[name].astype(str).tolist()
+            assert read[name].fillna("").tolist() == frame[name].astype(str).tolist()
 
 
 def test_a_field_with_commas_and_quotes_survives_the_csv(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from blis_py.calibrate.fit.basis import (
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
 from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
-from blis_py.calibrate.fit.scans import scan_price_ns, without_scans
+from blis_py.calibrate.fit.scans import QUEUED, scan_price_ns, without_scans
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
 from blis_py.calibrate.samples import StepSamples
@@ -58,9 +58,10 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
     shape = shape_of(samples.meta)
     device = str(samples.meta.get("device_kind", "cuda"))
     in_use = experts_in_use(samples, shape)
+    apart = np.isin(samples["source"], (SHARED, QUEUED))
     regimes: dict[str, RegimeFit] = {}
     for number, regime in enumerate(REGIMES):
-        mine = (samples["regime"] == regime) & (samples["gpu_ns"] > 0) & (samples["source"] != SHARED)
+        mine = (samples["regime"] == regime) & (samples["gpu_ns"] > 0) & ~apart
         if not mine.any():
             continue
         rows = rows_of(one_row_per_shape(samples.where(mine)), shape, in_use)

@@ -9,6 +9,8 @@ from scipy.optimize import least_squares
 
 from blis_py.calibrate.samples import StepSamples
 
+QUEUED = "queued"
+"""Source of the samples of a profile in which requests wait under a policy that looks them up."""
 LEAST_STEPS = 20
 """With fewer in which requests were looked up there is no price."""
 
@@ -18,8 +20,11 @@ def scan_price_ns(samples: StepSamples) -> float | None:
 
     Scheduling is timed apart from the rest of a step: its time is laid on the lookups, prompts and decodes of
     the step, none with a negative price. Errors beyond the usual time count less, as they come from something
-    else that broke in.
+    else that broke in. Only sources in which requests are looked up have a say: what else scheduling takes is
+    another matter elsewhere.
     """
+    scanning = np.unique(samples["source"][samples["scanned_requests"] > 0])
+    samples = samples.where(np.isin(samples["source"], scanning))
     scanned = samples["scanned_requests"].astype(np.float64)
     if np.count_nonzero(scanned) < LEAST_STEPS:
         return None

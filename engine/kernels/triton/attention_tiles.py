@@ -1,54 +1,150 @@
-"""Tile arithmetic shared by the decode and the prefill attention kernels."""
+"""What the decode and the prefill attention kernels have in common: a tile of rows attends tiles of keys."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
+from engine.kernels.triton.autotune import INTERPRETED
+
 LOG2_E = 1.4426950408889634
+F32 = tl.constexpr(INTERPRETED)
+"""Whether what is loaded becomes float32; see `INTERPRETED`."""
+
+
+class Context(NamedTuple):
+    """One sequence as one KV head sees it."""
+
+    # Not `values`: Triton's own tuples call their elements that.
+    k: Any
+    """Pointer to this head's keys in page 0, `[page_size, D]`; `v`, to its values, likewise."""
+    v: Any
+    table: Any
+    """Pointer to the sequence's pages in order."""
+    length: Any
+    """Tokens, the new ones included."""
+
+
+class Softmax(NamedTuple):
+    """A running softmax over M rows. Those that have seen nothing yet keep peak -inf and total 0."""
+
+    peak: Any
+    """`[M]`, the largest unscaled score so far."""
+    total: Any
+    """`[M]`, the sum of weights relative to the peak."""
+    acc: Any
+    """`[M, D]`, the sum of values by these weights."""
+
+
+@triton.constexpr_function
+def padded_head_dim(head_dim: int) -> int:
+    """The head dimension of a tile: a power of two that tensor cores take."""
+    return max(16, triton.next_power_of_2(head_dim))
 
 
 @triton.jit
-def tile_offsets(
-    table, start, seq_len, dims, stride_page, stride_slot, PAGE_SIZE: tl.constexpr, N: tl.constexpr
+def context_of(
+    sequence,
+    head,
+    k_cache,
+    v_cache,
+    block_tables,
+    stride_table,
+    length,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
 ):
-    """Where the N tokens from `start` on lie in a head's cache: offsets `[N, dims]`, tokens and valid `[N]`.
+    """Of caches `[num_pages, Hk, page_size, D]`, contiguous."""
+    head_start = head.to(tl.int64) * (PAGE_SIZE * HEAD_DIM)
+    table = block_tables + sequence.to(tl.int64) * stride_table
+    return Context(k_cache + head_start, v_cache + head_start, table, length)
 
-    One entry of the page table serves the tile where a page holds it whole.
+
+@triton.jit
+def nothing_seen(M: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """The softmax before the first key."""
+    peak = tl.full([M], float("-inf"), tl.float32)
+    return Softmax(peak, tl.zeros([M], tl.float32), tl.zeros([M, padded_head_dim(HEAD_DIM)], tl.float32))
+
+
+@triton.jit
+def attend(
+    first,
+    last,
+    softmax,
+    queries,
+    context,
+    limits,
+    scale_log2,
+    NUM_KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Take in the tiles of BLOCK_N keys from `first` to before `last`.
+
+    `limits` is the first token that a row does not see, `[M, 1]` or one for all rows; where every row sees
+    all tokens of these tiles they need not be MASKED.
+    """
+    peak, total, acc = softmax
+    for index in range(first, last):
+        offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
+        real = tokens < context.length
+        keys = _load_tile(context.k + offsets, real, HEAD_DIM, MASKED)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+        if MASKED:
+            scores = tl.where(tokens[None, :] < limits, scores, float("-inf"))
+        values = _load_tile(context.v + offsets, real, HEAD_DIM, MASKED)
+        peak, total, acc = _softmax_step(scores, peak, total, acc, values, scale_log2)
+    return Softmax(peak, total, acc)
+
+
+@triton.jit
+def _gather(
+    context,
+    start,
+    NUM_KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Where the N tokens from `start` on lie in a head's cache: offsets `[N, D]`, and the tokens `[N]`.
+
+    One entry of the block table serves the tile where a page holds it whole.
     """
     tokens = start + tl.arange(0, N)
-    valid = tokens < seq_len
     if PAGE_SIZE % N == 0:
-        pages = tl.load(table + start // PAGE_SIZE)
+        pages = tl.load(context.table + start // PAGE_SIZE)
     else:
-        pages = tl.load(table + tokens // PAGE_SIZE, mask=valid, other=0)
-    rows = pages.to(tl.int64) * stride_page + (tokens % PAGE_SIZE) * stride_slot
-    return rows[:, None] + dims[None, :], tokens, valid
+        pages = tl.load(context.table + tokens // PAGE_SIZE, mask=tokens < context.length, other=0)
+    rows = pages.to(tl.int64) * (NUM_KV_HEADS * PAGE_SIZE * HEAD_DIM) + (tokens % PAGE_SIZE) * HEAD_DIM
+    return rows[:, None] + tl.arange(0, padded_head_dim(HEAD_DIM))[None, :], tokens
 
 
 @triton.jit
-def load_tile(pointers, valid, dims, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr, F32: tl.constexpr):
-    """Keys or values `[N, dims]`.
+def _load_tile(pointers, real, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr):
+    """Keys or values `[N, D]`.
 
-    In a masked tile, rows that are not valid read nothing and are zero: what lies behind a sequence's end
+    In a masked tile, rows that are not real read nothing and are zero: what lies behind a sequence's end
     may be another sequence's, or NaN.
     """
-    if pointers.shape[1] != HEAD_DIM:
+    dims = tl.arange(0, padded_head_dim(HEAD_DIM))
+    if padded_head_dim(HEAD_DIM) != HEAD_DIM:
         inside = (dims < HEAD_DIM)[None, :]
-        tile = tl.load(pointers, mask=valid[:, None] & inside if MASKED else inside, other=0.0)
+        tile = tl.load(pointers, mask=real[:, None] & inside if MASKED else inside, other=0.0)
     elif MASKED:
-        tile = tl.load(pointers, mask=valid[:, None], other=0.0)
+        tile = tl.load(pointers, mask=real[:, None], other=0.0)
     else:
         tile = tl.load(pointers)
     return tile.to(tl.float32) if F32 else tile
 
 
 @triton.jit
-def softmax_step(scores, peak, total, acc, values, scale_log2):
-    """One tile of the running softmax: scores `[M, N]`, values `[N, D]`; peak and total `[M]`, acc `[M, D]`.
-
-    `peak` is the largest unscaled score so far. Rows that have seen nothing yet keep peak -inf and total 0.
-    """
+def _softmax_step(scores, peak, total, acc, values, scale_log2):
+    """One tile of the running softmax: scores `[M, N]`, values `[N, D]`."""
     new_peak = tl.maximum(peak, tl.max(scores, 1))
     base = tl.where(new_peak == float("-inf"), 0.0, new_peak) * scale_log2
     shrink = tl.exp2(peak * scale_log2 - base)
@@ -58,6 +154,36 @@ def softmax_step(scores, peak, total, acc, values, scale_log2):
     return new_peak, total, acc
 
 
-def padded_head_dim(head_dim: int) -> int:
-    """The head dimension of a tile: a power of two that tensor cores take."""
-    return max(16, triton.next_power_of_2(head_dim))
+@triton.jit
+def load_queries(rows, real, HEAD_DIM: tl.constexpr):
+    """Queries `[M, D]` from pointers `[M]` to where they begin; zeros for rows that are not real."""
+    dims = tl.arange(0, padded_head_dim(HEAD_DIM))
+    queries = tl.load(rows[:, None] + dims[None, :], mask=_inside(real, HEAD_DIM), other=0.0)
+    return queries.to(tl.float32) if F32 else queries
+
+
+@triton.jit
+def store_result(rows, real, softmax, HEAD_DIM: tl.constexpr):
+    """The attention of M rows to pointers `[M]` to where they begin; zeros for one that has seen nothing."""
+    dims = tl.arange(0, padded_head_dim(HEAD_DIM))
+    result = softmax.acc / tl.where(softmax.total == 0.0, 1.0, softmax.total)[:, None]
+    tl.store(rows[:, None] + dims[None, :], result.to(rows.dtype.element_ty), mask=_inside(real, HEAD_DIM))
+
+
+@triton.jit
+def store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM: tl.constexpr):
+    """What M rows have of the keys, for a kernel that merges it: to the places `parts` `[M]`."""
+    dims = tl.arange(0, padded_head_dim(HEAD_DIM))
+    places = partial_out + parts[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(places, softmax.acc, mask=_inside(real, HEAD_DIM))
+    tl.store(partial_stats + parts * 2, softmax.peak, mask=real)
+    tl.store(partial_stats + parts * 2 + 1, softmax.total, mask=real)
+
+
+@triton.jit
+def _inside(real, HEAD_DIM: tl.constexpr):
+    """Elements of tiles `[M, D]` that exist, given the rows `[M]` that do."""
+    inside = real[:, None]
+    if padded_head_dim(HEAD_DIM) != HEAD_DIM:
+        inside = inside & (tl.arange(0, padded_head_dim(HEAD_DIM)) < HEAD_DIM)[None, :]
+    return inside

@@ -21,12 +21,14 @@ from engine.kernels.gpu import gpu_of
 from engine.kernels.promise import Promise
 from engine.kernels.triton.attention_tiles import (
     LOG2_E,
-    load_tile,
+    attend,
+    context_of,
+    load_queries,
+    nothing_seen,
     padded_head_dim,
-    softmax_step,
-    tile_offsets,
+    store_part,
+    store_result,
 )
-from engine.kernels.triton.autotune import INTERPRETED
 
 if TYPE_CHECKING:
     from engine.kernels.attention import AttentionMetadata
@@ -37,6 +39,18 @@ NUM_STAGES = 5  # two tiles of keys and values ahead, and the page numbers of th
 MERGE_WARPS = 4
 
 _VARYING = ["num_seqs", "stride_table"]
+
+
+@triton.constexpr_function
+def block_m(group: int) -> int:
+    """Rows per tile: the query heads of a KV head, and as many as tensor cores take at least."""
+    return max(16, triton.next_power_of_2(group))
+
+
+@triton.constexpr_function
+def block_n(head_dim: int) -> int:
+    """Tokens per tile: 16 KiB of bf16 keys, so that an SM holds the prefetched tiles of three programs."""
+    return min(128, 8192 // padded_head_dim(head_dim))
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -52,25 +66,18 @@ def _decode(
     scale_log2,
     num_seqs,
     stride_table,
-    stride_ot,
-    stride_qt,
-    stride_qh,
-    stride_page,
-    stride_head,
-    stride_slot,
+    stride_q,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    F32: tl.constexpr,
 ):
+    """An equal share of the line of tiles."""
+    BLOCK_M: tl.constexpr = block_m(GROUP)
+    BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     rows = tl.arange(0, BLOCK_M)
-    dims = tl.arange(0, BLOCK_D)
-    row_mask = (rows < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    real = rows < GROUP
 
     sequences = tl.arange(0, BLOCK_S)
     lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
@@ -90,35 +97,32 @@ def _decode(
         first = inside % tiles
         count = tl.minimum(tiles - first, stop - tile)
 
-        query = q + sequence.to(tl.int64) * stride_qt + (head * GROUP + rows) * stride_qh
-        queries = tl.load(query[:, None] + dims[None, :], mask=row_mask, other=0.0)
-        if F32:
-            queries = queries.to(tl.float32)
-        table = block_tables + sequence.to(tl.int64) * stride_table
-        keys_of_head = k_cache + head.to(tl.int64) * stride_head
-        values_of_head = v_cache + head.to(tl.int64) * stride_head
-        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        total = tl.zeros([BLOCK_M], tl.float32)
-        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        for index in range(first, first + count):
-            offsets, _, valid = tile_offsets(
-                table, index * BLOCK_N, seq_len, dims, stride_page, stride_slot, PAGE_SIZE, BLOCK_N
-            )
-            keys = load_tile(keys_of_head + offsets, valid, dims, HEAD_DIM, True, F32)
-            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-            scores = tl.where(valid[None, :], scores, float("-inf"))
-            values = load_tile(values_of_head + offsets, valid, dims, HEAD_DIM, True, F32)
-            peak, total, acc = softmax_step(scores, peak, total, acc, values, scale_log2)
+        heads = head * GROUP + rows
+        queries = load_queries(q + sequence.to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM)
+        context = context_of(
+            sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
+        )
+        softmax = attend(
+            first,
+            first + count,
+            nothing_seen(BLOCK_M, HEAD_DIM),
+            queries,
+            context,
+            seq_len,
+            scale_log2,
+            NUM_KV_HEADS,
+            PAGE_SIZE,
+            HEAD_DIM,
+            BLOCK_N,
+            MASKED=True,
+        )
 
         if count == tiles:
-            target = out + sequence.to(tl.int64) * stride_ot + (head * GROUP + rows)[:, None] * HEAD_DIM
-            result = (acc / total[:, None]).to(out.dtype.element_ty)
-            tl.store(target + dims[None, :], result, mask=row_mask)
+            row = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads
+            store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
         else:
-            part = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
-            tl.store(partial_out + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=row_mask)
-            tl.store(partial_stats + part * 2, peak, mask=rows < GROUP)
-            tl.store(partial_stats + part * 2 + 1, total, mask=rows < GROUP)
+            parts = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
+            store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
         tile += count
 
 
@@ -131,13 +135,10 @@ def _merge(
     scale_log2,
     num_seqs,
     programs,
-    stride_ot,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
     """Merge the partial softmaxes of one (sequence, query head); zeros for a sequence without tokens.
@@ -145,13 +146,14 @@ def _merge(
     The program whose share holds a (sequence, head)'s first tile keeps its part in slot 1, those that go on
     in slot 0: a program can have at most one of each.
     """
+    BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     sequence = tl.program_id(0)
     query_head = tl.program_id(1)
     head = query_head // GROUP
     row = query_head % GROUP
-    dims = tl.arange(0, BLOCK_D)
+    dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     dim_mask = dims < HEAD_DIM
-    target = out + sequence.to(tl.int64) * stride_ot + query_head * HEAD_DIM + dims
+    target = out + (sequence.to(tl.int64) * tl.num_programs(1) + query_head) * HEAD_DIM + dims
 
     sequences = tl.arange(0, BLOCK_S)
     lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
@@ -159,7 +161,7 @@ def _merge(
     share = tl.cdiv(tl.sum(line_tiles, 0), programs)
     tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
     if tiles == 0:
-        tl.store(target, tl.zeros([BLOCK_D], tl.float32).to(out.dtype.element_ty), mask=dim_mask)
+        tl.store(target, tl.zeros_like(dims).to(out.dtype.element_ty), mask=dim_mask)
     else:
         start = tl.sum(tl.where(sequences < sequence, line_tiles, 0), 0) + head * tiles
         first_program = start // share
@@ -167,7 +169,7 @@ def _merge(
         if first_program < last_program:
             peak = tl.full([1], float("-inf"), tl.float32)
             total = tl.zeros([1], tl.float32)
-            acc = tl.zeros([BLOCK_D], tl.float32)
+            acc = tl.zeros(dims.shape, tl.float32)
             for block in range(first_program, last_program + 1, BLOCK_P):
                 program = block + tl.arange(0, BLOCK_P)
                 real = program <= last_program
@@ -208,8 +210,6 @@ def decode_attention(
         "GROUP": group,
         "HEAD_DIM": head_dim,
         "BLOCK_S": block_s(meta.num_decodes),
-        "BLOCK_N": _block_n(head_dim),
-        "BLOCK_D": padded_head_dim(head_dim),
     }
     _decode[(programs,)](
         out,
@@ -223,13 +223,8 @@ def decode_attention(
         scale * LOG2_E,
         meta.num_decodes,
         meta.block_tables.stride(0),
-        out.stride(0),
         q.stride(0),
-        q.stride(1),
-        *k_cache.stride()[:3],
         PAGE_SIZE=page_size,
-        BLOCK_M=max(16, triton.next_power_of_2(group)),
-        F32=INTERPRETED,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
         **line,
@@ -242,16 +237,10 @@ def decode_attention(
         scale * LOG2_E,
         meta.num_decodes,
         programs,
-        out.stride(0),
         BLOCK_P=16,
         num_warps=MERGE_WARPS,
         **line,
     )
-
-
-def _block_n(head_dim: int) -> int:
-    """Tokens per tile: 16 KiB of bf16 keys, so that an SM holds the prefetched tiles of three programs."""
-    return min(128, 8192 // padded_head_dim(head_dim))
 
 
 def block_s(num_seqs: int) -> int:

@@ -24,12 +24,15 @@ from engine.kernels.gpu import gpu_of
 from engine.kernels.promise import Promise
 from engine.kernels.triton.attention_tiles import (
     LOG2_E,
-    load_tile,
+    attend,
+    context_of,
+    load_queries,
+    nothing_seen,
     padded_head_dim,
-    softmax_step,
-    tile_offsets,
+    store_part,
+    store_result,
 )
-from engine.kernels.triton.autotune import INTERPRETED, autotuned
+from engine.kernels.triton.autotune import autotuned
 
 if TYPE_CHECKING:
     from engine.kernels.attention import AttentionMetadata
@@ -37,44 +40,7 @@ if TYPE_CHECKING:
 MAX_SPLITS = 16
 MIN_SPLIT_TOKENS = 512
 
-_VARYING = ["first_seq", "num_seqs", "num_tokens", "stride_table"]
-
-
-@triton.jit
-def _attend(
-    first,
-    last,
-    peak,
-    total,
-    acc,
-    queries,
-    keys_of_head,
-    values_of_head,
-    table,
-    seq_len,
-    limits,
-    scale_log2,
-    stride_page,
-    stride_slot,
-    dims,
-    BLOCK_N: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    F32: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """Take in the key tiles from `first` to before `last`; unmasked ones are visible to every row."""
-    for index in range(first, last):
-        offsets, tokens, valid = tile_offsets(
-            table, index * BLOCK_N, seq_len, dims, stride_page, stride_slot, PAGE_SIZE, BLOCK_N
-        )
-        keys = load_tile(keys_of_head + offsets, valid, dims, HEAD_DIM, MASKED, F32)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-        if MASKED:
-            scores = tl.where(tokens[None, :] < limits[:, None], scores, float("-inf"))
-        values = load_tile(values_of_head + offsets, valid, dims, HEAD_DIM, MASKED, F32)
-        peak, total, acc = softmax_step(scores, peak, total, acc, values, scale_log2)
-    return peak, total, acc
+_VARYING = ["first_seq", "num_seqs", "stride_table"]
 
 
 @triton.jit
@@ -116,27 +82,6 @@ def _key_tiles(seen_by_all, seen_by_any, BLOCK_N: tl.constexpr, SPLIT: tl.conste
     return start, full, stop
 
 
-@triton.jit
-def _store_part(
-    partial_out,
-    partial_stats,
-    row,
-    row_valid,
-    row_mask,
-    num_rows,
-    peak,
-    total,
-    acc,
-    dims,
-    HEAD_DIM: tl.constexpr,
-):
-    """What this split of the keys says of its rows, `[splits, tokens, heads]`: for `_merge`."""
-    part = tl.program_id(2).to(tl.int64) * num_rows + row
-    tl.store(partial_out + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=row_mask)
-    tl.store(partial_stats + part * 2, peak, mask=row_valid)
-    tl.store(partial_stats + part * 2 + 1, total, mask=row_valid)
-
-
 @triton.jit(do_not_specialize=_VARYING)
 def _prefill(
     out,
@@ -151,24 +96,18 @@ def _prefill(
     scale_log2,
     first_seq,
     num_seqs,
-    num_tokens,
     stride_table,
-    stride_ot,
-    stride_qt,
-    stride_qh,
-    stride_page,
-    stride_head,
-    stride_slot,
+    stride_q,
     GROUP: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     MASK_BLOCK: tl.constexpr,
     SPLIT: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    F32: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
+    """One tile of rows and one KV head, over all keys of its sequence or, with SPLIT, over a share."""
     # The last tiles of a sequence see the most keys: start with those.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -180,106 +119,76 @@ def _prefill(
     if first_row < query_len * GROUP:
         seq_len = tl.load(seq_lens + seq)
         rows = first_row + tl.arange(0, BLOCK_M)
-        dims = tl.arange(0, BLOCK_D)
         tokens = rows // GROUP
         heads = head * GROUP + rows % GROUP
-        row_valid = tokens < query_len
-        row_mask = row_valid[:, None]
-        if BLOCK_D != HEAD_DIM:
-            row_mask = row_mask & (dims < HEAD_DIM)[None, :]
-        q_rows = q + (begin + tokens).to(tl.int64) * stride_qt + heads * stride_qh
-        queries = tl.load(q_rows[:, None] + dims[None, :], mask=row_mask, other=0.0)
-        if F32:
-            queries = queries.to(tl.float32)
+        real = tokens < query_len
+        queries = load_queries(
+            q + (begin + tokens).to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM
+        )
 
         # Keys that every row sees, and keys that any row sees: the limits of the first and the last row.
         position = seq_len - query_len
-        limits = _limit(position + tokens, seq_len, MASK_BLOCK)
-        first_token = first_row // GROUP
         last_token = tl.minimum((first_row + BLOCK_M - 1) // GROUP, query_len - 1)
-        seen_by_all = _limit(position + first_token, seq_len, MASK_BLOCK)
+        seen_by_all = _limit(position + first_row // GROUP, seq_len, MASK_BLOCK)
         seen_by_any = _limit(position + last_token, seq_len, MASK_BLOCK)
         start, full, stop = _key_tiles(seen_by_all, seen_by_any, BLOCK_N, SPLIT)
+        limits = _limit(position + tokens, seq_len, MASK_BLOCK)[:, None]
 
-        table = block_tables + seq.to(tl.int64) * stride_table
-        keys_of_head = k_cache + head.to(tl.int64) * stride_head
-        values_of_head = v_cache + head.to(tl.int64) * stride_head
-        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        total = tl.zeros([BLOCK_M], tl.float32)
-        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        for phase in tl.static_range(2):
-            peak, total, acc = _attend(
-                start if phase == 0 else full,
-                full if phase == 0 else stop,
-                peak,
-                total,
-                acc,
+        context = context_of(
+            seq, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
+        )
+        softmax = nothing_seen(BLOCK_M, HEAD_DIM)
+        for masked in tl.static_range(2):
+            softmax = attend(
+                full if masked else start,
+                stop if masked else full,
+                softmax,
                 queries,
-                keys_of_head,
-                values_of_head,
-                table,
-                seq_len,
+                context,
                 limits,
                 scale_log2,
-                stride_page,
-                stride_slot,
-                dims,
-                BLOCK_N,
+                NUM_KV_HEADS,
                 PAGE_SIZE,
                 HEAD_DIM,
-                F32,
-                phase == 1,
+                BLOCK_N,
+                MASKED=masked == 1,
             )
 
+        num_heads = NUM_KV_HEADS * GROUP
         if SPLIT:
-            num_heads = tl.num_programs(1) * GROUP
-            row = (begin - first_seq + tokens) * num_heads + heads
-            num_rows = num_tokens * num_heads
-            _store_part(
-                partial_out,
-                partial_stats,
-                row,
-                row_valid,
-                row_mask,
-                num_rows,
-                peak,
-                total,
-                acc,
-                dims,
-                HEAD_DIM,
-            )
+            row = (begin - first_seq + tokens).to(tl.int64) * num_heads + heads
+            parts = row * tl.num_programs(2) + tl.program_id(2)
+            store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
         else:
-            result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-            out_rows = out + (begin + tokens).to(tl.int64) * stride_ot + heads * HEAD_DIM
-            tl.store(out_rows[:, None] + dims[None, :], result.to(out.dtype.element_ty), mask=row_mask)
+            row = (begin + tokens).to(tl.int64) * num_heads + heads
+            store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
 
 
-@triton.jit(do_not_specialize=["first_row", "num_rows", "num_splits"])
+@triton.jit(do_not_specialize=["first_row", "num_splits"])
 def _merge(
     out,
     partial_out,
     partial_stats,
     scale_log2,
     first_row,
-    num_rows,
     num_splits,
     HEAD_DIM: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    MAX_SPLITS: tl.constexpr,
 ):
     """Merge the splits of one row (a query token's head); zeros for a row that sees nothing."""
     row = tl.program_id(0).to(tl.int64)
-    splits = tl.arange(0, BLOCK_SPLITS)
-    dims = tl.arange(0, BLOCK_D)
-    part = splits * num_rows.to(tl.int64) + row
-    peaks = tl.load(partial_stats + part * 2, mask=splits < num_splits, other=float("-inf"))
-    totals = tl.load(partial_stats + part * 2 + 1, mask=splits < num_splits, other=0.0)
-    mask = (splits < num_splits)[:, None] & (dims < HEAD_DIM)[None, :]
-    parts = tl.load(partial_out + part[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
+    splits = tl.arange(0, MAX_SPLITS)
+    dims = tl.arange(0, padded_head_dim(HEAD_DIM))
+    real = splits < num_splits
+    parts = row * num_splits + splits
+    peaks = tl.load(partial_stats + parts * 2, mask=real, other=float("-inf"))
+    totals = tl.load(partial_stats + parts * 2 + 1, mask=real, other=0.0)
+    mask = real[:, None] & (dims < HEAD_DIM)[None, :]
+    accs = tl.load(partial_out + parts[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
     peak = tl.max(peaks, 0)
     factors = tl.where(totals == 0.0, 0.0, tl.exp2((peaks - peak) * scale_log2))
     total = tl.sum(totals * factors, 0)
-    result = tl.sum(parts * factors[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    result = tl.sum(accs * factors[:, None], 0) / tl.where(total == 0.0, 1.0, total)
     target = out + (first_row + row) * HEAD_DIM + dims
     tl.store(target, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
 
@@ -382,19 +291,14 @@ def prefill_attention(
         scale * LOG2_E,
         meta.num_decodes,
         num_seqs,
-        tokens,
         meta.block_tables.stride(0),
-        out.stride(0),
         q.stride(0),
-        q.stride(1),
-        *k_cache.stride()[:3],
         GROUP=group,
+        NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         PAGE_SIZE=page_size,
         MASK_BLOCK=meta.mask_block,
         SPLIT=splits > 1,
-        BLOCK_D=padded_head_dim(head_dim),
-        F32=INTERPRETED,
     )
     if splits > 1:
         _merge[(tokens * num_heads,)](
@@ -403,11 +307,9 @@ def prefill_attention(
             partial_stats,
             scale * LOG2_E,
             meta.num_decodes * num_heads,
-            tokens * num_heads,
             splits,
             HEAD_DIM=head_dim,
-            BLOCK_SPLITS=MAX_SPLITS,
-            BLOCK_D=padded_head_dim(head_dim),
+            MAX_SPLITS=MAX_SPLITS,
             num_warps=1,
         )
 

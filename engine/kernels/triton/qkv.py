@@ -1,6 +1,6 @@
 """QK-norm, rotary embedding and paged KV store in one pass over the QKV projection.
 
-A program takes BLOCK_H heads of one token, whichever of queries, keys and values they are.
+A program takes BLOCK_HEADS heads of one token, whichever of queries, keys and values they are.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ import triton
 import triton.language as tl
 
 from engine.kernels.promise import Promise
-from engine.kernels.qkv import check_norms
+from engine.kernels.qkv import QkNorm
 
 Tensor = torch.Tensor
-BLOCK_H = 8
+BLOCK_HEADS = tl.constexpr(8)
+
+
+@triton.jit
+def _gains(q_weight, k_weight, dims, is_q, HEAD_DIM: tl.constexpr):
+    """The norm's weights at these dims: of the queries or of the keys, by row."""
+    of_q = tl.load(q_weight + dims, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
+    of_k = tl.load(k_weight + dims, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
+    return tl.where(is_q, of_q, of_k)
 
 
 @triton.jit
@@ -31,23 +39,16 @@ def _qk_norm_rope_store(
     q_weight,
     k_weight,
     eps,
-    stride_qkv,
-    stride_page,
-    stride_head,
-    stride_slot,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
-    NORM: tl.constexpr,
-    BLOCK_HEADS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
 ):
     HALF: tl.constexpr = ROTARY_DIM // 2
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
-    dims = tl.arange(0, BLOCK_D)[None, :]
+    dims = tl.arange(0, triton.next_power_of_2(HEAD_DIM))[None, :]
     is_q = heads < NUM_HEADS
     is_k = (heads >= NUM_HEADS) & (heads < NUM_HEADS + NUM_KV_HEADS)
     is_v = (heads >= NUM_HEADS + NUM_KV_HEADS) & (heads < NUM_HEADS + 2 * NUM_KV_HEADS)
@@ -55,18 +56,14 @@ def _qk_norm_rope_store(
 
     # Beside each value the one it is rotated with; the second load finds the line in the first-level cache.
     partners = tl.where(dims < HALF, dims + HALF, tl.where(dims < ROTARY_DIM, dims - HALF, dims))
-    row = qkv + token * stride_qkv + heads * HEAD_DIM
+    row = qkv + (token * (NUM_HEADS + 2 * NUM_KV_HEADS) + heads) * HEAD_DIM
     values = tl.load(row + dims, mask=inside, other=0.0).to(tl.float32)
     others = tl.load(row + partners, mask=inside, other=0.0).to(tl.float32)
     normed, normed_others = values, others
-    if NORM:
+    if q_weight is not None:
         scale = tl.rsqrt(tl.sum(values * values, axis=1) / HEAD_DIM + eps)[:, None]
-        gain_q = tl.load(q_weight + dims, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
-        gain_k = tl.load(k_weight + dims, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
-        other_q = tl.load(q_weight + partners, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
-        other_k = tl.load(k_weight + partners, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
-        normed = values * scale * tl.where(is_q, gain_q, gain_k)
-        normed_others = others * scale * tl.where(is_q, other_q, other_k)
+        normed = values * scale * _gains(q_weight, k_weight, dims, is_q, HEAD_DIM)
+        normed_others = others * scale * _gains(q_weight, k_weight, partners, is_q, HEAD_DIM)
 
     position = tl.load(positions + token)
     rotated_dims = dims < ROTARY_DIM
@@ -79,12 +76,14 @@ def _qk_norm_rope_store(
     q_place = q_out + (token * NUM_HEADS + heads) * HEAD_DIM + dims
     tl.store(q_place, rotated.to(q_out.dtype.element_ty), mask=inside & is_q)
     slot = tl.load(slots + token)
-    place = (slot // PAGE_SIZE) * stride_page + (slot % PAGE_SIZE) * stride_slot + dims
+    place = (slot // PAGE_SIZE * NUM_KV_HEADS * PAGE_SIZE + slot % PAGE_SIZE) * HEAD_DIM + dims
     stored = inside & (slot >= 0)
     kv_type = k_cache.dtype.element_ty
-    tl.store(k_cache + place + (heads - NUM_HEADS) * stride_head, rotated.to(kv_type), mask=stored & is_k)
-    v_heads = heads - NUM_HEADS - NUM_KV_HEADS
-    tl.store(v_cache + place + v_heads * stride_head, values.to(kv_type), mask=stored & is_v)
+    head_stride: tl.constexpr = PAGE_SIZE * HEAD_DIM
+    k_place = k_cache + place + (heads - NUM_HEADS) * head_stride
+    v_place = v_cache + place + (heads - NUM_HEADS - NUM_KV_HEADS) * head_stride
+    tl.store(k_place, rotated.to(kv_type), mask=stored & is_k)
+    tl.store(v_place, values.to(kv_type), mask=stored & is_v)
 
 
 def qk_norm_rope_store(
@@ -94,19 +93,17 @@ def qk_norm_rope_store(
     slots: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    eps: float,
+    norm: QkNorm | None,
 ) -> Tensor:
     """See `engine.kernels.qkv.qk_norm_rope_store`."""
-    check_norms(q_weight, k_weight)
     tokens = qkv.shape[0]
+    num_kv_heads, page_size, head_dim = k_cache.shape[1:]
+    all_heads = qkv.shape[1] // head_dim
+    num_heads = all_heads - 2 * num_kv_heads
+    q_weight, k_weight, eps = norm or (None, None, 0.0)
     q = torch.empty(tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if tokens:
-        _qk_norm_rope_store[(tokens, triton.cdiv(num_heads + 2 * num_kv_heads, BLOCK_H))](
+        _qk_norm_rope_store[(tokens, triton.cdiv(all_heads, BLOCK_HEADS))](
             q,
             k_cache,
             v_cache,
@@ -117,18 +114,11 @@ def qk_norm_rope_store(
             q_weight,
             k_weight,
             eps,
-            qkv.stride(0),
-            k_cache.stride(0),
-            k_cache.stride(1),
-            k_cache.stride(2),
             NUM_HEADS=num_heads,
             NUM_KV_HEADS=num_kv_heads,
             HEAD_DIM=head_dim,
             ROTARY_DIM=cos_sin.shape[1],
-            PAGE_SIZE=k_cache.shape[2],
-            NORM=q_weight is not None,
-            BLOCK_HEADS=BLOCK_H,
-            BLOCK_D=triton.next_power_of_2(head_dim),
+            PAGE_SIZE=page_size,
         )
     return q
 

@@ -94,7 +94,12 @@ def test_an_empty_batch_gives_no_rows() -> None:
     ("change", "message"),
     [
         ({"q": torch.zeros(2, 3, 32)}, "do not fit a cache"),
-        ({"q": torch.zeros(2, 4, 64)[:, :, ::2]}, "contiguous"),
+        ({"q": torch.zeros(2, 4, 64)[:, :, ::2]}, "heads of a query token must be contiguous"),
+        ({"q": torch.zeros(2, 8, 32)[:, ::2]}, "heads of a query token must be contiguous"),
+        (
+            dict.fromkeys(("k_cache", "v_cache"), torch.zeros(4, 16, 2, 32).transpose(1, 2)),
+            "KV cache must be",
+        ),
         ({"v_cache": torch.zeros(9, 2, 16, 32)}, "differ"),
     ],
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from engine.kernels import backend, qk_norm_rope_store
+from engine.kernels import QkNorm, backend, qk_norm_rope_store
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="tests/gpu runs these kernels on the device"
@@ -42,13 +42,11 @@ class Inputs:
     cos_sin: Tensor
     positions: Tensor
     slots: Tensor
-    q_weight: Tensor | None
-    k_weight: Tensor | None
+    norm: QkNorm | None
 
     def run(self) -> tuple[Tensor, Tensor, Tensor]:
         case = self.case
         cache = torch.full((2, 5, case.kv_heads, case.page_size, case.head_dim), UNTOUCHED)
-        shape = (case.heads, case.kv_heads, case.head_dim)
         q = qk_norm_rope_store(
             self.qkv,
             self.cos_sin,
@@ -56,10 +54,7 @@ class Inputs:
             self.slots,
             cache[0],
             cache[1],
-            *shape,
-            self.q_weight,
-            self.k_weight,
-            1e-6,
+            self.norm,
         )
         return q, cache[0], cache[1]
 
@@ -75,8 +70,7 @@ def inputs(case: Case, seed: int = 0) -> Inputs:
         cos_sin=torch.cat([angles.cos(), angles.sin()], dim=1),
         positions=torch.randint(0, 40, (case.tokens,)),
         slots=slots,
-        q_weight=torch.rand(case.head_dim) + 0.5 if case.norm else None,
-        k_weight=torch.rand(case.head_dim) + 0.5 if case.norm else None,
+        norm=QkNorm(*torch.rand(2, case.head_dim) + 0.5, 1e-6) if case.norm else None,
     )
 
 
@@ -98,17 +92,18 @@ def test_every_head_is_normalised_rotated_and_stored_at_its_slot(case: Case) -> 
     given = inputs(case)
     q, k_cache, v_cache = given.run()
     heads = given.qkv.view(case.tokens, -1, case.head_dim)
+    q_weight, k_weight = given.norm[:2] if given.norm else (None, None)
     for token in range(case.tokens):
         cos_sin = given.cos_sin[given.positions[token]]
         for head in range(case.heads):
-            expected = naive_head(heads[token, head], given.q_weight, cos_sin, case.rotary_dim)
+            expected = naive_head(heads[token, head], q_weight, cos_sin, case.rotary_dim)
             torch.testing.assert_close(q[token, head].double(), expected, rtol=1e-4, atol=1e-5)
         slot = int(given.slots[token])
         if slot < 0:
             continue
         page, offset = divmod(slot, case.page_size)
         for head in range(case.kv_heads):
-            k = naive_head(heads[token, case.heads + head], given.k_weight, cos_sin, case.rotary_dim)
+            k = naive_head(heads[token, case.heads + head], k_weight, cos_sin, case.rotary_dim)
             torch.testing.assert_close(k_cache[page, head, offset].double(), k, rtol=1e-4, atol=1e-5)
             assert torch.equal(v_cache[page, head, offset], heads[token, case.heads + case.kv_heads + head])
 
@@ -134,7 +129,8 @@ def test_the_triton_kernel_agrees_with_the_reference(case: Case) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_one_norm_weight_without_the_other_is_refused() -> None:
+def test_a_projection_with_gaps_between_its_rows_is_refused() -> None:
     given = inputs(CASES[0])
-    with pytest.raises(ValueError, match="both or neither"):
-        Inputs(given.case, given.qkv, given.cos_sin, given.positions, given.slots, given.q_weight, None).run()
+    wide = torch.cat([given.qkv, given.qkv], dim=1)[:, : given.qkv.shape[1]]
+    with pytest.raises(ValueError, match="must be contiguous"):
+        replace(given, qkv=wide).run()

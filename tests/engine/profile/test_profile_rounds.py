@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from profile_cases import DIFFUSION, small_copy
 
@@ -62,13 +63,29 @@ def test_the_round_that_only_writes_keys_and_values_is_measured_too(bench: Round
     assert column(samples, "commit_blocks") == [0, 0, 2]
 
 
-def test_what_is_spent_once_per_batch_stands_with_its_first_and_last_round(bench: RoundBench) -> None:
+def test_what_is_spent_once_per_batch_counts_with_its_first_round(bench: RoundBench) -> None:
     samples = bench.visit(RoundShape(blocks=(32, 32), masked=16))
     for name in ("schedule_ns", "prepare_ns"):
         assert [value > 0 for value in column(samples, name)] == [True, False, False]
     assert [value > 0 for value in column(samples, "finish_ns")] == [False, False, True]
-    assert all(total > gpu > 0 for total, gpu in
-               zip(column(samples, "total_ns"), column(samples, "gpu_ns"), strict=True))  # fmt: skip
+    begins, ends = (sum(column(samples, name)) for name in ("schedule_ns", "finish_ns"))
+    host = column(samples, "host_ns")
+    assert host[0] > begins + column(samples, "prepare_ns")[0] + ends
+    assert host[1] > 0 == host[2]
+    assert column(samples, "begins_batch") == [1, 0, 0]
+
+
+def test_short_runs_have_batches_that_begin_and_end_as_requests_come_and_go(bench: RoundBench) -> None:
+    (samples,) = bench.serve(0)
+    begins, blocks = (np.array(column(samples, name)) for name in ("begins_batch", "denoise_blocks"))
+    assert 1 < begins.sum() < len(samples)
+    assert blocks.max() > 1 == blocks[blocks > 0].min()
+    assert sum(column(samples, "commit_blocks")) == 20, "everybody is served"
+    assert ((samples["prefill_blocks"] > 0) <= begins).all(), "with a prompt, a batch is one round"
+    assert not bench.engine.has_unfinished
+    (other,) = bench.serve(1)
+    assert not set(column(samples, "shape")) & set(column(other, "shape"))
+    assert bench.visit(RoundShape(blocks=(32, 32), masked=16))["denoise_blocks"].tolist() == [2, 2, 2]
 
 
 def test_prompts_beside_blocks_and_alone_have_their_past(bench: RoundBench) -> None:
@@ -139,6 +156,10 @@ def test_experts_of_a_diffusion_model_can_be_forced(tmp_path: Path) -> None:
     assert {shape.experts for shape in shapes} == {4, 16}
     for shape in shapes:
         assert set(column(bench.visit(shape), "active_experts")) == {shape.experts * forced.layers}
+    (served,) = bench.serve(0)
+    tokens = np.maximum(served["prefill_tokens"], served["bucket"] * 32).tolist()
+    assert column(served, "active_experts") == [forced.active(count) for count in tokens]
+    assert max(column(served, "active_experts")) == 16 * forced.layers
 
 
 def test_rounds_are_counted_per_request_algorithm_and_threshold(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_info_tells_what_would_run(model: list[str], capsys: pytest.CaptureFixtu
         (["generate", "--prompt", "x"], "no model given"),
         (["info", "--model", "/nowhere/at/all"], "neither a folder nor a bundled model"),
         (["info", "--model", "qwen3-0.6b", "--block-size", "20"], "not a page size"),
+        (["info", "--model", "qwen3-0.6b", "--format", "csv"], "unknown format"),
         (["bench", "latency", "--model", "llada2.0-mini", "--load-format", "dummy"], "block-diffusion"),
         (["generate", "--prompt", "x", "--temperature", "hot"], "must be a number"),
     ],

@@ -358,7 +358,7 @@ def test_real_time_is_waited_for_to_the_end() -> None:
         ([], "--out"),
         (["--out", "{full}"], "not empty"),
         (["--out", "new", "--concurrency", "0"], "at least 1"),
-        (["--out", "new", "--format", "vllm"], "table or json"),
+        (["--out", "new", "--format", "vllm"], "one of: json, table"),
         (["--out", "new", "--trace", "nowhere.csv"], "nowhere.csv"),
     ],
 )

@@ -1,0 +1,66 @@
+"""A model on its GPUs, from a configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from blis_py.config.models import RunConfig
+from blis_py.core.bounds import MOST_KV_BLOCKS, check_count
+from blis_py.errors import InputError
+from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.model_shape import ModelShape, config_name, load_model
+from blis_py.setup.capacity import capacity
+
+if TYPE_CHECKING:
+    from blis_py.latency.fitted_profile import FittedProfile
+
+
+class Deployment(NamedTuple):
+    """A model on its GPUs."""
+
+    config: RunConfig
+    """With what a fitted profile settles."""
+    shape: ModelShape
+    gpu: GpuSpec | None
+    """None where a fitted profile was measured on something that has no datasheet."""
+    profile: FittedProfile | None
+    capacity: str
+    num_kv_blocks: int
+    """Of one instance."""
+
+
+def deployed(config: RunConfig) -> Deployment:
+    """
+    Raises:
+        InputError: there is no such model or GPU, or it does not fit.
+    """
+    profile, gpu, line, blocks = None, None, "", 0
+    if config.latency.model == "fitted":
+        from blis_py.setup.measured import measured_run
+
+        measured = measured_run(config)
+        config, shape, gpu, profile = measured.config, measured.shape, measured.gpu, measured.profile
+        if gpu is None:
+            line, blocks = measured.capacity()
+    else:
+        shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
+        if config.link_gbps is not None:
+            gpu = gpu.linked_at(config.link_gbps)
+    if gpu is not None:
+        line, blocks = capacity(config, shape, gpu)
+    check_count(
+        config.num_instances * blocks,
+        least=1,
+        most=MOST_KV_BLOCKS,
+        key="KV blocks of all instances",
+        fix="use fewer instances, fewer or larger blocks",
+    )
+    return Deployment(config, shape, gpu, profile, line, blocks)
+
+
+def _model_name(config: RunConfig) -> str:
+    if config.model is not None:
+        return config.model
+    if config.model_config is None:
+        raise InputError("no model given", key="--model", fix="name one, for example --model llama-3.1-8b")
+    return config_name(config.model_config)

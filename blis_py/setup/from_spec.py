@@ -1,0 +1,116 @@
+"""From a description of a workload to the requests it speaks of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_py.config.check import TRACE_ONLY
+from blis_py.config.models import RunConfig
+from blis_py.config.paths import spec_path
+from blis_py.config.workload import WorkloadSection
+from blis_py.core.bounds import in_seconds
+from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
+from blis_py.metrics.slo import targets_in_ms
+from blis_py.requests.streams import stream
+from blis_py.requests.table import RequestTable
+from blis_py.setup.asked import STRUCTURED_OUTPUTS, TARGETS, Demand, horizon_ns_of
+
+if TYPE_CHECKING:
+    from blis_py.workload.spec import WorkloadSpec
+
+_DESCRIPTION = {"clients", "cohorts", "servegen_data", "inference_perf"}
+"""What a workload spec has, and the header of a trace has not."""
+
+
+def describes(trace: str) -> bool:
+    """Whether what was given as a recording describes a workload: a folder of ServeGen, a configuration of
+    inference-perf, a workload spec."""
+    path = Path(trace)
+    if path.suffix not in (".yaml", ".yml") and not is_folder(path):
+        return False
+    from blis_py.files.yaml_files import load_mapping
+    from blis_py.workload.servegen import is_servegen
+    from blis_py.workload.spec_inference_perf import is_config
+
+    if not is_file(path):
+        return is_servegen(path)
+    values = load_mapping(path)
+    return is_config(values) or not _DESCRIPTION.isdisjoint(values)
+
+
+def require_no_recording(config: RunConfig) -> None:
+    """
+    Raises:
+        InputError: a setting that only a recording heeds.
+    """
+    given = WorkloadSection()
+    for name in (*TRACE_ONLY, "session_mode", "think_time_dist"):
+        value = getattr(config.workload, name)
+        if value != getattr(given, name):
+            fix = "drop it, or make a recording of it with `blis convert`"
+            problem = f"has no effect on {config.workload.trace}, which describes a workload"
+            raise InputError(problem, key=f"workload.{name}", value=value, fix=fix)
+
+
+def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
+    """The requests of a workload spec, a folder of ServeGen, or a configuration of inference-perf.
+
+    Args:
+        seed: what random numbers start from where neither the configuration nor the spec says it.
+    """
+    from blis_py.workload.generate import generate_loops
+    from blis_py.workload.spec import load_spec
+
+    load = config.workload
+    spec = load_spec(spec_path(name), classes=config.admission.slo_priorities)
+    if config.seed is None and spec.seed is not None:
+        seed = spec.seed
+    resolved = spec.resolved()
+    clients = {client.name: client.diffusion for client in resolved}
+    table, loops = generate_loops(
+        spec,
+        seed=seed,
+        rate=load.rate,
+        num_requests=load.num_requests,
+        horizon_ns=horizon_ns_of(config),
+        as_blis=load.closed_loops == "blis",
+    )
+    if loops is not None and load.concurrency is not None:
+        problem, fix = "clients of the workload spec wait for answers already", "drop one of the two"
+        raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
+    ratios = {client.name: client.structured_output_ratio for client in resolved}
+    if any(ratios.values()):
+        own = np.array([ratios[name] for name in table.client.names])[table.client.codes]
+        table = table.with_structured_outputs(own, stream(seed, STRUCTURED_OUTPUTS))
+    end_ns = _end_of(config, spec, table)
+    return Demand(
+        table,
+        seed,
+        {name: client for name, client in clients.items() if client is not None},
+        targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
+        notes=(*spec.notes, *_end_notes(end_ns)),
+        asks_for_models=True,
+        loops=loops,
+        horizon_ns=end_ns,
+    )
+
+
+def _end_of(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> int | None:
+    """When the spec's horizon ends the run: where it is what ends the load, and not a number of requests."""
+    if config.drain:
+        return None
+    count = config.workload.num_requests or spec.num_requests
+    by_number = len(table) == count
+    return None if config.horizon is not None or by_number else spec.horizon * 1000 or None
+
+
+def _end_notes(end_ns: int | None) -> list[str]:
+    """Requests under way at the end are cut off."""
+    if end_ns is None:
+        return []
+    ends = f"the run ends at {in_seconds(end_ns)}, the horizon of the workload spec"
+    return [f"{ends}; --drain goes on until all is done"]

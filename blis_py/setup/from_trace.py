@@ -1,0 +1,148 @@
+"""From a recording to the requests it tells of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_py.config.workload import WorkloadSection
+from blis_py.core.bounds import SECOND_NS
+from blis_py.errors import InputError
+from blis_py.metrics.slo import targets_in_ms
+from blis_py.requests.sessions import later_turns_last, waits
+from blis_py.requests.streams import stream
+from blis_py.requests.table import RequestTable, deadlines_ns
+from blis_py.setup.asked import TARGETS, Demand
+
+if TYPE_CHECKING:
+    from blis_py.requests.loops import Loops
+    from blis_py.requests.think_time import ThinkTime
+    from blis_py.traces.reading import Reading
+
+Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
+"""What reads the trace of a configuration, with the seed of random numbers."""
+
+
+def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
+    """The requests of a trace at the times that it tells, and what there is to say about it."""
+    from blis_py.traces import read_trace
+
+    assert load.trace is not None
+    reading = reading_of(load)
+    table = read_trace(
+        load.trace,
+        time_scale=load.time_scale,
+        limit=load.limit if load.num_requests is None else load.num_requests,
+        slo_shares=load.slo_shares or None,
+        seed=seed,
+        format=load.trace_format,
+        reading=reading,
+    )
+    return table, reading
+
+
+def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Demand:
+    """The requests of a trace, and what its header says of them.
+
+    Args:
+        read: what reads the trace.
+    """
+    from blis_py.traces import header_of, of_diffusion
+
+    table, reading = read(load, seed)
+    if not reading.has_times:
+        table = _without_times(table, load, seed, reading)
+    elif load.rate is not None:
+        table = _at_rate(table, load.rate, trace)
+    if load.client_timeout_s is not None:
+        patience_ns = np.full(len(table), round(load.client_timeout_s * SECOND_NS), dtype=np.int64)
+        table = replace(table, deadline_ns=deadlines_ns(table.arrival_ns, patience_ns))
+    table, loops = _turns_apart(table, load)
+    asked = Demand(
+        table,
+        seed,
+        notes=reading.told(),
+        asks_for_models=reading.asks_for_models,
+        loops=loops,
+        source=reading.chosen_as,
+    )
+    found = header_of(trace, load.trace_header)
+    if found is None:
+        return asked
+    file, header = found
+    return replace(
+        asked,
+        diffusion_trace=trace if of_diffusion(header) else None,
+        targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
+    )
+
+
+def _turns_apart(table: RequestTable, load: WorkloadSection) -> tuple[RequestTable, Loops | None]:
+    """Turns that wait behind all the others, if there are any."""
+    later = int(waits(table).sum())
+    if not later:
+        return table, None
+    if load.concurrency is not None:
+        problem, fix = "the turns of the trace wait for answers already", "drop one of the two"
+        raise InputError(problem, key="workload.concurrency", value=load.concurrency, fix=fix)
+    from blis_py.requests.loops import Loop, Loops
+
+    begun = Loop(slice(0, len(table) - later))
+    return later_turns_last(table), Loops([begun], later_turns=True, as_blis=load.closed_loops == "blis")
+
+
+def reading_of(load: WorkloadSection) -> Reading:
+    """How the trace of a configuration is to be read."""
+    from blis_py.traces.bad_rows import BadRows
+    from blis_py.traces.reading import Reading
+
+    return Reading(
+        header=None if load.trace_header is None else Path(load.trace_header),
+        columns=load.columns,
+        time_unit=load.time_unit,
+        tokenizer=None if load.tokenizer is None else Path(load.tokenizer),
+        bad=BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows"),
+        session_mode=load.session_mode,
+        think=_think_time(load),
+        as_blis=load.closed_loops == "blis",
+    )
+
+
+def _think_time(load: WorkloadSection) -> ThinkTime | None:
+    """How long clients think before they go on; `None` = as recorded."""
+    from blis_py.requests.think_time import ThinkTime, think_time
+
+    if load.think_time_dist is not None:
+        return think_time(load.think_time_dist)
+    if load.think_time_ms is None or load.session_mode != "closed-loop":
+        return None
+    return ThinkTime("constant", {"value": round(load.think_time_ms * 1e6)})
+
+
+def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:
+    """A recording that does not say when requests came: as a Poisson process, or all at once."""
+    if load.rate is not None:
+        reading.tell(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
+        gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
+        return replace(table, arrival_ns=np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64))
+    if load.concurrency is None:
+        reading.tell("it says nothing of times: all requests come at once; give --rate or --concurrency")
+    return table
+
+
+def _at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
+    """Stretched, or pressed together, to so many requests per second."""
+    span_s = float(table.arrival_ns[-1] - table.arrival_ns[0]) / 1e9 if len(table) else 0.0
+    if span_s == 0:
+        raise InputError(
+            "its requests all arrive at once, so it has no rate",
+            file=trace,
+            key="workload.rate",
+            value=rate,
+            fix="drop the rate",
+        )
+    return table.scaled((len(table) - 1) / span_s / rate, key="workload.rate", value=rate, file=trace)

@@ -1,0 +1,141 @@
+"""What prices the steps of a deployment: the latency model, the host's work, the front end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blis_py import latency
+from blis_py.config.engine import load_engine
+from blis_py.config.models import RunConfig
+from blis_py.core.bounds import LAST_NS, clock_ns
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.policies import CACHE_AWARE
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.requests.table import RequestTable
+from blis_py.setup.deployment import Deployment
+
+if TYPE_CHECKING:
+    from blis_py.latency.host_work import MaskPrices
+    from blis_py.latency.trained import ServerTerms
+
+
+def step_times(
+    served: Deployment, table: RequestTable, scheduler: SchedulerConfig
+) -> tuple[LatencyModel, tuple[str, ...]]:
+    """The latency model, with what the host does in some steps alone, and what is to be known of that."""
+    model, profile = _latency_model(served), served.profile
+    beyond_notes = _beyond(model, table, scheduler.max_model_len)
+    masks, mask_notes = _mask_prices(served, table)
+    scan_ns, scan_notes = _scan_price(served, scheduler)
+    if masks is not None or scan_ns:
+        from blis_py.latency.host_work import with_host_work
+
+        measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
+        beside = scheduler.async_scheduling or measured_on_gpu
+        model = with_host_work(model, masks, scan_ns, masks_beside=beside)
+    return model, (*beyond_notes, *mask_notes, *scan_notes)
+
+
+def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
+    """The delays of a request's tokens add up, and the clock does not go on for ever."""
+    tokens = min(int(table.output_tokens.max(initial=0)), max_model_len)
+    if tokens * model.frontend.per_token_ns > LAST_NS:
+        problem, fix = "the delays of one answer come to more than a century", "lower the delay per token"
+        raise InputError(problem, key="alpha_coeffs", fix=fix)
+
+
+def _latency_model(served: Deployment) -> LatencyModel:
+    settings = served.config.latency
+    model = latency.build(
+        settings.model,
+        shape=served.shape,
+        gpu=served.gpu,
+        tp=served.config.tp,
+        alpha=settings.alpha_coeffs,
+        beta=settings.beta_coeffs,
+        linear=settings.linear or None,
+        kernel_profile=settings.kernel_profile,
+        profile=served.profile,
+        server=server_terms(served.config),
+    )
+    if served.config.frontend_ms is not None:
+        model.frontend = _frontend(served.config.frontend_ms)
+    return model
+
+
+def server_terms(config: RunConfig) -> ServerTerms | None:
+    """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
+    latency model."""
+    gap, scale = config.latency.step_gap_us, config.latency.step_scale
+    if len(gap) > 2:
+        fix = "give the gap of a step, and if you like that of a sequence"
+        raise InputError(
+            "must be one or two numbers of us", key="latency.step_gap_us", value=list(gap), fix=fix
+        )
+    if scale == 1 and not any(gap):
+        return None
+    if config.latency.model != "trained":
+        preset = load_engine(config.engine).on(config.gpu)
+        own = preset.get("latency.step_scale", 1.0), tuple(preset.get("latency.step_gap_us", ()))
+        if own == (scale, gap):
+            return None
+    from blis_py.latency.trained import ServerTerms
+
+    step_us, seq_us = (*gap, 0.0, 0.0)[:2]
+    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
+
+
+def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:
+    """What of the run a model did not learn on, if it can tell."""
+    beyond = getattr(model, "beyond", None)
+    if beyond is None:
+        return ()
+    longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
+    told = beyond(min(longest, max_model_len))
+    return (told,) if told else ()
+
+
+def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:
+    """What masks of structured outputs cost, where a request has such."""
+    settings, profile = served.config.latency, served.profile
+    constrained = 0 if table.constrained is None else int(table.constrained.sum())
+    if not constrained:
+        return None, ()
+    prices = None if profile is None else profile.masks
+    if settings.mask_row_us is not None or settings.mask_step_us is not None:
+        from blis_py.latency.host_work import MaskPrices
+
+        prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
+    if prices is not None:
+        return prices, ()
+    share = f"{constrained:,} of {len(table):,}"
+    problem = f"{share} answers are constrained by a grammar, which costs nothing here"
+    return None, (f"{problem}: say what a mask costs with --mask-row-us, or give a profile that measured it",)
+
+
+def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, tuple[str, ...]]:
+    """What it costs to look a waiting request up in the cache, in ns, where the policy does that."""
+    if scheduler.scheduler not in CACHE_AWARE:
+        return 0.0, ()
+    config, profile = served.config, served.profile
+    told_us, preset = config.latency.scan_us, load_engine(config.engine).on(config.gpu)
+    measured_ns = None if profile is None else profile.scan_ns
+    if measured_ns is not None and told_us in (None, preset.get("latency.scan_us")):
+        return measured_ns, ()
+    if told_us is not None:
+        return told_us * 1e3, ()
+    problem = f"{scheduler.scheduler} looks waiting requests up in the prefix cache, which costs nothing here"
+    return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
+
+
+def _frontend(ms: Sequence[float]) -> FrontendDelays:
+    if not 1 <= len(ms) <= 3:
+        fix = (
+            "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
+        )
+        raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
+    told = (*ms, 0.0, 0.0)[:3]
+    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in told)
+    return FrontendDelays(before_enqueue_ns=before_ns, behind_ns=behind_ns, behind_seq_ns=seq_ns)

@@ -1,0 +1,118 @@
+"""Steps with requests that wait under a policy that looks them up in the prefix cache.
+
+What that takes the host grows with the queue, and no batch composition shows it. So there are short runs with
+queues of several depths, on an engine beside the one that is measured: another scheduler over the same
+executor and pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from blis_py.calibrate.samples import StepSamples, joined, samples_of
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.policies import CACHE_AWARE
+from blis_py.core.scheduler import Scheduler
+from engine.engine import LLMEngine
+from engine.profile.prompts import Prompts
+from engine.profile.served import MOST_STEPS, of_length
+from engine.profile.shapes import SLACK_STEPS, Limits
+from engine.steplog import StepRecorder
+from engine.timing import StepTimer
+
+DEPTHS = (4, 16, 48, 112)
+"""Requests that wait when a run begins."""
+STEPS = 6
+"""Of a run. Whoever still waits then is let go."""
+_SEATS = 4
+"""Sequences that run at most: few come and go in a step, as under a load at which others have to wait."""
+_PREFIXES = 4
+_PREFIX_TOKENS = 64
+_OWN_TOKENS = 16
+_ANSWERS = (1, 3)
+"""Least and most tokens, so that in most steps somebody leaves and another is chosen."""
+
+
+def queueing(config: SchedulerConfig) -> SchedulerConfig:
+    """The settings under which requests wait: a policy that asks the cache about each of them, and few seats.
+
+    Nothing keeps it from asking: nobody has waited for too long, and no queue is too long.
+    """
+    return replace(
+        config,
+        scheduler=config.scheduler if config.scheduler in CACHE_AWARE else "lpm",
+        max_num_seqs=min(_SEATS, config.max_num_seqs),
+        lpm_max_queue=max(DEPTHS),
+        fairness_ms=None,
+        fairness_tokens=None,
+        sjf_aging_ms=None,
+    )
+
+
+def waiting_requests(limits: Limits, rng: Random, depth: int) -> list[tuple[int, int, int]]:
+    """Of each request: which prefix it begins with, its own tokens, and those of its answer."""
+    own = max(min(_OWN_TOKENS, _room(limits) - prefix_tokens(limits)), 1)
+    return [(rng.randrange(_PREFIXES), rng.randint(1, own), rng.randint(*_ANSWERS)) for _ in range(depth)]
+
+
+def prefix_tokens(limits: Limits) -> int:
+    """Of each prefix, whole blocks: a few, or as many as leave room for tokens of a request's own."""
+    wanted = max(_PREFIX_TOKENS, limits.block_size)
+    return max(min(wanted, _room(limits) - 1), 0) // limits.block_size * limits.block_size
+
+
+def _room(limits: Limits) -> int:
+    """Tokens of the longest prompt of which as many fit as run."""
+    pages = limits.num_kv_blocks // min(_SEATS, limits.max_num_seqs) * limits.block_size
+    return min(limits.max_model_len, pages) - SLACK_STEPS
+
+
+class QueueBench:
+    """Measures steps behind which others wait.
+
+    Args:
+        engine: between two of its visits it does not mind what is in its pages.
+    """
+
+    def __init__(self, engine: LLMEngine, limits: Limits, prompts: Prompts) -> None:
+        self._limits, self._prompts = limits, prompts
+        self.engine = LLMEngine(
+            scheduler=Scheduler(queueing(engine.scheduler.config), track_longest=True),
+            executor=engine.executor,
+            sampler=engine.sampler,
+            recorder=StepRecorder(engine.recorder.meta),
+            clock=engine.clock,
+            timer=StepTimer(engine.clock, engine.sampler.device),
+            vocab_size=engine.vocab_size,
+        )
+
+    def measure(self, number: int) -> StepSamples:
+        """A run for each depth, others for every number.
+
+        Raises:
+            RuntimeError: a forward broke.
+        """
+        rng = Random(number)
+        samples = joined([self._run(waiting_requests(self._limits, rng, depth)) for depth in DEPTHS])
+        samples.table["shape"][:] = number * MOST_STEPS + np.arange(len(samples))
+        return samples
+
+    def _run(self, requests: list[tuple[int, int, int]]) -> StepSamples:
+        engine, take = self.engine, self._prompts.take
+        engine.recorder = StepRecorder(engine.recorder.meta)
+        prefixes = [take(prefix_tokens(self._limits)) for _ in range(_PREFIXES)]
+        for prefix, own, answer in requests:
+            engine.add_request(prefixes[prefix] + take(own), of_length(answer))
+        for _ in range(STEPS):
+            engine.step()
+        log = engine.recorder.log()
+        for request in log.requests["id"]:
+            engine.abort_request(request)
+        engine.let_go()
+        samples = samples_of(log, "queued")
+        if len(samples) != len(log):
+            raise RuntimeError("a forward broke")
+        return samples
