@@ -5,11 +5,16 @@ python docs/make_workload_spec.py
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from blis_py.workload.spec import NOT_YET, WorkloadSpec
+from blis_py.workload.spec_base import Strict
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "workload-spec.md"
@@ -61,8 +66,37 @@ DIFFERENCES = """
 """
 
 
+def explained() -> dict[str, Any]:
+    """The schema of the whole spec, with what stands below each key in the sources of its model.
+
+    Pydantic can look that up by itself, but does so whenever the models are imported, which takes long.
+    """
+    models = list(_models(Strict))
+    for model in models:
+        for name, text in _explanations(model):
+            model.model_fields[name].description = text
+    for model in models:
+        model.model_rebuild(force=True)
+    return WorkloadSpec.model_json_schema()
+
+
+def _models(base: type[Strict]) -> Iterator[type[Strict]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
+def _explanations(model: type[Strict]) -> Iterator[tuple[str, str]]:
+    for base in reversed(model.__mro__[: model.__mro__.index(Strict)]):
+        (source,) = ast.parse(inspect.getsource(base)).body
+        assert isinstance(source, ast.ClassDef)
+        for field, below in pairwise(source.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                yield ast.unparse(field.target), inspect.cleandoc(ast.literal_eval(below.value))
+
+
 def page() -> str:
-    schema = WorkloadSpec.model_json_schema()
+    schema = explained()
     models = {"WorkloadSpec": schema} | schema["$defs"]
     order = [
         *("WorkloadSpec", "ClientSpec", "CohortSpec", "ArrivalSpec", "DistributionSpec", "LifecycleSpec"),
@@ -77,7 +111,7 @@ def page() -> str:
 
 
 def schema_text() -> str:
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | WorkloadSpec.model_json_schema()
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | explained()
     return json.dumps(_untitled(schema), indent=1) + "\n"
 
 

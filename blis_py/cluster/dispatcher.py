@@ -89,9 +89,12 @@ class Dispatcher:
         for now_ns, request in due:
             index = route(request, now_ns)
             recorder.dispatched(request, index)
-            inboxes.setdefault(index, []).append((now_ns + front_end_ns, request))
-        for index, inbox in inboxes.items():
-            self._instances[index].submit(inbox)
+            inbox = inboxes.get(index)
+            if inbox is None:
+                inboxes[index] = inbox = []
+            inbox.append((now_ns + front_end_ns, request))
+        for index, arrivals in inboxes.items():
+            self._instances[index].submit(arrivals)
 
     def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
         """All that happens before the time of a dispatch has happened when the router looks."""

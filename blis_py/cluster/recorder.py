@@ -346,6 +346,7 @@ class InstanceLog:
                 self._to.on_end(request, end_ns + delay_ns)
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
+        row: Any  # one object; native code would make a new one for every column
         for request in requests:
             row = request.row
             self._outcome[row] = outcome

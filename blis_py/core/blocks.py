@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -49,9 +49,8 @@ class BlockPool:
         """Reserved blocks that have left it."""
         self._head: list[int] = list(_descending(total))
         """The chunk being consumed; it has left the queue."""
-        self._queue: OrderedDict[int, list[int] | dict[int, None]] = OrderedDict()
-        """Chunks, and runs of cached blocks, under their serial numbers."""
-        self._entries = 0
+        self._queue: deque[list[int] | dict[int, None]] = deque()
+        """Chunks, and runs of cached blocks, some of them empty by now."""
         self._id_of: dict[Hashable, int] = {}
         """Content key -> block, whether in use or free."""
         self._twins: dict[Hashable, list[int]] = {}
@@ -61,8 +60,8 @@ class BlockPool:
         block has one."""
         self._users: list[int] = []
         """Requests using each block that has a content key."""
-        self._run_of: list[int] = []
-        """The serial number of the run in which a block that nobody uses lies."""
+        self._run_of: list[dict[int, None]] = []
+        """The run in which a block that nobody uses lies."""
         self.shared_uses = 0
         """Uses of cached blocks beyond the first of each."""
         self.changes: CacheChanges | None = None
@@ -115,13 +114,12 @@ class BlockPool:
         blocks = self._head.copy()
         self._head.clear()
         while len(blocks) < count:
-            serial, entry = self._queue.popitem(last=False)
+            entry = self._queue.popleft()
             missing = count - len(blocks)
             if isinstance(entry, dict):
                 blocks += self._oldest(entry, missing)
                 if entry:
-                    self._queue[serial] = entry
-                    self._queue.move_to_end(serial, last=False)
+                    self._queue.appendleft(entry)
             elif len(entry) <= missing:
                 blocks += entry
                 entry.clear()
@@ -142,12 +140,8 @@ class BlockPool:
     def give_back(self, chunk: list[int]) -> None:
         """Appends blocks to the free queue as one chunk; the pool keeps the list itself."""
         if chunk:
-            self._append(chunk)
+            self._queue.append(chunk)
             self._enter_queue(len(chunk))
-
-    def _append(self, entry: list[int] | dict[int, None]) -> None:
-        self._entries += 1
-        self._queue[self._entries] = entry
 
     def reclaim(self, chunk: list[int], count: int) -> list[int]:
         """Takes the first `count` blocks back out of a chunk that is still in the free queue."""
@@ -181,7 +175,7 @@ class BlockPool:
     def remember(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
         """Names the contents of some blocks, each in use by one request."""
         if not self._key_of:
-            self._key_of, self._users, self._run_of = [None] * self.total, [0] * self.total, [0] * self.total
+            self._key_of, self._users, self._run_of = [None] * self.total, [0] * self.total, [{}] * self.total
         id_of, key_of, users = self._id_of, self._key_of, self._users
         for key, block in zip(keys, blocks, strict=True):
             if id_of.setdefault(key, block) != block:
@@ -212,7 +206,7 @@ class BlockPool:
 
     def forget_free(self) -> None:
         """Of blocks that nobody uses, nobody finds the content any more."""
-        for entry in self._queue.values():
+        for entry in self._queue:
             if isinstance(entry, dict):
                 self.forget(list(entry))
 
@@ -227,15 +221,13 @@ class BlockPool:
 
     def use(self, blocks: Sequence[int]) -> None:
         """One more request uses these cached blocks."""
-        users, queue, free = self._users, self._queue, 0
+        users, run_of, free = self._users, self._run_of, 0
         for block in blocks:
             if users[block] == 0:
-                serial = self._run_of[block]
-                run = queue[serial]
-                assert isinstance(run, dict)
+                run = run_of[block]
                 del run[block]
                 if not run:
-                    del queue[serial]
+                    run.clear()  # without the room it took
                 free += 1
             else:
                 self.shared_uses += 1
@@ -248,17 +240,17 @@ class BlockPool:
 
         Those nobody uses any more go to the end of the free queue.
         """
-        users, run_of, serial = self._users, self._run_of, self._entries + 1
+        users, run_of = self._users, self._run_of
         run = dict[int, None]()
         for block in blocks:
             users[block] -= 1
             if users[block] == 0:
                 run[block] = None
-                run_of[block] = serial
+                run_of[block] = run
             else:
                 self.shared_uses -= 1
         if run:
-            self._append(run)
+            self._queue.append(run)
             self._enter_queue(len(run))
 
     @property
@@ -298,7 +290,7 @@ class BlockPool:
             held: every block of every request's table; cached blocks as often as they are used.
         """
         free = list(self._head)
-        for entry in self._queue.values():
+        for entry in self._queue:
             free += entry
         assert len(free) == self.num_free, f"{len(free)} blocks are free, {self.num_free} counted"
         assert len(set(free)) == len(free), "a block is free twice"

@@ -106,7 +106,9 @@ class KVCache:
             return False
         if from_free or shared:
             self._reuse(request, shared, own)
-        request.block_table += pool.take(fresh)
+            request.block_table += pool.take(fresh)
+        else:
+            request.block_table = pool.take(fresh)
         if request.block_keys and self.prefix_caching:
             cached = len(shared) + own
             self._register(request, cached, cached + new_tokens // self.block_size)

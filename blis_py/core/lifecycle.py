@@ -22,6 +22,13 @@ from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import FINISHED, NEVER_NS, WAITING, FinishReason, Request
 
 
+class _Count:
+    """Of requests."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Lifecycle:
     """The requests of one instance, and the KV blocks they hold.
 
@@ -55,7 +62,7 @@ class Lifecycle:
         self._impatient: dict[int, Request] = {}
         """By number, those with a deadline that have not ended."""
         self._submitted = 0
-        self._waiting_priorities: dict[int, int] = {}
+        self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
 
     # -- what a kind of request supplies ----------------------------------------------------------
@@ -249,12 +256,14 @@ class Lifecycle:
     # -- notes ------------------------------------------------------------------------------------
 
     def _count_waiting(self, priority: int, change: int) -> None:
-        counts = self._waiting_priorities
-        counts[priority] = counts.get(priority, 0) + change
+        waiting = self._waiting_priorities.get(priority)
+        if waiting is None:
+            self._waiting_priorities[priority] = waiting = _Count()
+        waiting.count += change
 
     def _note_inversion(self, admitted_priority: int) -> None:
-        for priority, count in self._waiting_priorities.items():
-            if count and priority < admitted_priority:
+        for priority, waiting in self._waiting_priorities.items():
+            if waiting.count and priority < admitted_priority:
                 self.counters.priority_inversions += 1
                 return
 

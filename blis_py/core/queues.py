@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Protocol
@@ -44,22 +43,6 @@ class WaitingQueue(Protocol):
     def next_change_ns(self, now_ns: int) -> int | None:
         """Earliest later time at which the head may change though nothing came or went."""
         ...
-
-
-class FifoQueue(deque[Request]):
-    """Order of arrival; preempted requests at the front."""
-
-    push = deque.append
-    push_front = deque.appendleft
-
-    def head(self, now_ns: int) -> Request:
-        return self[0]
-
-    def pop_head(self, now_ns: int) -> Request:
-        return self.popleft()
-
-    def next_change_ns(self, now_ns: int) -> int | None:
-        return None
 
 
 class SortedQueue(dict[Request, int]):

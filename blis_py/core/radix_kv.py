@@ -35,7 +35,7 @@ class RadixPool(BlockPool):
     def _make_room(self, count: int) -> None:
         missing = count - self.num_blank
         if missing > 0:
-            self._append(self._tree.evict(missing))
+            self._queue.append(self._tree.evict(missing))
 
     def forget_free(self) -> None:
         self._make_room(self.num_free)
@@ -52,11 +52,11 @@ class RadixPool(BlockPool):
 
     def replace(self, duplicates: list[int], locked: int) -> None:
         """Takes back blocks whose content the tree has in others, of which `locked` were unlocked so far."""
-        self._append(duplicates)
+        self._queue.append(duplicates)
         self.unlocked(len(duplicates) - locked)
 
     def check(self, held: list[int]) -> None:
-        blank = self._head + [block for chunk in self._queue.values() for block in chunk]
+        blank = self._head + [block for chunk in self._queue for block in chunk]
         locks = {block: node.locks for node in self._tree.nodes() for block in node.blocks}
         private = [block for block in held if block not in locks]
         every = blank + private + list(locks)

@@ -89,7 +89,7 @@ class Scheduler(Lifecycle):
                     StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained, shared)
                 )
         prefills: Prefills = []
-        step = Step(_NO_FEATURES, prefills, [], [])
+        step = Step(_NO_FEATURES, prefills)
         if self._cache_aware is not None:
             self._cache_aware.scanned_requests = 0
         self._former.fill(step, prefills, self, self.tick, now_ns)

@@ -43,8 +43,8 @@ def reading(path: Path) -> Iterator[IO[str]]:
         raw.seek(0)
         source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
         most = max(ALWAYS_EXPANDED_BYTES, MOST_EXPANSION * size.st_size) if packed else None
-        bounded = io.BufferedReader(_Lines(source, path, most), _CHUNK_BYTES)
-        yield io.TextIOWrapper(bounded, encoding="utf-8-sig", newline="")
+        lines: Any = _Lines(source, path, most)  # a buffer without a name, which text does not mind
+        yield io.TextIOWrapper(lines, encoding="utf-8-sig", newline="")
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
@@ -92,8 +92,11 @@ def _told(path: Path) -> Iterator[None]:
         raise InputError(error.strerror or str(error), file=path, fix="check the path") from error
 
 
-class _Lines(io.RawIOBase):
-    """Hands on what it reads, as long as lines end somewhere and the whole does, too."""
+class _Lines(io.BufferedIOBase):
+    """Hands on what it reads, as long as lines end somewhere and the whole does, too.
+
+    A piece is as long as suits a decompressor and a decoder, whatever was asked for: text asks for little.
+    """
 
     def __init__(self, source: IO[bytes], path: Path, most_bytes: int | None) -> None:
         super().__init__()
@@ -104,10 +107,12 @@ class _Lines(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        piece = self._source.read(len(buffer))
+    def read(self, size: int | None = -1) -> bytes:
+        return b"".join(iter(self.read1, b""))
+
+    def read1(self, size: int = -1) -> bytes:
+        piece = self._source.read(_CHUNK_BYTES)
         count = len(piece)
-        buffer[:count] = piece
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         self._line_bytes = self._line_bytes + count if end < 0 else count - end - 1
         self._bytes += count
@@ -117,4 +122,4 @@ class _Lines(io.RawIOBase):
         if self._most_bytes is not None and self._bytes > self._most_bytes:
             problem = f"expands to more than {MOST_EXPANSION} times its size"
             raise InputError(problem, file=self._path, fix="decompress it yourself if it is what you want")
-        return count
+        return piece

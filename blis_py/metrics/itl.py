@@ -53,15 +53,14 @@ class TokenGaps:
             if int((self._record.outputs[rows] - 1).sum()) < steps // 8:
                 found[place] = Distribution.of(self.of_each(rows)[0])
             else:
-                views.append(_View(place, rows, Tally()))
+                views.append(_View(place, rows, instance, Tally()))
         for index in range(len(self._num_steps)):
-            self._count(index, [view.on(self._record, index) for view in views])
+            self._count(index, _seen(self._record, index, views))
         found |= {view.place: view.tally.distribution() for view in views}
         return [found[place] for place in range(len(groups))]
 
     def _count(self, index: int, views: Sequence[_Seen]) -> None:
         """Adds what was seen on one instance."""
-        views = [view for view in views if len(view.rows)]
         if not views:
             return
         own = np.flatnonzero(self._break_instance == index)
@@ -70,13 +69,13 @@ class TokenGaps:
         for view in views:
             view.prepare(self._record, breaks)
             seen = view.stalled
-            view.tally.add(break_gap_ns[seen], np.ones(int(seen.sum()), dtype=np.int64))
+            view.add(break_gap_ns[seen], np.ones(int(seen.sum()), dtype=np.int64))
         for first, gap_ns in self._step_gaps(index):
             gap_ns, place = _places(gap_ns + self._front_end_ns)
             for view in views:
                 weights = np.bincount(place, view.weights(first, len(place)), len(gap_ns))
                 listed = np.flatnonzero(weights)  # float64 is exact for these counts
-                view.tally.add(gap_ns[listed], weights[listed].astype(np.int64))
+                view.add(gap_ns[listed], weights[listed].astype(np.int64))
 
     def _step_gaps(self, index: int) -> Iterator[tuple[int, Ints]]:
         """Parts of an instance's steps: the index of the first, and the time from the end before to each end.
@@ -144,10 +143,12 @@ class TokenGaps:
 
 
 class _Seen:
-    """How many of a group's requests on one instance saw each step's gap."""
+    """How many of some requests on one instance saw each step's gap."""
 
-    def __init__(self, rows: Rows, tally: Tally) -> None:
-        self.rows, self.tally = rows, tally
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.tallies: list[Tally] = []
+        """Of all groups that have these requests there, and no others."""
         self.stalled: NDArray[np.bool_]
         """Which of the instance's breaks are theirs."""
         self._places: Ints
@@ -171,16 +172,36 @@ class _Seen:
         edges = np.concatenate(([first], self._places[low:high], [first + count]))
         return np.repeat(self._level[low - 1 : high].astype(np.float64), np.diff(edges))
 
+    def add(self, gap_ns: Ints, counts: Ints) -> None:
+        """Each gap was seen so often."""
+        for tally in self.tallies:
+            tally.add(gap_ns, counts)
+
 
 class _View:
     """A group whose gaps are counted."""
 
-    def __init__(self, place: int, rows: Rows, tally: Tally) -> None:
+    def __init__(self, place: int, rows: Rows, instance: int | None, tally: Tally) -> None:
         self.place, self.rows, self.tally = place, rows, tally
+        self._instance = instance
+        """Where all of them were served; None = at various."""
 
-    def on(self, record: RunRecord, index: int) -> _Seen:
-        """The part of it on one instance."""
-        return _Seen(self.rows[record.instance[self.rows] == index], self.tally)
+    def on(self, record: RunRecord, index: int) -> Rows:
+        """Those of them on one instance."""
+        if self._instance is not None:
+            return self.rows if self._instance == index else self.rows[:0]
+        there: Rows = self.rows[record.instance[self.rows] == index]
+        return there
+
+
+def _seen(record: RunRecord, index: int, views: Sequence[_View]) -> list[_Seen]:
+    """What groups saw on one instance; once, of those of whom the same requests are there."""
+    seen: dict[bytes, _Seen] = {}
+    for view in views:
+        rows = view.on(record, index)
+        if len(rows):
+            seen.setdefault(rows.tobytes(), _Seen(rows)).tallies.append(view.tally)
+    return list(seen.values())
 
 
 def _members(record: RunRecord, rows: Rows, breaks: Ints) -> NDArray[np.bool_]:

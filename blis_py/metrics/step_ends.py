@@ -37,9 +37,13 @@ class StepEnds:
         self.steps = 0
         self.last_ns = 0
         """End of the latest step."""
-        self._latest: list[StepRun] = []
-        """Not put away yet."""
-        self._latest_steps = 0
+        self._latest: list[int] = []
+        """Ends of runs not put away yet. Most are single steps, of which there is no more to know."""
+        self._longer: list[tuple[int, StepRun]] = []
+        """The others among them, and their places there."""
+        self._away = 0
+        """Steps put away."""
+        self._most_steps, self._most_runs = _AT_ONCE, _AT_ONCE // 32
         self._chunks: list[PackedRuns | PricedRun | _Gaps] = []
         self._firsts: list[int] = []
         """Index of the first step of each chunk."""
@@ -59,23 +63,30 @@ class StepEnds:
 
     def append(self, run: StepRun) -> None:
         """One or more steps are over."""
-        self.steps += run.steps
+        steps, latest = run.steps, self._latest
+        if steps > 1:
+            self._longer.append((len(latest), run))
+        latest.append(run.end_ns)
+        self.steps += steps
         self.last_ns = run.end_ns
-        self._latest.append(run)
-        self._latest_steps += run.steps
-        if self._latest_steps > _AT_ONCE or len(self._latest) > _AT_ONCE // 32:
+        if len(latest) > self._most_runs or self.steps - self._away > self._most_steps:
             self._put_away()
 
     def _put_away(self) -> None:
-        runs, steps = self._latest, self._latest_steps
-        if not runs:
+        ends, longer, steps = self._latest, self._longer, self.steps - self._away
+        if not ends:
             return
-        self._latest, self._latest_steps = [], 0
-        self._firsts.append(self.steps - steps)
-        if len(runs) * PACKED_BYTES < steps * _GAP_BYTES and not any(isinstance(r, PricedRun) for r in runs):
+        self._latest, self._longer = [], []
+        self._firsts.append(self._away)
+        self._away = self.steps
+        short = len(ends) * PACKED_BYTES < steps * _GAP_BYTES
+        if short and not any(isinstance(run, PricedRun) for _, run in longer):
+            runs = [StepRun(1, end_ns) for end_ns in ends]
+            for place, run in longer:
+                runs[place] = run
             self._chunks.append(PackedRuns(runs))
             return
-        self._chunks.append(_packed(_ends_of(runs)))
+        self._chunks.append(_packed(_ends_of(np.array(ends, np.int64), longer)))
 
     def parts(self) -> Iterator[tuple[int, Ints]]:
         """All ends, some hundred thousand at a time, each part with the index of its first step.
@@ -125,26 +136,29 @@ def _packed(ends_ns: Ints) -> PricedRun | _Gaps:
     return _Gaps(int(ends_ns[0]), gaps.astype(np.uint32))
 
 
-def _ends_of(runs: Sequence[StepRun]) -> Ints:
-    """Of all their steps. Of most runs, which are single steps, it takes one number."""
-    ends = np.fromiter([run.end_ns for run in runs], np.int64, len(runs))
-    longer = [i for i, run in enumerate(runs) if run.steps > 1]
+def _ends_of(ends: Ints, longer: Sequence[tuple[int, StepRun]]) -> Ints:
+    """The ends of all steps of runs.
+
+    Args:
+        ends: of the runs.
+        longer: those of several steps, and their places.
+    """
     if not longer:
         return ends
-    steps = np.ones(len(runs), np.int64)
-    steps[longer] = [runs[i].steps for i in longer]
+    steps = np.ones(len(ends), np.int64)
+    steps[[place for place, _ in longer]] = [run.steps for _, run in longer]
     ends = ends.repeat(steps)
-    along = [i for i in longer if isinstance(runs[i], LineRun)]
+    along = [(place, run) for place, run in longer if isinstance(run, LineRun)]
     if along:
-        ends[_places(along, steps)] = PackedRuns([runs[i] for i in along]).ends_ns()
-    priced = [i for i in longer if not isinstance(runs[i], LineRun)]
+        ends[_places(along, steps)] = PackedRuns([run for _, run in along]).ends_ns()
+    priced = [(place, run) for place, run in longer if not isinstance(run, LineRun)]
     if priced:
-        ends[_places(priced, steps)] = np.concatenate([runs[i].ends_ns() for i in priced])
+        ends[_places(priced, steps)] = np.concatenate([run.ends_ns() for _, run in priced])
     return ends
 
 
-def _places(runs: Sequence[int], steps: Ints) -> NDArray[np.bool_]:
+def _places(runs: Sequence[tuple[int, StepRun]], steps: Ints) -> NDArray[np.bool_]:
     """Which of all steps belong to these runs."""
     chosen = np.zeros(len(steps), np.bool_)
-    chosen[runs] = True
+    chosen[[place for place, _ in runs]] = True
     return chosen.repeat(steps)

@@ -29,6 +29,7 @@ EVERY_STEP = (
     "core.decoding",
     "core.kv",
     "core.step",
+    "core.fifo",
     "core.lifecycle",
     "core.batch_former",
     "core.scheduler",
@@ -45,7 +46,7 @@ EVERY_STEP = (
     "latency.decode_line",
     "latency.trained_physics",
 )
-"""What most simulated steps pass through. Queues derive from built-in types, and stay interpreted."""
+"""What most simulated steps pass through. Other queues derive from built-in types, and stay interpreted."""
 SOME = (
     "core.diffusion_request",
     "core.radix_node",

@@ -132,9 +132,7 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
 
 def _frontend(ms: Sequence[float]) -> FrontendDelays:
     if not 1 <= len(ms) <= 3:
-        fix = (
-            "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
-        )
+        fix = "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
         raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
     told = (*ms, 0.0, 0.0)[:3]
     before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in told)

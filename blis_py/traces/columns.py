@@ -198,8 +198,7 @@ def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, Kind]) ->
                 raise _Unclear from None
             if len(table) != len(lines):
                 raise _Unclear  # empty lines
-            # Copies: a view of one column would keep the others, their texts included.
-            yield np.arange(done, done + len(table)), {name: table[name].copy() for name in columns}
+            yield np.arange(done, done + len(table)), {name: table[name] for name in columns}
             done += len(table)
 
 

@@ -33,8 +33,12 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def without_room(numbers: Ints) -> Ints:
-    """The same numbers; if it is the same one everywhere, a single one seen many times."""
-    return np.broadcast_to(numbers[:1].copy(), len(numbers)) if (numbers == numbers[0]).all() else numbers
+    """The same numbers, by themselves; if it is the same one everywhere, a single one seen many times.
+
+    A view of one column of a table would keep the others, their texts included.
+    """
+    same = (numbers == numbers[0]).all()
+    return np.broadcast_to(numbers[:1].copy(), len(numbers)) if same else np.ascontiguousarray(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class Kind:
         dtype: of the parsed column; `O` leaves the text.
         parse: one cell of text to one value; raises `ValueError`.
         problem: what to say when it does.
-        finish: a parsed column (a piece of it) to what the caller wants; raises `BadCells`.
+        finish: a parsed column (a piece of it) to what the caller wants, of which it is no view; raises
+            `BadCells`.
         join: the finished pieces to one column.
     """
 

@@ -38,9 +38,9 @@ Seed = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
-    )
+    """What stands below a key explains it; `docs/make_workload_spec.py` reads that, and nobody else."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class DistributionSpec(Strict):

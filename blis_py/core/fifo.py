@@ -1,0 +1,42 @@
+"""The waiting queue of most runs: first come, first served."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from blis_py.core.request import Request
+
+
+class FifoQueue:
+    """Order of arrival; preempted requests at the front. See `WaitingQueue`.
+
+    It has a deque and is none, so that it can be native code: every step asks it.
+    """
+
+    def __init__(self) -> None:
+        self._requests: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def push(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def push_front(self, request: Request) -> None:
+        self._requests.appendleft(request)
+
+    def head(self, now_ns: int) -> Request:
+        return self._requests[0]
+
+    def pop_head(self, now_ns: int) -> Request:
+        return self._requests.popleft()
+
+    def remove(self, request: Request) -> None:
+        self._requests.remove(request)
+
+    def next_change_ns(self, now_ns: int) -> int | None:
+        return None
