@@ -20,7 +20,7 @@
 # with which settings, and how sure is that?
 #
 # **Answer:** 5 H100 with `priority-fcfs` and 1,024 tokens a step keep the targets, but only in 60% of the
-# draws of step times; one more does in 100%, and holds up to 1.27 times the rate. *(An hour of an
+# draws of step times; one more does in 90%, and holds up to 1.23 times the rate. *(An hour of an
 # illustrative workload; step times by `trained`: [how far to trust it](../docs/trust.md).)*
 #
 # To ask it of your own hour, put `trace="FILE"` in the place of `workload`.

@@ -308,8 +308,8 @@ show(pd.DataFrame(second.values()).set_index(["scheduler", "instances"]))
 #
 # What this page does not show: a router that looks at the load, requests that come back (multi-turn),
 # instances that start and stop. And one hour is one sample. Other seeds bring other bursts: with
-# seeds 1 to 5 the first search finds 4 to 8 instances with priority-fcfs and 9 to 18 with fcfs, a bit more
-# than twice as many each time.
+# seeds 1 to 5 the first search finds 4 to 8 instances with priority-fcfs and 8 to 18 with fcfs, two to three
+# times as many each time.
 #
 # To try it on your own traffic, the same from the command line:
 #

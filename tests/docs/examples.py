@@ -196,19 +196,35 @@ def matches(shown: str, printed: str) -> bool:
 
 def refreshed(shown: str, printed: str) -> str:
     """What to show of a new output: as many lines from its top and bottom as before, and between two gaps
-    as many from the line that begins as the first of them does."""
+    as many from the line that begins as the first of them does.
+
+    Raises:
+        LookupError: there is none that does.
+    """
     new = lines_of(printed)
     first, *others = _pieces(lines_of(shown))
     if not others:
         return "\n".join([*new, ""])
     kept = new[: len(first)]
     for piece in others[:-1]:
-        begins = [index for index, line in enumerate(new) if line.startswith(piece[0][:_ANCHOR])]
-        at = begins[0] if begins else 0
+        at = _where(piece[0], new)
         kept += [_OMITTED, *new[at : at + len(piece)]]
     last = others[-1]
     kept += [_OMITTED, *(new[-len(last) :] if last else [])]
     return "\n".join([*kept, ""])
+
+
+def _where(line: str, lines: list[str]) -> int:
+    """The first of the lines that begins as this one does: to the letter, or else but for its numbers."""
+    for alike in (str, _without_numbers):
+        for index, other in enumerate(lines):
+            if alike(other).startswith(alike(line)[:_ANCHOR]):
+                return index
+    raise LookupError(f"nothing begins like {line!r} any more: choose another line to show")
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"\d[\d.,]*", "0", line)
 
 
 def _pieces(lines: list[str]) -> list[list[str]]:

@@ -83,6 +83,13 @@ def test_refreshing_keeps_the_shape_of_an_excerpt() -> None:
     ]
 
 
+def test_refreshing_finds_a_line_between_gaps_whose_numbers_changed() -> None:
+    new = "KV capacity\n460 rejected: 460 shed\nend\n"
+    assert lines_of(refreshed("...\n459 rejected: 459 shed\n...\nend\n", new))[1] == "460 rejected: 460 shed"
+    with pytest.raises(LookupError, match="12 evicted"):
+        refreshed("...\n12 evicted\n...\nend\n", new)
+
+
 def test_the_guides_have_examples() -> None:
     found = {guide.name: len(list(examples(guide.read_text(encoding="utf-8")))) for guide in GUIDES}
     assert found["first-run.md"] > 10
