@@ -272,7 +272,7 @@ def test_sessions_are_causal_lose_nothing_and_are_the_same_step_by_step(
 
 def _are_causal(record: RunRecord, as_blis: bool) -> None:
     """Turn after turn, each its pause after the answer before it; in BLIS, after its last step."""
-    table, front_end = record.table, record.frontend
+    table = record.table
     assert table.session is not None
     assert table.round_index is not None
     assert table.think_ns is not None
@@ -283,7 +283,8 @@ def _are_causal(record: RunRecord, as_blis: bool) -> None:
             assert record.outcome[before] in ANSWERED
             seen_ns = record.finish_ns[before]
             if as_blis:
-                seen_ns -= front_end.token_ns(int(record.emitted_tokens[before])) + front_end.at_end_ns
+                steps = record.instances[record.instance[before]].step_ends
+                seen_ns = steps.one(int(record.last_step[before]))
             assert table.arrival_ns[after] == seen_ns + table.think_ns[after]
 
 

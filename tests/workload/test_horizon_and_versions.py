@@ -74,4 +74,4 @@ def test_a_class_that_is_defined_keeps_its_name_and_version_2_refuses_the_old_on
 def test_requests_that_a_number_ends_before_the_horizon_are_served_to_the_end(tmp_path: Path) -> None:
     result = blis.run(model="llama-3.1-8b", workload_spec=spec(tmp_path, num_requests=49))
     assert result.record.outcome.tolist() == [Outcome.COMPLETED] * 49
-    assert result.record.end_ns == result.record.finish_ns.max() > 10**10
+    assert result.record.finish_ns.max() >= result.record.end_ns > 10**10
