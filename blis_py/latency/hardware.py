@@ -83,6 +83,11 @@ class GpuSpec:
             problem = f"{who} needs efficiencies that nobody has told of the {self.name}"
             raise InputError(problem, key="roofline", fix=fix)
 
+    @property
+    def has_fabric(self) -> bool:
+        """Whether every GPU has a fast link to every other: NVLink or Infinity Fabric, and not PCIe."""
+        return self.link_bytes_per_s >= _SLOWEST_FABRIC_BYTES_PER_S
+
     def require_links(self, tp: int) -> None:
         """Refuses more GPUs than share a link."""
         if tp > self.link_gpus:
@@ -94,6 +99,8 @@ class GpuSpec:
 
 
 GIVEN_LINK = "--link-gbps"
+_SLOWEST_FABRIC_BYTES_PER_S = 2e11
+"""Between PCIe 6 x16 with 128 GB/s and NVLink 3 with 300."""
 MOST_LINKED = 4096
 _REQUIRED = ("name", "source", "memory_gib", "hbm_gb_per_s", "dense_tflops")
 _LINK = ("link_gb_per_s", "link_latency_us", "link_gpus", "link_source")

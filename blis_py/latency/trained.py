@@ -49,7 +49,7 @@ from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.learned import NOTHING_KNOWN, Learned, read_learned
 from blis_py.latency.line_model import LineModel
 from blis_py.latency.model_shape import ModelShape
-from blis_py.latency.work import Work
+from blis_py.latency.work import AllReduce, Work
 
 PACKED_ATTENTION_GPUS = frozenset({"H100", "H200", "B200"})
 """Where vLLM runs FlashAttention 3 (Hopper) or FlashInfer's kernels (B200) by default."""
@@ -266,17 +266,19 @@ class Basis:
 
     def waits(self, tokens: int) -> int:
         """Ranks that others wait for, in all stages of all all-reduces."""
-        return 2 * self.shape.layers * work.all_reduce_stages(self.shape, self._tp, tokens) * (self._tp - 1)
+        return 2 * self.shape.layers * self._all_reduce(tokens).stages * (self._tp - 1)
 
     def all_reduce_latency_ns(self, tokens: int) -> float:
         """Of all their stages."""
-        stages = work.all_reduce_stages(self.shape, self._tp, tokens)
-        return 2 * self.shape.layers * stages * self._gpu.all_reduce_overhead_ns
+        return 2 * self.shape.layers * self._all_reduce(tokens).stages * self._gpu.all_reduce_overhead_ns
 
     def all_reduce_ns(self, tokens: int) -> float:
         """Without the latency."""
-        volume = 2 * self.shape.layers * work.staged_all_reduce_bytes(self.shape, self._tp, tokens)
+        volume = 2 * self.shape.layers * self._all_reduce(tokens).read_bytes
         return volume / (self._gpu.link_bytes_per_s / 1e9)
+
+    def _all_reduce(self, tokens: int) -> AllReduce:
+        return work.all_reduce(self.shape, self._tp, tokens, self._gpu.has_fabric)
 
     def _product(self, count: int, group: Work, weight_bytes: float, kind: Kind = "dense") -> Product:
         peak = self._gpu.narrow_flops(self.shape.weights.format_of(weight_bytes))

@@ -101,21 +101,32 @@ def all_reduce_bytes(shape: ModelShape, tp: int, tokens: int) -> float:
     return tokens * shape.hidden * shape.dtype_bytes * 2 * (tp - 1) / tp
 
 
-def all_reduce_stages(shape: ModelShape, tp: int, tokens: int) -> int:
-    """Of the all-reduces of vLLM and SGLang (custom_all_reduce.cuh): 1 while the message is small and every
-    rank reads all of every other's, 2 where each adds up its share and then reads those of the others; 0 on
-    one GPU."""
+class AllReduce(NamedTuple):
+    """How the ranks of a layer add up what each has."""
+
+    stages: int
+    read_bytes: float
+    """By each rank."""
+
+
+def all_reduce(shape: ModelShape, tp: int, tokens: int, fabric: bool) -> AllReduce:
+    """One of a layer's two, as vLLM and SGLang make it (custom_all_reduce.cuh).
+
+    Every rank reads the whole message of every other while it is small; from 512 KiB on (256 KiB beyond four
+    ranks) each adds up its share and then reads those of the others, which moves as much as a ring.
+
+    Args:
+        fabric: every GPU has a fast link to every other; otherwise more than two make a ring.
+    """
     if tp == 1:
-        return 0
+        return AllReduce(0, 0.0)
+    ring_bytes = all_reduce_bytes(shape, tp, tokens)
+    if tp == 2 or not fabric:
+        return AllReduce(1, ring_bytes)
     message = tokens * shape.hidden * shape.dtype_bytes
-    return 1 if tp == 2 or message < (512 << 10 if tp <= 4 else 256 << 10) else 2
-
-
-def staged_all_reduce_bytes(shape: ModelShape, tp: int, tokens: int) -> float:
-    """What a rank reads in one of them; two stages move as much as a ring."""
-    if all_reduce_stages(shape, tp, tokens) == 1:
-        return tokens * shape.hidden * shape.dtype_bytes * (tp - 1)
-    return all_reduce_bytes(shape, tp, tokens)
+    if message < (512 << 10 if tp <= 4 else 256 << 10):
+        return AllReduce(1, message * (tp - 1))
+    return AllReduce(2, ring_bytes)
 
 
 def pair_flops(shape: ModelShape, tp: int) -> float:

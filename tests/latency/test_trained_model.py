@@ -107,6 +107,16 @@ def test_an_all_reduce_costs_its_stages_and_what_a_rank_reads_twice_a_layer(
     assert only(tp=tp, rank_wait_ns=1e3).step_ns(step) == 64 * stages * (tp - 1) * 1000
 
 
+def test_cards_on_pcie_make_a_ring_of_more_than_two_whatever_the_size() -> None:
+    """vLLM's one-shot all-reduce needs a fast link between every two of them."""
+    for seqs in (8, 500):
+        step = decode(seqs, 100 * seqs)
+        ring_bytes = 64 * 2 * 3 / 4 * seqs * 4096 * 2
+        found = only(gpu=RTX, tp=4, all_reduce_traffic=1e3).step_ns(step)
+        assert found == pytest.approx(1e3 * ring_bytes / 32, rel=1e-6)
+        assert only(gpu=RTX, tp=4, rank_wait_ns=1e3).step_ns(step) == 64 * 3 * 1000
+
+
 def test_one_gpu_reduces_nothing() -> None:
     alone = only(all_reduce_latency=1e3, all_reduce_traffic=1e3, rank_wait_ns=1e3)
     assert alone.step_ns(decode(100, 100)) == 1  # a step takes 1 ns at least
