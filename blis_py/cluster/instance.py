@@ -119,7 +119,7 @@ class Instance(Sleeper):
         return self._life.kv.pool.in_use
 
     def _take_blocks(self, now_ns: int) -> None:
-        """Takes from the pool what steps that are over by now have taken."""
+        """Takes from the pool the blocks of every step planned by now, the one in progress included."""
 
     def _cut(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
@@ -172,7 +172,7 @@ class Instance(Sleeper):
         return self._life.kv.follow()
 
     def settle_cache(self, now_ns: int) -> None:
-        """Lets the cache forget what steps that are over by now have overwritten."""
+        """Removes from the cache what the steps planned by now overwrite, the one in progress included."""
         self._take_blocks(now_ns)
         self._life.kv.pool.name_reserved()
 

@@ -254,7 +254,7 @@ class Scheduler(Lifecycle):
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def take_blocks(self, steps: int) -> None:
-        """Takes those that the first so many of alike steps need, before `advance` is told of them."""
+        """Reserves the blocks of the first `steps` of the planned alike steps, ahead of `advance`."""
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:
             self.kv.pool.reserve(blocks)
