@@ -133,6 +133,6 @@ class AutoregressiveInstance(Instance):
             if len(over):
                 self._run = PricedRun(over)
                 self._end()
-                self.scheduler.schedule(self.now_ns)  # the step in progress
+                self.scheduler.plan_alike()  # the step in progress
         for request in self.scheduler.running:
             self.scheduler.settle(request)

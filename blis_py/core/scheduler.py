@@ -60,7 +60,7 @@ class Scheduler(Lifecycle):
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
-        """Blocks the decodes of the planned step need, not yet taken from the pool."""
+        """Blocks the decodes of the planned step need, not yet reserved; negative where that is ahead."""
         self._cache_aware: CacheAwareQueue | None = None
         """The waiting queue, if its order depends on the cache."""
         if isinstance(self.waiting, CacheAwareQueue):
@@ -124,9 +124,10 @@ class Scheduler(Lifecycle):
         blocks = self._owed_blocks
         if steps > 1:
             blocks += decoding.blocks_for(tick + 1, steps - 1)
-        if blocks:
+        if blocks > 0:
             pool.reserve(blocks)
-        self._owed_blocks = 0
+            blocks = 0
+        self._owed_blocks = blocks  # negative: reserved already for the step behind these
         self.tick = pool.tick = step.end_tick = tick = tick + steps
         if step.prefills:
             self._advance_prefills(step, tick)
@@ -259,6 +260,10 @@ class Scheduler(Lifecycle):
         if blocks:
             self.kv.pool.reserve(blocks)
             self._owed_blocks -= blocks
+
+    def plan_alike(self) -> None:
+        """Plans the next of alike steps, of which fewer than planned have been launched."""
+        self._owed_blocks += self._decoding.crossings[self.tick % self._block_size]
 
     def settle(self, request: Request) -> None:
         """Brings `computed`, `generated` and the block table of a decoding request up to date.

@@ -48,3 +48,11 @@ def test_a_router_sees_what_the_planned_step_overwrites(async_scheduling: bool, 
     }
     run = Run(rows, config, options=options)
     assert differences(run.record(), run.record(single_step=True)) == []
+
+
+@pytest.mark.parametrize("seed", [10031, 10605, 11034, 11073])
+def test_a_horizon_behind_a_look_at_the_cache_leaves_the_same_books(seed: int) -> None:
+    """The router has seen blocks reserved for the step that is planned behind the one in flight."""
+    run = routed(Random(seed))
+    assert run.options["horizon_ns"] is not None
+    assert differences(run.record(), run.record(single_step=True)) == []
