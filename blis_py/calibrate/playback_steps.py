@@ -11,6 +11,7 @@ from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
@@ -56,7 +57,7 @@ class StepPlayback(Playback):
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
         nobody_else = Outlook()
-        timeline = Timeline(Environment(), nobody_else)
+        timeline = Timeline(EventQueue(Environment()), nobody_else)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(

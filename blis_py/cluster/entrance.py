@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from simpy import Environment
-
 from blis_py.cluster.admission import Admission, AdmissionSettings, AdmissionSetup, TenantBudgets
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Dispatch, Gateway
 from blis_py.cluster.instance import Instance
@@ -59,7 +58,7 @@ class Entrance:
 
     def built(
         self,
-        env: Environment,
+        events: EventQueue,
         source: Source,
         signals: Signals,
         instances: Sequence[Instance],
@@ -75,7 +74,7 @@ class Entrance:
         """
         flow_control, routing_ns = self._flow_control, self._routing_ns
         if not self._decides and flow_control is None:
-            return (Gateway(env, source, self.first_ns, dispatch, outlook),)
+            return (Gateway(events, source, self.first_ns, dispatch, outlook),)
         setup = AdmissionSetup(self._settings, signals, slots, source.table, self._slo_priorities)
         admit = self._admission(setup, recorder)
         queues: list[Part] = []
@@ -83,12 +82,12 @@ class Entrance:
             from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
 
             there = instances, routing_ns, dispatch, outlook, recorder
-            queue = FlowControl(env, flow_control, setup, *there, closed=admit.looks_at_load)
+            queue = FlowControl(events, flow_control, setup, *there, closed=admit.looks_at_load)
             dispatch, routing_ns, queues = queue, 0, [queue]
         delays_ns = self._admission_ns, routing_ns
         if not self._decides:
-            return (Gateway(env, source, sum(delays_ns), dispatch, outlook), *queues)
-        return (Gate(env, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
+            return (Gateway(events, source, sum(delays_ns), dispatch, outlook), *queues)
+        return (Gate(events, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
 
     def _admission(self, setup: AdmissionSetup, recorder: Recorder) -> Admission:
         """The policy, behind the tenants' budgets if there are any."""

@@ -19,6 +19,7 @@ from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.entrance import Entrance
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
@@ -130,7 +131,8 @@ def simulate(
 
     env = Environment()
     outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
-    timeline = Timeline(env, outlook)
+    events = EventQueue(env)
+    timeline = Timeline(events, outlook)
     recorder = kind.recorder(source.table, sum(delays_ns))
     instances = [kind.instance(timeline, recorder, outlook) for _ in range(num_instances)]
     signals = Signals(instances, snapshot_refresh_ns, cache_delay_ns, timeline, outlook)
@@ -150,7 +152,7 @@ def simulate(
     unserved = _unserved(source.table, served_models)
     dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress, unserved)
     slots = num_instances * scheduler.max_num_seqs
-    gateway, *queues = entrance.built(env, source, signals, instances, slots, dispatch, outlook, recorder)
+    gateway, *queues = entrance.built(events, source, signals, instances, slots, dispatch, outlook, recorder)
     outlook.over(gateway, *queues)
     make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
     source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
