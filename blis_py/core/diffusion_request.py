@@ -105,7 +105,7 @@ class DiffusionFeatures(StepFeatures):
         begins_batch: int = 0,
         **common: Any,
     ) -> None:
-        """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`, nor hand on `common`."""
+        """Spelled out: mypyc neither puts a generated one on that of `StepFeatures` nor hands on `common`."""
         StepFeatures.__init__(self)
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks

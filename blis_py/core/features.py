@@ -6,7 +6,7 @@ feature is one entry with the function that computes it:
 
     FEATURES["waiting_tokens"] = Feature("tokens", compute=lambda step, scheduler: ...)
 
-It is part of every scheduler that is made from then on, and costs nothing where there is none. A latency model
+Every scheduler that is made from then on computes it; where there is none it costs nothing. A latency model
 reads it as `features["waiting_tokens"]`. What every step has is an attribute of `StepFeatures` instead, for
 speed: an entry of the schema and a parameter of its constructor.
 """
@@ -30,9 +30,8 @@ class Feature(NamedTuple):
     optional: bool = False
     """0 in most runs: a log has the column only where some step has some of it."""
     grows: str | int | None = 0
-    """What a pure decode step that follows, otherwise alike, has more of it: so many, or as many as it has of the
-    named feature. None = that cannot be foreseen, so every step is planned by itself. Below 0 (unknown), it
-    stays."""
+    """What the next of alike decode steps has more of it: so many, or as many as it has of the named feature.
+    None = that cannot be foreseen, so every step is planned by itself. A value below 0 (unknown) stays."""
     largest: bool = False
     """A step has the largest value among its sequences, not the sum."""
     whole: bool = True
@@ -247,4 +246,11 @@ def further_features() -> tuple[tuple[str, Compute], ...]:
 
 def computed(further: Iterable[tuple[str, Compute]], step: Any, scheduler: Any) -> dict[str, float]:
     """The further features of a planned step."""
-    return {name: compute(step, scheduler) for name, compute in further}
+    return {name: _checked(name, compute(step, scheduler)) for name, compute in further}
+
+
+def _checked(name: str, value: Any) -> Any:
+    if type(value) is int or (type(value) is float and not FEATURES[name].whole):
+        return value
+    fix = "have it return an int, or give the entry `whole=False`"
+    raise InputError("step feature: not a whole number", key=f"FEATURES[{name!r}]", value=value, fix=fix)

@@ -54,7 +54,7 @@ class Scheduler(Lifecycle):
         self._budget = config.max_num_batched_tokens
         self._track_longest = track_longest
         self._further = further_features()
-        self._foresees = all([FEATURES[name].grows is not None for name, _ in self._further])
+        self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._running = Running(self._decoding)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled

@@ -317,7 +317,7 @@ def test_a_step_is_divided_by_the_prices_of_the_steps_it_could_have_been() -> No
 
 
 class _LessWhereShared:
-    """2,100 ns a step with decodes and 100 ns a prompt, less a nanosecond for each KV entry that is read again."""
+    """2,100 ns for decodes, 100 ns a prompt, less a nanosecond for each KV entry that is read again."""
 
     def step(self, features: StepFeatures) -> StepTime:
         gpu_ns = 2100 * (features.decode_seqs > 0) + 100 * features.prefill_seqs
