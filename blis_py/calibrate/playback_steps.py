@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from simpy import Environment
 
@@ -17,7 +16,7 @@ from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.features import SELDOM
+from blis_py.core.features import SELDOM, further_names
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -44,7 +43,7 @@ class StepPlayback(Playback):
         self._scheduler, self._single_step = scheduler, single_step
 
     def compositions(self) -> list[Composition]:
-        unknown = [name for name in SELDOM if name not in self.log.steps]
+        unknown = [name for name in (*SELDOM, *further_names()) if name not in self.log.steps]
         tap = _Tap(self._scheduler, self.log.requests["number"], unknown)
         self._serve(tap, single_step=True)
         return tap.compositions
@@ -135,7 +134,7 @@ class _Tap:
                 chunks=tuple(tokens for _, tokens in step.prefills),
                 admitted=self._of(step.admitted),
                 preempted=self._of(step.preempted),
-                features=replace(step.features, **self._untold),
+                features=step.features.but(self._untold),
             )
         )
 

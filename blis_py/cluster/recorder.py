@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.features import FEATURE_NAMES, StepFeatures, further_names
 from blis_py.core.request import FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
@@ -282,14 +282,14 @@ class InstanceLog:
         self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
         self._preemptions = recorder.preemptions.data
         self._late_ns, self._behind_seq_ns = recorder.late_ns.data, recorder.frontend.behind_seq_ns
-        self._features = features
+        self._features = (*features, *further_names())
         self._scheduler = scheduler
         self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
         """The index of a step, and the time without work before it."""
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
-        self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
+        self._runs = StepsTable((*RUN_COLUMNS, *self._features), recorder.spool) if record_steps else None
         self._preempted = 0
         """In all rows of the table so far."""
 
@@ -307,7 +307,7 @@ class InstanceLog:
             scheduler = self._scheduler
             state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
             before, self._preempted = self._preempted, scheduler.counters.preemptions
-            what = [getattr(features, name) for name in self._features]
+            what = features.row(self._features)
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     def in_progress(self, step: Step) -> None:

@@ -29,6 +29,7 @@ from blis_py.core.diffusion_request import (
     DiffusionRequest,
     Outcome,
 )
+from blis_py.core.features import computed, further_features
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.policies import PREEMPTION_POLICIES
 from blis_py.core.radix_kv import RadixKV
@@ -58,6 +59,7 @@ class DiffusionScheduler(Lifecycle):
         self.totals = totals
         """The counters, by their own type."""
         self._block = block
+        self._further = further_features()
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self._chunk = (config.long_prefill_token_threshold or config.max_num_batched_tokens) // block * block
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
@@ -81,7 +83,9 @@ class DiffusionScheduler(Lifecycle):
         if not (batch.prefills or batch.denoise):
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(batch.admitted, now_ns)
-        batch.features = self._features(batch)
+        batch.features = features = self._features(batch)
+        if self._further:
+            features.further = computed(self._further, batch, self)
         return batch
 
     def must_yield(self, now_ns: int) -> bool:

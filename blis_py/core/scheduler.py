@@ -23,7 +23,7 @@ from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
-from blis_py.core.features import StepFeatures
+from blis_py.core.features import FEATURES, StepFeatures, computed, further_features
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, FinishReason, Request
 from blis_py.core.step import Prefills, Step
@@ -53,6 +53,8 @@ class Scheduler(Lifecycle):
         """Steps whose outcome is known."""
         self._budget = config.max_num_batched_tokens
         self._track_longest = track_longest
+        self._further = further_features()
+        self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._running = Running(self._decoding)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
@@ -85,9 +87,18 @@ class Scheduler(Lifecycle):
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
                 constrained, shared = decoding.constrained, self.kv.pool.shared_uses * self._block_size
-                return Step(
-                    StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained, shared)
+                features = StepFeatures(
+                    decode_seqs=decodes,
+                    decode_kv_tokens=kv_tokens,
+                    max_context=longest,
+                    emitted_rows=decodes,
+                    constrained_rows=constrained,
+                    shared_kv_tokens=shared,
                 )
+                planned = Step(features)
+                if self._further:
+                    features.further = computed(self._further, planned, self)
+                return planned
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills)
         if self._cache_aware is not None:
@@ -98,7 +109,9 @@ class Scheduler(Lifecycle):
                 return None  # what is in flight holds what it takes
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(step.admitted, now_ns)
-        step.features = self._features(prefills)
+        step.features = features = self._features(prefills)
+        if self._further:
+            features.further = computed(self._further, step, self)
         return step
 
     def finish(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
@@ -213,7 +226,7 @@ class Scheduler(Lifecycle):
         last of them, every block allocation succeeds, and whoever waits goes on waiting: free
         blocks only become fewer, so a head of the queue that does not fit now will not fit then.
         """
-        if step.prefills or step.preempted or self._unsettled:
+        if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
@@ -359,18 +372,18 @@ class Scheduler(Lifecycle):
             longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         shared = self.kv.pool.shared_uses * self._block_size
         return StepFeatures(
-            len(prefills),
-            tokens,
-            pairs,
-            past_tokens,
-            prompt_pairs,
-            decodes,
-            kv_tokens,
-            longest,
-            rows,
-            constrained,
-            shared,
-            0 if self._cache_aware is None else self._cache_aware.scanned_requests,
+            prefill_seqs=len(prefills),
+            prefill_tokens=tokens,
+            prefill_pairs=pairs,
+            prefill_kv_tokens=past_tokens,
+            prefill_prompt_pairs=prompt_pairs,
+            decode_seqs=decodes,
+            decode_kv_tokens=kv_tokens,
+            max_context=longest,
+            emitted_rows=rows,
+            constrained_rows=constrained,
+            shared_kv_tokens=shared,
+            scanned_requests=0 if self._cache_aware is None else self._cache_aware.scanned_requests,
         )
 
 
