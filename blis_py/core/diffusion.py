@@ -32,7 +32,6 @@ from blis_py.core.diffusion_request import (
 from blis_py.core.features import computed, further_features
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.policies import PREEMPTION_POLICIES
-from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import DECODING, PREFILLING, FinishReason, Request, Status
 
 _DENOISING: Final = DECODING
@@ -108,7 +107,7 @@ class DiffusionScheduler(Lifecycle):
         for request, tokens in batch.prefills:
             counters.prefill_tokens += tokens
             request.computed += tokens
-            self._publish(request)
+            self.kv.publish(request)
             if request.computed == self._prefill_target(request):
                 request.status = _DENOISING
         spent = outcome.spent or [outcome.rounds] * len(batch.denoise)
@@ -214,11 +213,7 @@ class DiffusionScheduler(Lifecycle):
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
         budget = self.config.max_num_batched_tokens - self._block * len(self.running)
         tokens = self._first_tokens(request, (len(shared) + own) * self._block_size, budget)
-        if isinstance(kv, RadixKV):
-            from_free = kv.tree.unlocked(request.match) if request.match is not None else 0
-        else:
-            from_free = kv.pool.count_free(shared)
-        return -(-tokens // self._block_size) + own + from_free <= kv.pool.num_free
+        return kv.blocks_needed(request, shared, own, tokens) <= kv.pool.num_free
 
     def _extend(self, request: DiffusionRequest, tokens: int, batch: Batch, parked: bool = False) -> bool:
         """Pages for `tokens` more, preempting if need be; False if the request had to go itself."""
@@ -288,7 +283,7 @@ class DiffusionScheduler(Lifecycle):
         self._forget_block(request)
         if request in outcome.keys:
             request.block_keys = [*request.block_keys, *outcome.keys[request]]
-        self._publish(request)
+        self.kv.publish(request)
         counters = self.totals
         counters.committed_blocks += 1
         counters.emitted_tokens += emitted

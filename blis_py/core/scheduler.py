@@ -23,7 +23,9 @@ from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
+from blis_py.core.emission import Bursts, Emission
 from blis_py.core.features import FEATURES, StepFeatures, computed, further_features
+from blis_py.core.kv_source import KVSource
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, FinishReason, Request
 from blis_py.core.step import Prefills, Step
@@ -37,16 +39,24 @@ class Scheduler(Lifecycle):
     Args:
         config: limits and policies.
         track_longest: report the longest context in the features (-1 otherwise).
+        source: KV from outside the instance; None = there is none.
+        emission: requests whose decode steps emit several tokens; None = every step emits one.
 
     Raises:
         InputError: a setting that cannot work.
     """
 
-    def __init__(self, config: SchedulerConfig, track_longest: bool = False) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        track_longest: bool = False,
+        source: KVSource | None = None,
+        emission: Emission | None = None,
+    ) -> None:
         check_scheduler_config(config)
         # A sequence can be no longer than the pool, or it could never finish.
         room = config.num_kv_blocks * config.block_size + 1
-        super().__init__(config, Counters(), min(config.max_model_len, room))
+        super().__init__(config, Counters(), min(config.max_model_len, room), source=source)
         self.tick = 0
         """Steps launched; the index of the step being planned."""
         self.resolved = 0
@@ -56,7 +66,10 @@ class Scheduler(Lifecycle):
         self._further = further_features()
         self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._decoding = DecodeSet(config.block_size, track_longest)
-        self._running = Running(self._decoding)
+        self._bursts = None if emission is None else Bursts(emission, self._max_tokens)
+        self._burst_rows = 0
+        """Positions computed by decode steps of requests that emit several tokens a step."""
+        self._running = Running(self._decoding, self._bursts)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
         self._unsettled = 0
@@ -69,6 +82,11 @@ class Scheduler(Lifecycle):
             self._cache_aware = self.waiting
             self.waiting.attach(self.kv, self._prefilling, self.counters)
 
+    def add(self, request: Request) -> str | None:
+        if self._bursts is not None and self._bursts.emission.is_irregular(request):
+            request.bursts = []
+        return super().add(request)
+
     # -- one step ------------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
@@ -76,7 +94,9 @@ class Scheduler(Lifecycle):
 
         Allocates the blocks the step needs and, if there are too few, preempts.
         """
-        if not (self.waiting or self._prefilling or self._stalled):
+        if self.loads is not None:
+            self.loads.receive(now_ns)
+        if not (self.asks_in or self._prefilling or self._stalled):
             decoding, tick = self._decoding, self.tick
             decodes = decoding.count
             if decodes == 0:
@@ -107,8 +127,14 @@ class Scheduler(Lifecycle):
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
                 return None  # what is in flight holds what it takes
+            if self.loads is not None and self.loads.under_way:
+                return None
+            if self.drop_load() is not None:
+                return self.schedule(now_ns)  # what has arrived held the blocks it lacked
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(step.admitted, now_ns)
+        if self._bursts is not None:
+            step.emissions = self._bursts.emissions(prefills, self.tick)
         step.features = features = self._features(prefills)
         if self._further:
             features.further = computed(self._further, step, self)
@@ -151,23 +177,44 @@ class Scheduler(Lifecycle):
 
     def _advance_prefills(self, step: Step, tick: int) -> None:
         """Who has its whole prompt in the cache begins to decode, if it has to."""
-        publish = None if self._radix is None else self._radix.publish
+        kv = self.kv
         for request, tokens in step.prefills:
+            if request.bursting:
+                self._advance_burst(step, request, tokens, tick)
+                continue
             self.counters.prefill_tokens += tokens
             request.computed = computed = request.computed + tokens
-            if publish is not None:
-                publish(request)
+            kv.publish(request)
             if computed < request.prompt_tokens + request.generated:
                 continue
-            del self._prefilling[request]
             request.generated += 1
             request.note_emission(tick - 1)
             if request.generated >= request.target:
                 step.ending.append(request)
                 if not request.ends_late:
+                    del self._prefilling[request]
                     self._expects_no_more(request)
                     continue
-            self._decoding.start(request, tick)
+            if request.bursts is None:
+                del self._prefilling[request]
+                self._decoding.start(request, tick)
+
+    def _advance_burst(self, step: Step, request: Request, rows: int, tick: int) -> None:
+        """A decode step that may emit several tokens; drafts that were refused are computed anew."""
+        emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
+        self._burst_rows += rows
+        before = request.generated
+        request.computed += emitted
+        request.generated = before + emitted
+        request.note_emission(tick - 1)
+        if emitted > 1:
+            assert request.bursts is not None
+            request.bursts.append((tick - 1, emitted))
+        if before < request.target <= request.generated:
+            step.ending.append(request)
+            if not request.ends_late:
+                del self._prefilling[request]
+                self._expects_no_more(request)
 
     def _advance_decodes(self, step: Step, tick: int) -> None:
         """Whose last token comes with this step gets no more, unless that is not known yet."""
@@ -228,6 +275,8 @@ class Scheduler(Lifecycle):
         """
         if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
+        if self.loads is not None and self.waiting and self._room_to_admit():
+            return 1  # what the source can supply to the head of the queue may change with time
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
         if steps == 1:
@@ -248,7 +297,8 @@ class Scheduler(Lifecycle):
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which a step boundary may bring a change that depends on time alone."""
         change = self.waiting.next_change_ns(now_ns) if self.waiting else None
-        return self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
+        first_ns = self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
+        return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     # -- what the driver may look at -------------------------------------------------------------
 
@@ -259,8 +309,8 @@ class Scheduler(Lifecycle):
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens computed by decoding requests so far."""
-        return self._decoding.computed_tokens(self.tick)
+        """Tokens computed by decoding requests so far, refused drafts included."""
+        return self._decoding.computed_tokens(self.tick) + self._burst_rows
 
     def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
@@ -314,8 +364,11 @@ class Scheduler(Lifecycle):
         held = [block for request in self.running for block in request.block_table]
         assert not self.kv.pool.num_reserved, "blocks were taken for nobody"
         for request in self.running:
-            expected = -(-request.computed // self._block_size)
-            assert len(request.block_table) == expected, f"{request!r} holds a wrong number of blocks"
+            expected, holds = self.kv.blocks_of(request.computed), len(request.block_table)
+            drafted = holds > expected and request.bursts is not None
+            assert holds == expected or drafted, f"{request!r} holds a wrong number of blocks"
+        if self.loads is not None:
+            held += self.loads.check_blocks()
         self.kv.pool.check(held)
 
     # -- what a kind of request supplies ----------------------------------------------------------
@@ -363,7 +416,11 @@ class Scheduler(Lifecycle):
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if past + new == length:
+            if request.bursting:
+                rows += new
+                if request.constrained:
+                    constrained += new
+            elif past + new == length:
                 rows += 1
                 if request.constrained:
                     constrained += 1
