@@ -70,6 +70,10 @@ class Request:
         constrained: a grammar says of each of its tokens what may come next.
         ends_by_eos: the `output_tokens` end with an end of sequence, which nobody knows before it is there.
         row: where the driver keeps its own notes on this request.
+
+    Attributes:
+        visit: where the driver keeps its notes on this stay at an instance; `row`, unless it has been at
+            another before.
     """
 
     __slots__ = (
@@ -109,6 +113,7 @@ class Request:
         "seq",
         "status",
         "target",
+        "visit",
     )
 
     status: Status
@@ -178,7 +183,7 @@ class Request:
         self.priority = priority
         self.deadline_ns = deadline_ns
         self.block_keys = block_keys
-        self.row = row
+        self.row = self.visit = row
         self.extra_key = extra_key
         self.ends_by_eos = ends_by_eos
         self.constrained = constrained
