@@ -109,7 +109,9 @@ class KVLoads:
         held: list[int] = []
         for request, load in self._holders.items():
             tokens = request.computed if load is None else load.first_tokens + load.tokens
-            assert len(request.block_table) == self._kv.blocks_of(tokens), f"wrong number of blocks: {request!r}"
+            assert len(request.block_table) == self._kv.blocks_of(tokens), (
+                f"wrong number of blocks: {request!r}"
+            )
             held += request.block_table
         return held
 
@@ -134,6 +136,8 @@ class KVLoads:
 
     def _find_first(self) -> None:
         heap = self._heap
-        while heap and (self._holders.get(heap[0][2].request) is not heap[0][2] or heap[0][2].ready_ns != heap[0][0]):
+        while heap and (
+            self._holders.get(heap[0][2].request) is not heap[0][2] or heap[0][2].ready_ns != heap[0][0]
+        ):
             heappop(heap)
         self.first_ready_ns = heap[0][0] if heap else NEVER_NS

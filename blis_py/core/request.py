@@ -75,6 +75,10 @@ class Request:
         row: where the driver keeps its own notes on this request.
         carried: output tokens that earlier visits to other instances emitted. They count towards the output;
             their KV, but for the last one's, is computed again unless a `KVSource` supplies it.
+
+    Attributes:
+        visit: where the driver keeps its notes on this stay at an instance; `row`, unless it has been at
+            another before.
     """
 
     __slots__ = (
@@ -116,6 +120,7 @@ class Request:
         "seq",
         "status",
         "target",
+        "visit",
     )
 
     status: Status
@@ -189,7 +194,7 @@ class Request:
         self.priority = priority
         self.deadline_ns = deadline_ns
         self.block_keys = block_keys
-        self.row = row
+        self.row = self.visit = row
         self.extra_key = extra_key
         self.ends_by_eos = ends_by_eos
         self.constrained = constrained
