@@ -88,10 +88,14 @@ class Instance(Sleeper):
                 if end_ns > outlook.until_ns:
                     yield end_ns
                 self._end()
-            elif inbox and inbox[0][0] <= outlook.until_ns:
-                self._resume(inbox[0][0])
+                continue
+            next_ns = inbox[0][0] if inbox else NEVER_NS
+            if self._life.loads is not None:
+                next_ns = min(next_ns, self._life.next_change_ns(self.now_ns))
+            if next_ns <= outlook.until_ns and next_ns != NEVER_NS:
+                self._resume(next_ns)
             else:
-                yield inbox[0][0] if inbox else NEVER_NS
+                yield next_ns
                 self._resume(self._woken_ns)
 
     def wake(self, time_ns: int) -> None:
@@ -145,6 +149,8 @@ class Instance(Sleeper):
         self._life.call_off(request, now_ns)
         if self._is_busy():
             self._disturb_at(now_ns)
+        elif self._life.loads is not None:
+            self._timeline.set(self, now_ns)
 
     def watch(self, marks: Marks, index: int) -> None:
         """From now on it marks itself, as the instance of that index, when its state may have changed."""
@@ -152,7 +158,7 @@ class Instance(Sleeper):
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
-        waiting, inbox = len(self._life.waiting), self._inbox
+        waiting, inbox = self._life.queue_depth, self._inbox
         if inbox and inbox[0][0] <= now_ns:
             waiting += sum(ready_ns <= now_ns for ready_ns, _ in inbox)
         return waiting
@@ -221,7 +227,7 @@ class Instance(Sleeper):
         if self._is_busy():
             self._disturb_at(time_ns)
         else:
-            self._timeline.set(self, time_ns)  # it had no time yet
+            self._timeline.set(self, min(time_ns, self.wakes_ns))
 
     def _disturb_at(self, time_ns: int) -> None:
         """Of a step that ends right then, the next one has begun where its turn at that time is over."""
@@ -235,5 +241,5 @@ class Instance(Sleeper):
         """The run ends at `now_ns`: where everybody stands."""
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
-        self._fate.ended(list(self._life.waiting), Outcome.QUEUED)
+        self._fate.ended(self._life.queued, Outcome.QUEUED)
         self._loop.close()  # it would keep itself, and all this, alive

@@ -136,6 +136,6 @@ class OverlappedInstance(AutoregressiveInstance):
             self.scheduler.plan_alike()  # behind the step in flight
         if self._flight is not None and self._flight_end_ns > now_ns:
             self.scheduler.kv.pool.tick -= 1
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+        for request in [*self.scheduler.running, *self.scheduler.queued]:
             self.scheduler.settle(request)
             request.forget_since(self.scheduler.resolved)

@@ -454,7 +454,7 @@ class InstanceLog:
         self._ends.append(run)
         if self._runs is not None:
             scheduler = self._scheduler
-            state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
+            state = (scheduler.queue_depth, len(scheduler.running), scheduler.blocks_in_use(run.steps))
             before, self._preempted = self._preempted, scheduler.counters.preemptions
             what = features.row(self._features)
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])

@@ -1,7 +1,7 @@
 """Decode steps that emit several tokens: speculation, multi-token prediction.
 
-How many tokens a step emits for a request is data, not a kind of request. Without a supplier of that data, and
-for all requests it leaves alone, it is one.
+How many tokens a step emits for a request is data, not a kind of request. Without a supplier of that data,
+and for all requests that it does not concern, it is one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bursts:
         self._max_tokens = max_tokens
 
     def rows(self, request: Request) -> int:
-        """Positions to compute for a request that decodes: never beyond what the client or the pool permit."""
+        """Positions a decode step computes: never beyond what the client or the pool permits."""
         limit = request.max_tokens or self._max_tokens - request.prompt_tokens
         return max(min(self.emission.rows(request), limit - request.generated), 1)
 

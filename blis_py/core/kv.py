@@ -106,7 +106,7 @@ class KVCache:
         raise NotImplementedError
 
     def follow(self) -> CacheChanges:
-        """A new log of the contents the cache begins and ceases to hold from now on; the reader empties it."""
+        """A new log of contents the cache begins and ceases to hold from now on; the reader empties it."""
         raise NotImplementedError
 
     def _register(self, request: Request, first: int, end: int) -> None:

@@ -64,7 +64,7 @@ class KVLoads:
         """The request has taken the offer, and blocks for it."""
         self._source.load(request, computed, supply, now_ns)
         if supply.ready_ns <= now_ns:
-            self.supplied_tokens += supply.tokens
+            self._supply(request, computed + supply.tokens, supply.tokens)
             return
         request.status = WAITING_FOR_KV
         self._holders[request] = load = _Load(request, computed, supply.tokens, supply.ready_ns)
@@ -77,11 +77,12 @@ class KVLoads:
             load.ready_ns = ready_ns
             self._schedule(load)
 
-    def receive(self, now_ns: int) -> None:
-        """Loads that are ready have come."""
+    def receive(self, now_ns: int) -> bool:
+        """Loads that are ready have come; returns whether any request that has its KV waits to run."""
         while self.first_ready_ns <= now_ns:
             self._receive_one(heappop(self._heap)[2], now_ns)
             self._find_first()
+        return bool(self.arrived)
 
     def remove(self, request: Request) -> None:
         """The request gives up its load and its blocks; its `computed` becomes 0."""
@@ -115,15 +116,19 @@ class KVLoads:
             held += request.block_table
         return held
 
+    def _supply(self, request: Request, computed: int, supplied: int) -> None:
+        self.supplied_tokens += supplied
+        request.computed = computed
+        if request.scheduled_ns < 0:
+            request.cached_tokens = computed
+
     def _receive_one(self, load: _Load, now_ns: int) -> None:
         request, first = load.request, load.first_tokens
         tokens = min(self._source.arrived(request, now_ns), load.tokens)
-        self.supplied_tokens += tokens
-        request.computed = first + tokens
-        needless = self._kv.blocks_of(request.computed)
-        table = request.block_table
-        self._kv.pool.give_back(table[needless:])
-        del table[needless:]
+        self._supply(request, first + tokens, tokens)
+        table, end = request.block_table, self._kv.blocks_of(request.computed)
+        self._kv.pool.give_back(table[end:])
+        del table[end:]
         self._kv.publish_supplied(request, first)
         request.status = WAITING
         self._holders[request] = None

@@ -148,9 +148,15 @@ class Lifecycle:
         return bool(self.waiting) or (self.loads is not None and bool(self.loads.arrived))
 
     def kv_ready_at(self, request: Request, ready_ns: int) -> None:
-        """The KV a request waits for comes at another time than its source has said; call it between steps."""
+        """The KV a request waits for comes at another time than offered; call it between steps."""
         if self.loads is not None:
             self.loads.move(request, ready_ns)
+
+    def next_change_ns(self, now_ns: int) -> int:
+        """Earliest time at which a step boundary may bring a change that depends on time alone."""
+        change = self.waiting.next_change_ns(now_ns) if self.waiting else None
+        first_ns = self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
+        return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     def expire(self, now_ns: int) -> list[Request]:
         """Drops the requests whose deadline has come; call it between steps."""
@@ -252,7 +258,7 @@ class Lifecycle:
         return budget
 
     def _find_room(self, request: Request, budget: int, now_ns: int) -> int:
-        """Finds the KV there is of the head of the queue, and blocks for its first step; 0 if it must wait."""
+        """Finds KV of the head of the queue, and blocks for its first step; 0 if it must wait."""
         kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
@@ -279,10 +285,7 @@ class Lifecycle:
         """Begins the load of what the head of the queue has been offered and has blocks for."""
         assert self.loads is not None
         self.loads.begin(request, request.computed, supply, now_ns)
-        if supply.ready_ns > now_ns:
-            return _LOADING
-        request.computed += supply.tokens
-        return tokens
+        return _LOADING if supply.ready_ns > now_ns else tokens
 
     def drop_load(self) -> Request | None:
         """Sends the request whose load began last back to the queue, so that its blocks are free."""

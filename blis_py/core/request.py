@@ -135,7 +135,7 @@ class Request:
     block_table: list[int]
     """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
     cached_tokens: int
-    """Tokens found in the prefix cache at the first admission; -1 = not admitted yet."""
+    """Tokens found in the prefix cache, or supplied by a `KVSource`, at the first admission; -1 = not yet."""
     scheduled_ns: int
     preemptions: int
     finish_reason: FinishReason | None

@@ -94,9 +94,8 @@ class Scheduler(Lifecycle):
 
         Allocates the blocks the step needs and, if there are too few, preempts.
         """
-        if self.loads is not None:
-            self.loads.receive(now_ns)
-        if not (self.asks_in or self._prefilling or self._stalled):
+        arrived = self.loads is not None and self.loads.receive(now_ns)
+        if not (self.waiting or self._prefilling or self._stalled or arrived):
             decoding, tick = self._decoding, self.tick
             decodes = decoding.count
             if decodes == 0:
@@ -293,12 +292,6 @@ class Scheduler(Lifecycle):
         """Whether whoever waits, waits for blocks: places and token budget are left in a decode step."""
         budget_left = self._former.admits_first or self._decoding.count < self._budget
         return budget_left and len(self.running) < self._max_num_seqs
-
-    def next_change_ns(self, now_ns: int) -> int:
-        """Earliest time at which a step boundary may bring a change that depends on time alone."""
-        change = self.waiting.next_change_ns(now_ns) if self.waiting else None
-        first_ns = self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
-        return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     # -- what the driver may look at -------------------------------------------------------------
 
