@@ -108,6 +108,10 @@ class Recorder:
         """Where it goes."""
         self._instance[request.row] = instance
 
+    def held(self, request: Request, duration_ns: int) -> None:
+        """It has waited at dispatch, where no instance was ready."""
+        self.ready_ns[request.row] += duration_ns
+
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
         """It is not let in, or has nowhere to go."""
         row = request.row

@@ -167,15 +167,16 @@ class Setup:
             watch: sees every step.
         """
         from blis_py.cluster.simulation import simulate
+        from blis_py.cluster.topology import Cluster
 
         config = self.config
         keeps = config.routing.trace_level == "decisions"
         forget(self.latency)
-        record = simulate(
-            self._source(),
+        cluster = Cluster.of(
             scheduler=self.scheduler,
             latency=self.latency,
             num_instances=config.num_instances,
+            gpus=config.tp,
             routing_policy=config.routing.policy,
             routing_scorers=config.routing.scorers,
             admission_policy=config.admission.policy,
@@ -185,10 +186,14 @@ class Setup:
             routing_latency_ns=config.routing.latency_us * 1000,
             snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
             cache_delay_ns=config.routing.cache_signal_delay_us * 1000,
-            seed=DEFAULT_SEED if config.seed is None else config.seed,
-            horizon_ns=horizon_ns_of(config),
             slo_priorities=config.admission.slo_priorities or None,
             served_models=self.served_models,
+        )
+        record = simulate(
+            self._source(),
+            cluster,
+            seed=DEFAULT_SEED if config.seed is None else config.seed,
+            horizon_ns=horizon_ns_of(config),
             diffusion=self.diffusion,
             record_steps=record_steps,
             record_decisions=config.routing.counterfactual_k if keeps else None,
