@@ -42,7 +42,7 @@ class LeastLoad:
         loads, leaves = self._least[self._leaves :], 2 * self._leaves
         self._leaves = leaves
         self._least = [_NO_LOAD] * (2 * leaves)
-        self._ties = [2 * leaves // (1 << node.bit_length()) for node in range(leaves)] + [1] * leaves
+        self._ties = [0] * leaves + [1] * leaves
         for index, load in enumerate(loads):
             self._move(index, load)
 

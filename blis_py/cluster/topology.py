@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
-    from blis_py.cluster.admission import AdmissionSettings
+    from blis_py.cluster.admission_settings import AdmissionSettings
     from blis_py.cluster.flow_settings import FlowSettings
     from blis_py.core.config import SchedulerConfig
     from blis_py.latency.base import FrontendDelays, LatencyModel
