@@ -4,6 +4,7 @@ Ties, the order of calls at the same nanosecond:
 
 | order | what is called |
 |---|---|
+| `CHANGES` | instances come and go: whatever an extension schedules |
 | `ARRIVALS` | requests are sent, decided about and dispatched, visits begin; SimPy's own events, too |
 | `EXPIRIES` | requests that wait at the gateway reach their deadline or time to live |
 | `EXAMINATIONS` | flow control examines its queue again |
@@ -19,8 +20,9 @@ from collections.abc import Callable
 from typing import Final
 
 from simpy import Environment, Event
-from simpy.events import NORMAL, EventPriority
+from simpy.events import NORMAL, URGENT, EventPriority
 
+CHANGES: Final = URGENT
 ARRIVALS: Final = NORMAL
 EXPIRIES: Final = EventPriority(2)
 EXAMINATIONS: Final = EventPriority(3)

@@ -6,7 +6,7 @@ What differs between kinds of requests, how a step is begun and ended, is in `au
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 from blis_py.cluster.marks import Marks
@@ -72,6 +72,7 @@ class Instance(Sleeper):
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._marks: Marks | None = None
+        self._when_idle: Callable[[int], None] | None = None
         self._index = 0
         self._woken_ns = 0
         self.block_size = scheduler.config.block_size
@@ -95,6 +96,9 @@ class Instance(Sleeper):
             if next_ns <= outlook.until_ns and next_ns != NEVER_NS:
                 self._resume(next_ns)
             else:
+                if self._when_idle is not None and self.is_idle:
+                    self._when_idle(self.now_ns)
+                    self._when_idle = None
                 yield next_ns
                 self._resume(self._woken_ns)
 
@@ -151,6 +155,15 @@ class Instance(Sleeper):
             self._disturb_at(now_ns)
         elif self._life.loads is not None:
             self._timeline.set(self, now_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request and no step in progress."""
+        return not self.in_flight and not self._is_busy()
+
+    def when_idle(self, call: Callable[[int], None]) -> None:
+        """Calls once, with the time, when the instance becomes idle."""
+        self._when_idle = call
 
     def watch(self, marks: Marks, index: int) -> None:
         """From now on it marks itself, as the instance of that index, when its state may have changed."""

@@ -179,6 +179,10 @@ class Recorder:
         for log in self.logs:
             log.bind()
 
+    def held(self, request: Request, duration_ns: int) -> None:
+        """It has waited at dispatch, where no instance was ready."""
+        self.ready_ns[request.row] += duration_ns
+
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
         """It is not let in, or has nowhere to go."""
         visit = request.visit

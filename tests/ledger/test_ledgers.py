@@ -13,10 +13,10 @@ from cluster_runs import LATENCIES, Row, Run, flows, linear, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_runs import DENOISING, ENDED, all_ledgers, check_sums, denoising, queueing_ns
+from one_pool import simulate
 
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import FrontendDelays, StepTime
