@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 from blis_py.cluster.marks import Marks
+from blis_py.cluster.outlet import Outlet
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.cluster.timeline import Sleeper, Timeline
@@ -17,6 +18,7 @@ from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.metrics.record import Outcome
+from blis_py.metrics.visits import Onward
 
 IDLE_NS: Final = -1
 """There is nothing to compute."""
@@ -39,6 +41,10 @@ class Events(Protocol):
 
     def finished(self, requests: list[Request], end_ns: int) -> None:
         """Their last tokens were emitted with a step that ended then."""
+        ...
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
+        """The visits of requests end now; the requests go on elsewhere. They are settled."""
         ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
@@ -65,6 +71,8 @@ class Instance(Sleeper):
         """The loop's time: the latest step boundary it has dealt with."""
         self._life = scheduler
         self._fate = events
+        self.outlet: Outlet | None = None
+        """Takes requests further whose visit has ended; None = they are finished."""
         self._log = events if isinstance(events, InstanceLog) else None
         """The same, where nobody stands between: native code calls it without looking its methods up."""
         self._outlook = outlook
@@ -137,6 +145,9 @@ class Instance(Sleeper):
 
     def submit(self, arrivals: Sequence[tuple[int, Request]]) -> None:
         """Requests dispatched to this instance, each with the time it reaches the queue, in this order."""
+        if self.outlet is not None:
+            for _, request in arrivals:
+                self.outlet.enters(request)
         asleep = not self._inbox
         self._inbox.extend(arrivals)
         self.in_flight += len(arrivals)
@@ -222,11 +233,28 @@ class Instance(Sleeper):
 
     def _finished(self, requests: list[Request]) -> None:
         """Their last tokens came with the step that has just ended."""
+        self.in_flight -= len(requests)
+        if self.outlet is not None:
+            requests = self._hand_on(requests, self.outlet)
         if self._log is not None:
             self._log.finished(requests, self.now_ns)
         else:
             self._fate.finished(requests, self.now_ns)
-        self.in_flight -= len(requests)
+
+    def _hand_on(self, requests: list[Request], outlet: Outlet) -> list[Request]:
+        """Closes the visits of requests that go on elsewhere; returns those that are finished."""
+        finished: list[Request] = []
+        onward: list[Request] = []
+        for request in requests:
+            how = outlet.way_on(request)
+            if how is None:
+                finished.append(request)
+            else:
+                onward.append(request)
+                self._fate.goes_on([request], how, self.now_ns)
+        if onward:
+            outlet.take(onward, self.now_ns)
+        return finished
 
     # -- time --------------------------------------------------------------------------------------
 
