@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
-from blis_py.config.layers import Layers, did_you_mean
+from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, MOST_INSTANCES, clock_ns
@@ -119,6 +119,9 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
     if not 1 <= config.instances <= MOST_INSTANCES:
         problem = f"must be 1 to {MOST_INSTANCES:,} instances in all"
         raise layers.error(problem, "pools", value=config.instances, fix="change a count")
+    for key in set.intersection(*(set(flatten(pool.overrides(), RunConfig)) for pool in config.pools)):
+        if layers.by_flag(key):
+            raise layers.error("has no effect: every pool has its own", key, fix="change it in the pools")
     if config.num_instances != 1:
         fix = "drop it: each pool has a count"
         raise layers.error("contradicts pools", "num_instances", value=config.num_instances, fix=fix)

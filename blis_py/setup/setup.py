@@ -179,7 +179,9 @@ class Setup:
     @property
     def models(self) -> str:
         """What is being modelled, and what its step times rest on, in one line."""
-        return "models " + "; ".join(pool.models(self.diffusion) for pool in self.pools)
+        if len(self.pools) == 1:
+            return f"models {self.only.models(self.diffusion)}"
+        return "models " + "; ".join(f"{pool.name}: {pool.models(self.diffusion)}" for pool in self.pools)
 
     def simulate(
         self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
