@@ -55,7 +55,7 @@ def test_every_attribute_has_an_entry_and_every_entry_an_attribute(
     declared = [field.name for field in fields(kind)]
     assert [name for name in declared if name != "further"] == list(kind().names())
     assert set(kind().names()) == set(schema) - set(further_names())
-    kept = kind(**{name: 7 for name in kind().names()})  # type: ignore[arg-type]
+    kept = kind(**dict.fromkeys(kind().names(), 7))  # type: ignore[arg-type]
     assert kept.row(kind().names()) == [7] * len(kind().names())
     assert all(type(kind()[name]) is (int if schema[name].whole else float) for name in kind().names())
     assert all(entry.unit for entry in schema.values())
