@@ -1,4 +1,4 @@
-"""A step feature is one entry of the schema: schedulers compute it, tables and logs have it, models see it."""
+"""A step feature is one entry of the schema: schedulers compute it, tables have it, models price it."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def test_what_cannot_be_foreseen_is_computed_for_every_step(monkeypatch: pytest.
 def test_a_value_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FEATURES, "waiting_tokens", Feature("tokens", compute=lambda step, scheduler: 0.5))
     with pytest.raises(InputError, match="not a whole number"):
+        run()
+
+
+def test_the_name_of_another_column_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FEATURES, "waiting_tokens", WAITING)
+    monkeypatch.setitem(FEATURES, "waiting", WAITING)
+    with pytest.raises(InputError, match="another name"):
         run()
 
 
