@@ -178,7 +178,24 @@ class StepFeatures:
         """The features of a pure decode step after `steps` more of its kind: contexts have grown."""
         if self.prefill_seqs:
             raise ValueError("only a pure decode step repeats itself")
-        return self.but({name: self._grown(name, steps) for name in (*_GROWING, *self.further)})
+        later = self._decodes()
+        for name in _GROWING:
+            setattr(later, name, self._grown(name, steps))
+        if self.further:
+            later.further = {name: self._grown(name, steps) for name in self.further}
+        return later
+
+    def _decodes(self) -> StepFeatures:
+        """What a pure decode step can have. Spelled out, since an overlapped engine prices one in every run."""
+        return StepFeatures(
+            decode_seqs=self.decode_seqs,
+            decode_kv_tokens=self.decode_kv_tokens,
+            max_context=self.max_context,
+            emitted_rows=self.emitted_rows,
+            constrained_rows=self.constrained_rows,
+            shared_kv_tokens=self.shared_kv_tokens,
+            scanned_requests=self.scanned_requests,
+        )
 
     def _grown(self, name: str, steps: int) -> Any:
         value, grows = self[name], FEATURES[name].grows
