@@ -186,7 +186,7 @@ class StepFeatures:
         return later
 
     def _decodes(self) -> StepFeatures:
-        """What a pure decode step can have. Spelled out, since an overlapped engine prices one in every run."""
+        """A copy of a pure decode step. Spelled out, since an overlapped engine prices one each run."""
         return StepFeatures(
             decode_seqs=self.decode_seqs,
             decode_kv_tokens=self.decode_kv_tokens,
