@@ -260,7 +260,7 @@ class Scheduler(Lifecycle):
         """
         if step.prefills or step.preempted or self._unsettled:
             return 1
-        if self.loads is not None and self.waiting and self._room_to_admit():
+        if self.loads is not None and (self.loads.begun or (self.waiting and self._room_to_admit())):
             return 1  # what the source can supply to the head of the queue may change with time
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
