@@ -164,7 +164,7 @@ class Scheduler(Lifecycle):
         """Who has its whole prompt in the cache begins to decode, if it has to."""
         kv = self.kv
         for request, tokens in step.prefills:
-            if request.bursting:
+            if request.bursts is not None and request.bursting:
                 self._advance_burst(step, request, tokens, tick)
                 continue
             self.counters.prefill_tokens += tokens
@@ -391,7 +391,7 @@ class Scheduler(Lifecycle):
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if request.bursting:
+            if request.bursts is not None and request.bursting:
                 rows += new
                 if request.constrained:
                     constrained += new
