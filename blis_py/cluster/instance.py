@@ -17,6 +17,7 @@ from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.metrics.record import Outcome
+from blis_py.metrics.visits import Onward
 
 IDLE_NS: Final = -1
 """There is nothing to compute."""
@@ -39,6 +40,10 @@ class Events(Protocol):
 
     def finished(self, requests: list[Request], end_ns: int) -> None:
         """Their last tokens were emitted with a step that ended then."""
+        ...
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
+        """They leave now, settled, and will be served elsewhere."""
         ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
