@@ -14,8 +14,8 @@ from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from engine.batch import BatchBuilder, Transfer
+from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
-from engine.kv_pool import KVCache
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
 from engine.staging_buffer import Inputs, Ints, Layout
@@ -26,14 +26,7 @@ class Model(Protocol):
 
     config: Any
 
-    def __call__(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        meta: AttentionMetadata,
-        kv: KVCache,
-    ) -> torch.Tensor: ...
+    def __call__(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
 
@@ -48,7 +41,7 @@ class Forward:
 
     def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
         """Hidden states `[T, d]`; keys and values go into the cache."""
-        return self.model(inputs.input_ids, inputs.positions, inputs.slots, meta, self.kv)
+        return self.model(inputs.input_ids, ForwardContext(inputs.positions, inputs.slots, meta, self.kv))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[R, vocab]` float32."""

@@ -13,8 +13,8 @@ from engine.diffusion.blocks import Blocks, Logits, Tensor
 from engine.diffusion.graphs import BlockGraphs
 from engine.diffusion.slots import BlockSlots
 from engine.executor import Model
+from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
-from engine.kv_pool import KVCache
 
 TokensOf = Callable[[DiffusionRequest, int, int], list[int]]
 """Tokens of a request from one position to before another."""
@@ -89,12 +89,10 @@ class RunningBatch:
     def _lay_out(self, work: list[tuple[DiffusionRequest, int]], prompts: list[int]) -> None:
         executor, device = self._executor, self._slots_of.device
         spans = [(request.computed, new, request.block_table) for request, new in work]
-        self._positions, self._places, self._meta = lay_out(
-            spans, executor.page_tokens, self.block_tokens, device
-        )
+        self._context = lay_out(spans, executor.page_tokens, self.block_tokens, executor.kv, device)
         if self._bucket:
             assert executor.graphs is not None
-            executor.graphs.load(self._bucket, self._positions, self._places, self._meta)
+            executor.graphs.load(self._bucket, self._context)
             return
         self._prompts = torch.tensor(prompts, dtype=torch.int64).to(device)
 
@@ -106,7 +104,7 @@ class RunningBatch:
             self._hidden = executor.graphs.replay(self._bucket, self._blocks.ids)
             return
         ids = torch.cat((self._blocks.ids.view(-1), self._prompts))
-        self._hidden = executor.model(ids, self._positions, self._places, self._meta, executor.kv)
+        self._hidden = executor.model(ids, self._context)
 
     def step(self) -> list[bool]:
         """The algorithm on the blocks that are not done; one small copy tells the host how it went.
@@ -179,9 +177,9 @@ Span = tuple[int, int, Ordered[int]]
 
 
 def lay_out(
-    spans: Ordered[Span], page_tokens: int, mask_block: int, device: torch.device
-) -> tuple[Tensor, Tensor, AttentionMetadata]:
-    """Positions and places of the new tokens, both `[T]` int64, and what the attention needs."""
+    spans: Ordered[Span], page_tokens: int, mask_block: int, kv: KVCache, device: torch.device
+) -> ForwardContext:
+    """What a forward over the new tokens of these sequences reads, on the device."""
     counts = [new for _, new, _ in spans]
     positions = np.concatenate([np.arange(first, first + new) for first, new, _ in spans])
     tables = np.zeros((len(spans), max(len(pages) for _, _, pages in spans)), dtype=np.int32)
@@ -202,7 +200,7 @@ def lay_out(
         num_decodes=0,
         mask_block=mask_block,
     )
-    return on_device[0], on_device[1], meta
+    return ForwardContext(on_device[0], on_device[1], meta, kv)
 
 
 def flat_rows(wanted: Tensor, count: int) -> Tensor:

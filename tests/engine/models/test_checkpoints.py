@@ -213,8 +213,8 @@ def test_the_table_of_angles_is_as_long_as_asked_and_never_longer_than_the_model
     whole, part = (
         build_model(config, device="cpu", load_format="dummy", max_positions=count) for count in (None, 100)
     )
-    assert torch.equal(whole.cos_sin[:100], part.cos_sin)
-    assert len(whole.cos_sin) == 256
+    assert torch.equal(whole.rope.cos_sin[:100], part.rope.cos_sin)
+    assert len(whole.rope.cos_sin) == 256
     with pytest.raises(InputError, match=r"--max-model-len: must be 1 to 256, the model's limit"):
         build_model(config, device="cpu", load_format="dummy", max_positions=257)
 
