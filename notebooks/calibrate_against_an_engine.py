@@ -42,12 +42,12 @@ from blis_py.calibrate.fit.accuracy import features_of, validate
 from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.recorded import scheduler_config
 from blis_py.calibrate.rerun import measured_times, rerun
-from blis_py.calibrate.samples import medians, samples_of
 from blis_py.core.features import StepFeatures
 from blis_py.figures.waterfall import waterfall
 from blis_py.intervals import Reruns
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
+from blis_py.traces.samples import medians, samples_of
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.driver import serve

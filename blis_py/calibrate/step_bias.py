@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.calibrate.samples import DIFFUSION_NAMES, samples_of
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.traces.samples import DIFFUSION_NAMES, samples_of
 from blis_py.traces.steplog import StepLog
 
 REGIMES = ("decode", "prefill", "mixed", "padded")

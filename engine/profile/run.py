@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from blis_py.calibrate.samples import SCHEMA, StepSamples
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.latency.fitted_profile import write_meta
+from blis_py.traces.samples import SCHEMA, StepSamples
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from blis_py.errors import InputError
-from blis_py.latency.profiles import find_profile
+from blis_py.files.profiles import find_profile
 from engine.models import Decoder, build_model, load_model_config
 from engine.models.checkpoint import INDEX
 from engine.models.places import places
