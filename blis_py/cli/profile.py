@@ -331,7 +331,8 @@ def _target(flags: Flags, paths: Sequence[str]) -> Path:
 
 def _provenance(folder: Path) -> dict[str, Any]:
     """What the folder's profile.yaml says already, whoever measured having written it."""
-    from blis_py.latency.fitted_profile import FILE, read_meta
+    from blis_py.latency.fitted_profile import read_meta
+    from blis_py.outputs.profile_file import FILE
 
     if not is_file(folder / FILE):
         return {}
