@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,8 +14,8 @@ from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from engine.batch import BatchBuilder, Transfer
+from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
-from engine.kv_pool import KVCache
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
 from engine.staging_buffer import Inputs, Ints, Layout
@@ -26,14 +26,7 @@ class Model(Protocol):
 
     config: Any
 
-    def __call__(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        meta: AttentionMetadata,
-        kv: KVCache,
-    ) -> torch.Tensor: ...
+    def __call__(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
 
@@ -48,7 +41,7 @@ class Forward:
 
     def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
         """Hidden states `[T, d]`; keys and values go into the cache."""
-        return self.model(inputs.input_ids, inputs.positions, inputs.slots, meta, self.kv)
+        return self.model(inputs.input_ids, ForwardContext(inputs.positions, inputs.slots, meta, self.kv))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[R, vocab]` float32."""
@@ -88,30 +81,42 @@ class Emitters:
     """Whether a grammar says of some of them which token may come next."""
     delivered: bool = False
     """Whether anybody may want the text or the tokens of some of them, as they come."""
+    ends: list[int] = field(default_factory=list)
+    """Value of the step counter at which each has emitted all it may."""
 
     @classmethod
     def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
         """Those of the step of index `tick`."""
+        requests, decoding = [sequence.request for sequence in sequences], Status.DECODING
+        ends = [r.finish_tick if r.status is decoding else tick + r.target - r.generated for r in requests]
         return cls(
             sequences,
             [sequence.output_ids for sequence in sequences],
             rows,
-            min((end_of(sequence.request, tick) for sequence in sequences), default=NEVER),
+            min(ends, default=NEVER),
             frozenset().union(*{sequence.stop_ids for sequence in sequences}),
-            any(sequence.watched for sequence in sequences),
-            any(sequence.grammar is not None for sequence in sequences),
-            any(sequence.stream is not None for sequence in sequences),
+            True in [sequence.watched for sequence in sequences],
+            False in [sequence.grammar is None for sequence in sequences],
+            False in [sequence.stream is None for sequence in sequences],
+            ends,
+        )
+
+    def followed_by(self, others: Emitters) -> Emitters:
+        """Both, these first."""
+        return Emitters(
+            self.sequences + others.sequences,
+            self.outputs + others.outputs,
+            np.concatenate((self.rows, others.rows)),
+            min(self.first_end, others.first_end),
+            self.stop_ids | others.stop_ids,
+            self.watched or others.watched,
+            self.constrained or others.constrained,
+            self.delivered or others.delivered,
+            self.ends + others.ends,
         )
 
 
 NEVER = 1 << 62
-
-
-def end_of(request: Request, tick: int) -> int:
-    """Value of the step counter at which it has emitted all it may; it emits in the step of index `tick`."""
-    if request.status is Status.DECODING:
-        return request.finish_tick
-    return tick + request.target - request.generated
 
 
 @dataclass(slots=True)
@@ -249,8 +254,7 @@ class Executor:
         if not complete:
             return self._decodes
         rows = np.array([sequence.slot for sequence in complete], dtype=np.int64)
-        sequences = self._decodes.sequences + complete
-        return Emitters.of(sequences, np.concatenate((self._decodes.rows, rows)), tick)
+        return self._decodes.followed_by(Emitters.of(complete, rows, tick))
 
     def _write_table(self, sequence: Sequence, table: list[int]) -> None:
         self.builder.tables.write(sequence.slot, 0, table)

@@ -10,8 +10,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.files.profiles import squeeze, stem_of
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.profiles import squeeze, stem_of
 
 _FIX = "write h100=2.5, in dollars per GPU and hour"
 _MOST = 1e6

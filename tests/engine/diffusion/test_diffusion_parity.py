@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stub_blocks import CHOICES, VOCAB, StubModel, params, run_all, stub_engine
 
 from blis_py.calibrate.parity import replay_steps
-from blis_py.calibrate.samples import samples_of
 from blis_py.cli import main
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.errors import InputError
+from blis_py.traces.samples import samples_of
 from blis_py.traces.steplog import read_step_log, write_step_log
 from engine.diffusion.engine import DiffusionEngine
 from engine.sequence import Sequence

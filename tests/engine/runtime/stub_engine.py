@@ -41,14 +41,14 @@ class StubModel:
     """Index of the forward that raises."""
     forwards: int = 0
 
-    def __call__(self, input_ids: Any, positions: Any, slots: Any, meta: Any, kv: Any) -> torch.Tensor:
+    def __call__(self, input_ids: Any, context: Any) -> torch.Tensor:
         self.forwards += 1
         if self.forwards - 1 == self.fail_at:
             raise RuntimeError("out of memory, say")
-        k_cache, v_cache = kv[0]
+        positions, meta, (k_cache, v_cache) = context.positions, context.attention, context.kv[0]
         page = k_cache.shape[2]
         keys, values = k_cache.view(-1).numpy(), v_cache.view(-1).numpy()
-        where, starts, lengths = slots.numpy(), meta.query_start.numpy(), meta.seq_lens.numpy()
+        where, starts, lengths = context.slots.numpy(), meta.query_start.numpy(), meta.seq_lens.numpy()
         stored = where >= 0
         keys[where[stored]] = input_ids.numpy()[stored]
         values[where[stored]] = positions.numpy()[stored]
