@@ -48,8 +48,8 @@ class Row:
         """The row of the table."""
         slo = self.outcome.slo
         return {
-            **{name: _cell(value) for name, value in self.point.items()},
             "seed": self.seed,
+            **{name: _cell(value) for name, value in self.point.items()},
             "status": self.status,
             "reason": self.outcome.refused or self.outcome.failed,
             "verdict": self.outcome.verdict or None,
