@@ -193,6 +193,9 @@ class RunConfig:
     """Targets every request should meet, such as `ttft:500` (ms)."""
     goodput_by_class: dict[str, str] = field(default_factory=dict)
     """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
+    given: tuple[str, ...] | None = field(default=None, compare=False)
+    """Written, not set: the keys that a user set. The values of all others follow from these, from the engine, the
+    GPU and the profile, and follow anew where one of those is set to something else; null = unknown."""
 
     @property
     def instances(self) -> int:
@@ -204,7 +207,7 @@ NAMES: dict[str, str] = {
     **{f.name: f"scheduler.{f.name}" for f in fields(SchedulerSection) if f.name != "policy"},
     **{f.name: f"workload.{f.name}" for f in fields(WorkloadSection) if f.name != "timeout_s"},
     **{f"dllm_{f.name}": f"dllm.{f.name}" for f in fields(DllmSection)},
-    **{f.name: f.name for f in fields(RunConfig)},
+    **{f.name: f.name for f in fields(RunConfig) if f.name != "given"},
     "scheduler": "scheduler.policy",
     "latency_model": "latency.model",
     "linear": "latency.linear",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from blis_py.config.loader import as_dict
@@ -42,7 +42,7 @@ class Job:
     def as_dict(self) -> dict[str, Any]:
         """Everything that decides its outcome, but for the content of files."""
         return {
-            "config": as_dict(self.config),
+            "config": as_dict(replace(self.config, given=None)),
             "variation": asdict(self.variation),
             "stops_at": [*self.stops_at, self.max_lost] if self.stops_at else None,
         }

@@ -118,6 +118,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     """
     goal.check(config)
     _refuse_pools(config)
+    prices.check([device_of(config)])
     config = _drained(config)
     if config.workload.concurrency is not None:
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
@@ -238,7 +239,9 @@ class _Space:
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
-        self._missing = prices.missing(device_of(first) for first in runnable)
+        devices = [device_of(first) for first in runnable]
+        prices.check(devices)
+        self._missing = prices.missing(devices)
         self.objective = _GPUS if self._missing else _DOLLARS
 
     def costs(self) -> list[float]:

@@ -64,8 +64,9 @@ def measured_run(config: RunConfig) -> Measured:
     shape = _shape(config, profile)
     device = str(profile.meta.get("device") or "an unnamed device")
     gpu = datasheet_of(profile.meta)
-    same = config.gpu in (_DEFAULT_GPU, device) or (gpu is not None and _named(config.gpu) == gpu.name)
-    if not same:
+    open_ = config.gpu == _DEFAULT_GPU and "gpu" not in (config.given or ())
+    same = config.gpu == device or (gpu is not None and _named(config.gpu) == gpu.name)
+    if not same and not open_:
         fix = "drop --gpu, or give a profile measured there"
         raise InputError(
             f"was measured on {device}", file=profile.file, key="--gpu", value=config.gpu, fix=fix
