@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from blis_py.cli import main
 
 PEER = Path(__file__).with_name("peer")
-TRACE = (
-    "request_id client_id tenant_id slo_class session_id round_index prefix_group prefix_length streaming "
-    "input_tokens output_tokens text_tokens image_tokens audio_tokens video_tokens reason_ratio model "
-    "deadline_us server_input_tokens arrival_time_us send_time_us first_chunk_time_us last_chunk_time_us "
-    "num_chunks status error_message finish_reason x_request_id adapter think_time_us"
-).split()
+COLUMNS = """
+    request_id client_id tenant_id slo_class session_id round_index prefix_group prefix_length streaming
+    input_tokens output_tokens text_tokens image_tokens audio_tokens video_tokens reason_ratio model
+    deadline_us server_input_tokens arrival_time_us send_time_us first_chunk_time_us last_chunk_time_us
+    num_chunks status error_message finish_reason x_request_id adapter think_time_us
+"""
+TRACE = COLUMNS.split()
 TEXT = {"client_id", "tenant_id", "slo_class", "session_id", "prefix_group", "model", "error_message"}
 TEXT |= {"finish_reason", "x_request_id", "adapter"}
 UNSAID = dict.fromkeys(TRACE, "0") | dict.fromkeys(TEXT, "") | {"streaming": "false", "status": "ok"}
