@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from virtual_clock import StepClock
 
-from engine.clock import WallClock
 from engine.config import EngineConfig
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
 from engine.diffusion.build import build_diffusion_engine
@@ -139,7 +139,10 @@ class Tokens:
 
 
 def stub_engine(
-    algorithm: Algorithm | str = "LowConfidence", model: StubModel | None = None, **given: Any
+    algorithm: Algorithm | str = "LowConfidence",
+    model: StubModel | None = None,
+    clock: StepClock | None = None,
+    **given: Any,
 ) -> DiffusionEngine:
     """An engine around the stub model; takes fields of `EngineConfig` and `DllmSettings`."""
     chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
@@ -152,7 +155,7 @@ def stub_engine(
         model=model or StubModel(),
         tokenizer=Tokens(),
         mask_id=MASK,
-        clock=WallClock(),
+        clock=clock or StepClock(),
     )
 
 

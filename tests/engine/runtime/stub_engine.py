@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from virtual_clock import StepClock
 
 from blis_py.core.scheduler import Scheduler
 from engine.build import build_engine
@@ -93,35 +93,6 @@ class Letters:
 
     def decode(self, ids: Any) -> str:
         return "".join(chr(32 + token) for token in ids)
-
-
-class StepClock:
-    """Moves on by a fixed time whenever somebody looks: runs repeat exactly."""
-
-    name = "steps"
-
-    def __init__(self, tick_ns: int = 1000) -> None:
-        self.time_ns = 0
-        self.tick_ns = tick_ns
-
-    def now_ns(self) -> int:
-        self.time_ns += self.tick_ns
-        return self.time_ns
-
-    def elsewhere(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def computing(self, tokens: int) -> None:
-        pass
-
-    def between_steps(self) -> None:
-        pass
-
-    def wait_until(self, time_ns: int) -> None:
-        self.time_ns = max(self.time_ns, time_ns)
-
-    def restart(self) -> None:
-        self.time_ns = 0
 
 
 def stub_engine(

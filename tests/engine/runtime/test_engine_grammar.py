@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from stub_engine import StepClock, assert_no_leak, run_all
+from stub_engine import assert_no_leak, run_all
+from virtual_clock import StepClock
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.errors import InputError
