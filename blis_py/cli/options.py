@@ -206,13 +206,14 @@ RUN = (
     Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),
     Flag("--cross-check", bool, "", "The same run under every latency model that applies, a row each."),
     Flag("--no-cross-check", bool, "", "Nor the first requests, which warns where two models disagree."),
-    Flag("--slo", list[str], "slo", "Target: ttft.p99=500ms (repeatable).", metavar="TARGET"),
+    Flag("--slo", list[str], "slo", "Targets: ttft.p99=500ms.", metavar="TARGET", many=True),
     Flag(
         "--goodput",
         list[str],
         "goodput",
         "What a good request meets: ttft:500 tpot:50 (ms).",
         metavar="TARGET",
+        many=True,
     ),
     *(
         Flag(

@@ -23,8 +23,9 @@ VARY = (
         "--vary",
         list[str],
         "",
-        "Setting and values: scheduler=fcfs,lpm, rate=10:100:10 (repeatable).",
+        "Settings and values: scheduler=fcfs,lpm rate=10:100:10.",
         metavar="KEY=VALUES",
+        many=True,
     ),
     Flag("--space", str, "", "The same from a file (YAML).", metavar="FILE"),
 )
