@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
-from inspect import getdoc
 
 from blis_py.cli.flag import spelled
-from blis_py.cli.parser import HELP, help_text, parse, program_help, unknown_flag
+from blis_py.cli.parser import HELP, parse, unknown_flag
 from blis_py.cli.verbs import Command, Program, command_of
 from blis_py.errors import InputError
 
@@ -20,6 +18,8 @@ def dispatch(program: Program, arguments: Sequence[str]) -> int:
     """
     name, *words = arguments or HELP
     if name in HELP:
+        from blis_py.cli.help import program_help
+
         verbs = ((verb, entry.what) for verb, entry in program.verbs.items())
         print(program_help(program.name, program.what, verbs, program.flags), end="")
         return 0
@@ -35,6 +35,10 @@ def run(name: str, command: Command, words: Sequence[str]) -> int:
     """One verb with its flags, or its help."""
     flags = parse(words, command.groups)
     if flags is None:
+        from inspect import getdoc
+
+        from blis_py.cli.help import help_text
+
         print(help_text(name, getdoc(command.run) or "", command.groups), end="")
         return 0
     return command.run(flags) or 0
@@ -43,6 +47,8 @@ def run(name: str, command: Command, words: Sequence[str]) -> int:
 def _unknown(name: str, program: Program) -> InputError:
     if name.startswith("-"):
         return unknown_flag(name, [spelling for spelling, _ in spelled([("", program.flags)])])
+    from difflib import get_close_matches
+
     near = get_close_matches(name, program.verbs, n=1)
     fix = f"did you mean {near[0]}?" if near else there_are(program)
     return InputError(f"no such command {name!r}", key=program.name if " " in program.name else None, fix=fix)
