@@ -23,6 +23,12 @@ class Flag(NamedTuple):
     hidden: bool = False
     many: bool = False
     """Takes several values at once: `--goodput ttft:500 tpot:50`."""
+    off: bool = False
+    """Turns the setting off."""
+    null: float | None = None
+    """The value that means null."""
+    default: Any = None
+    """What holds without it, where no engine preset says otherwise."""
 
     @property
     def spellings(self) -> tuple[str, ...]:

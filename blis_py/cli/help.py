@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import MISSING
+from functools import cache
 from typing import Any
 
 from blis_py.cli.flag import Flag, Group
 from blis_py.cli.parser import HELP
+from blis_py.config.engine import usual_settings
+from blis_py.config.models import DEFAULT_ENGINE
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
@@ -62,11 +66,34 @@ def _parser(usage: str, what: str) -> argparse.ArgumentParser:
 def _add(to: Any, flags: Iterable[Flag]) -> None:
     for flag in flags:
         if flag.kind is bool:
-            to.add_argument(flag.name, action="store_true", help=_literal(flag.help))
+            to.add_argument(flag.name, action="store_true", help=_literal(meaning(flag)))
         else:
             metavar = flag.metavar or _METAVARS.get(flag.kind, "TEXT")
             several = "+" if flag.many else None
-            to.add_argument(flag.name, metavar=metavar, nargs=several, help=_literal(flag.help))
+            to.add_argument(flag.name, metavar=metavar, nargs=several, help=_literal(meaning(flag)))
+
+
+def meaning(flag: Flag) -> str:
+    """What a flag does, and what holds without it: the default of the preset, or else its own."""
+    preset = flag.key in _usual()
+    default = _usual().get(flag.key, flag.default)
+    if default is MISSING or (not default and default != 0) or "efault" in flag.help or flag.off:
+        return flag.help
+    if default is False or (default == 0 and not flag.help):
+        return flag.help
+    shown = "on" if default is True else _words(default)
+    return f"{flag.help} Default {shown}{f' ({DEFAULT_ENGINE})' if preset else ''}."
+
+
+def _words(default: Any) -> str:
+    if isinstance(default, list | tuple):
+        return ",".join(f"{each:g}" for each in default)
+    return str(default).removesuffix(".0")
+
+
+@cache
+def _usual() -> dict[str, Any]:
+    return usual_settings()
 
 
 def _literal(text: str) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.options import MODEL, RUN, SCHEDULER
-from blis_py.cli.traffic_options import WORKLOAD
+from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
 from blis_py.cli.verbs import Program, Verb
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
 from blis_py.errors import InputError

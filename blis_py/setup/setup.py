@@ -11,6 +11,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
@@ -215,9 +216,10 @@ class Setup:
 
 
 def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
-    own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
+    kind = extended(SchedulerConfig)
+    own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
-    return SchedulerConfig(**own | resolved)
+    return kind(**own | resolved)
 
 
 def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
