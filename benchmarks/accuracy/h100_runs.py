@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.cluster.simulation import simulate
+from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
@@ -112,7 +113,7 @@ def predict(
         latency = build(model, shape=shape, gpu=gpu, tp=facts["tp"], profile=profile)
     else:
         latency = Trained(shape, gpu, facts["tp"], training)
-    return simulate(run.table, scheduler=config, latency=latency)
+    return simulate(run.table, Cluster.of(scheduler=config, latency=latency))
 
 
 class FrontEnd(NamedTuple):
@@ -150,8 +151,9 @@ def figures(
 
 def served_together(record: RunRecord) -> NDArray[np.intp]:
     """For each request of the one instance, how many get a token in the step that brings its first."""
-    begun = np.searchsorted(np.sort(record.first_step), record.first_step, side="right")
-    ended = np.searchsorted(np.sort(record.last_step), record.first_step, side="left")
+    emission = record.visits.emission
+    begun = np.searchsorted(np.sort(emission.first_step), emission.first_step, side="right")
+    ended = np.searchsorted(np.sort(emission.last_step), emission.first_step, side="left")
     return begun - ended
 
 

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from blis_py.core.checks import choices_of
-from blis_py.core.settings import extended, setting
+from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text
-
-__all__ = ["Layers", "check_bounds", "coerce", "did_you_mean", "flatten", "setting"]
 
 T = TypeVar("T")
 
@@ -91,6 +89,10 @@ class Layers:
     def label(self, path: str) -> str:
         """How the user wrote `path`: the flag, or the key."""
         return self._origin[path][1] if path in self._origin else path
+
+    def file(self, path: str) -> str | Path | None:
+        """The file that sets `path`; None = none does."""
+        return self._origin.get(path, (None, path))[0]
 
     def error(self, problem: str, path: str, *, fix: str | None = None, value: Any = None) -> InputError:
         """An error about the setting at `path`, told in the words of where it was given."""

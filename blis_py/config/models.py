@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
+from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import MOST_INSTANCES, MOST_SEED
 from blis_py.core.config import (
@@ -204,6 +205,11 @@ class RunConfig:
         1, least=1, most=MOST_INSTANCES, flag="--num-instances", help="Instances behind the router."
     )
     """Instances behind the router."""
+    pools: tuple[PoolSection, ...] = ()
+    """Pools of unlike instances, all behind the router, instead of `num_instances` alike ones; each overrides
+    some of `engine`, `gpu`, `tp`, `link_gbps`, `memory`, `scheduler` and `latency`."""
+    links: tuple[dict[str, Any], ...] = ()
+    """Ways for KV blocks between pools; not supported yet."""
     seed: int | None = setting(
         None,
         least=0,
@@ -265,6 +271,11 @@ class RunConfig:
     """Targets every request should meet, such as `ttft:500` (ms)."""
     goodput_by_class: dict[str, str] = field(default_factory=dict)
     """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
+
+    @property
+    def instances(self) -> int:
+        """Of all pools."""
+        return sum(pool.count for pool in self.pools) if self.pools else self.num_instances
 
 
 SECTIONS: dict[str, type[Any]] = {

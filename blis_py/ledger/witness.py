@@ -149,10 +149,10 @@ class _Events:
         """
         since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
         self._notes.last = start_ns, run
+        self._come_and_go(since_ns, run.end_ns)
         for request in admitted:
             if request.id in self._names:
                 self._known[request.id] = request
-        self._come_and_go(since_ns, run.end_ns)
         if not self._here:
             return
         doing = self._doing(start_ns, planned_ns, prefills, admitted, preempted)
@@ -178,6 +178,9 @@ class _Events:
         """Who in question is here at any time in between."""
         while self._coming and self._coming[-1].from_ns < until_ns:
             self._here.append(self._coming.pop())
+        for one in self._here:
+            if one.until_ns <= since_ns:
+                self._known.pop(one.request, None)
         self._here = [one for one in self._here if one.until_ns > since_ns]
 
     def _doing(

@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.features import is_whole
+
 _ROWS = 4096
 """To write at once."""
-_NOT_WHOLE = "prefill_prompt_pairs"
 
 
 class Spool:
@@ -84,4 +85,4 @@ class StepsTable:
         return np.frombuffer(data, dtype=np.float64).reshape(-1, len(self.names))
 
     def _typed(self, name: str, column: NDArray[np.float64]) -> NDArray[Any]:
-        return column if name == _NOT_WHOLE else column.astype(np.int64)
+        return column.astype(np.int64) if is_whole(name) else column

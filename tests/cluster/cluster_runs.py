@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from one_pool import simulate
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
@@ -17,7 +18,6 @@ from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.scorers import SCORERS
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.eviction import EVICTION_POLICIES
@@ -261,15 +261,15 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
-def differences(one: RunRecord, other: RunRecord, order_of_breaks: bool = True) -> list[str]:
+def differences(one: RunRecord, other: RunRecord) -> list[str]:
     """Names of everything that is not byte for byte the same, but for the compact steps table."""
     found = []
-    for column in fields(RunRecord):
-        a, b = getattr(one, column.name), getattr(other, column.name)
-        if column.name == "breaks" and not order_of_breaks:
-            a, b = (x[np.lexsort(x.T[::-1])] for x in (a, b))
-        if isinstance(a, np.ndarray) and (a.dtype != b.dtype or a.tobytes() != b.tobytes()):
-            found.append(column.name)
+    parts = [(run, run.visits, run.visits.emission) for run in (one, other)]
+    for mine, theirs in zip(*parts, strict=True):
+        for column in fields(mine):
+            a, b = getattr(mine, column.name), getattr(theirs, column.name)
+            if isinstance(a, np.ndarray) and (a.dtype != b.dtype or a.tobytes() != b.tobytes()):
+                found.append(column.name)
     reasons = [run.rejection and run.rejection.to_list() for run in (one, other)]
     if reasons[0] != reasons[1]:
         found.append("rejection")

@@ -11,11 +11,11 @@ import pytest
 from cluster_runs import LATENCIES, Row, differences, linear, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
-from blis_py.cluster.admission import AdmissionSettings
+from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.closed_loop import ClosedLoops
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays
@@ -284,7 +284,7 @@ def _are_causal(record: RunRecord, as_blis: bool) -> None:
             seen_ns = record.finish_ns[before]
             if as_blis:
                 steps = record.instances[record.instance[before]].step_ends
-                seen_ns = steps.one(int(record.last_step[before]))
+                seen_ns = steps.one(int(record.visits.emission.last_step[before]))
             assert table.arrival_ns[after] == seen_ns + table.think_ns[after]
 
 
