@@ -103,6 +103,18 @@ def _bounds(field: Field[Any]) -> list[str]:
     return found
 
 
+def bounds_of(key: str) -> str:
+    """The bounds or choices of a setting, in words."""
+    return ", ".join(_bounds(field_of(key))).replace(" | ", ", ")
+
+
+def field_of(key: str) -> Field[Any]:
+    """The registration of a setting."""
+    section, _, name = key.rpartition(".")
+    model = extended(SECTIONS[section] if section else RunConfig)
+    return next(field for field in fields(model) if field.name == name)
+
+
 def _default(field: Field[Any], default: Any) -> str:
     if default is not MISSING:
         return repr(default)
@@ -114,8 +126,8 @@ def meanings(model: type) -> dict[str, str]:
     """The text below each field in the source, else its help."""
     found: dict[str, str] = {}
     for field in fields(model):
-        if spelling := field.metadata.get("spelling"):
-            found[field.name] = spelling.help
+        spelling = field.metadata.get("spelling")
+        found[field.name] = spelling.help if spelling else ""
     for base in reversed(model.__mro__):
         found |= _all_meanings(base.__module__).get(base.__name__, {})
     return found
