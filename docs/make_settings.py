@@ -18,7 +18,8 @@ PAGE = Path(__file__).resolve().parent / "settings.md"
 HEAD = """\
 # Settings, key by key
 
-Made by `python docs/make_settings.py` from their [registrations](architecture.md#a-setting-is-one-registration).
+Made by `python docs/make_settings.py` from
+the [registrations](architecture.md#a-setting-is-one-registration).
 
 A key is that of the YAML (`--config FILE`, `--set KEY=VALUE`), and the flag is that of `blis run` and of the
 other commands that simulate. The keyword of `blis.run` is the flag with underscores, without the dashes in
