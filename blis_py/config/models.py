@@ -25,7 +25,7 @@ _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
 DEFAULT_ENGINE, PLAIN_ENGINE = "vllm", "blis"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _Policy:
     policy: str = queue_order()
     """Order of the waiting queue (`--scheduler`)."""

@@ -1,6 +1,7 @@
 """Settings of one instance's scheduler, under the names vLLM uses: each is registered here, once.
 
-Annotations are evaluated here and no later: the configuration reads them.
+Annotations are evaluated here and no later: the configuration reads them. The groups of settings are parts of
+`SchedulerConfig`, of the section of the configuration and of the engine's: they have no methods of their own.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class SchedulerSettings:
     """What a scheduler can be set to, in the simulator and in the engine."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Batching(SchedulerSettings):
     """How much runs at once, and what goes first."""
 
@@ -79,7 +80,7 @@ class Batching(SchedulerSettings):
     """Tokens of a KV block."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Memory:
     """How much the KV cache holds, where it is not yet known."""
 
@@ -107,7 +108,7 @@ class Memory:
     """null = the model's own, as far as the KV cache holds it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Overlap(SchedulerSettings):
     """Planning beside the running step."""
 
@@ -123,7 +124,7 @@ class Overlap(SchedulerSettings):
     """A step is planned and launched before the outcome of the one before it is known."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LateStops(SchedulerSettings):
     """What asynchronous planning learns late."""
 
@@ -136,7 +137,7 @@ class LateStops(SchedulerSettings):
     """With it: that a request has reached its length is learnt from the outcome too, as in SGLang."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrefixCaching(SchedulerSettings):
     """What is kept of prompts, and the orders that go by it."""
 
@@ -197,7 +198,7 @@ class PrefixCaching(SchedulerSettings):
     computed waits until they are; null = nobody."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Aging(SchedulerSettings):
     """Limits of waiting."""
 
@@ -205,7 +206,7 @@ class Aging(SchedulerSettings):
     """With `sjf`: a request that has waited this long goes first; null = never."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class _Resolved:
     """What is known once the KV cache has its size."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import MISSING, dataclass, field, make_dataclass
+from dataclasses import MISSING, field, make_dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
+class Spelling(NamedTuple):
     """How a setting is given on a command line; the empty string: it is not."""
 
     flag: str
@@ -62,16 +61,8 @@ def setting(
     return field(default=default, default_factory=factory, metadata=metadata)
 
 
-class Added(NamedTuple):
-    """A setting registered from outside of the package."""
-
-    name: str
-    kind: Any
-    spec: Any
-
-
-ADDED: dict[type, list[Added]] = {}
-"""By the class of settings that they belong to."""
+ADDED: dict[type, list[tuple[str, Any, Any]]] = {}
+"""Name, type and field of settings from outside of the package, by the class of settings they belong to."""
 _extended: dict[tuple[type, int], type] = {}
 
 
@@ -80,7 +71,7 @@ def add(settings: type, name: str, kind: Any, spec: Any) -> None:
 
     To be done before the command line is read: the tables of flags are made when they are imported.
     """
-    ADDED.setdefault(settings, []).append(Added(name, kind, spec))
+    ADDED.setdefault(settings, []).append((name, kind, spec))
 
 
 def extended(settings: type[T]) -> type[T]:
@@ -90,7 +81,7 @@ def extended(settings: type[T]) -> type[T]:
     own = [each for base in settings.__mro__ for each in ADDED.get(base, ())]
     key = settings, len(own)
     if own and key not in _extended:
-        specs = [(each.name, each.kind, copy(each.spec)) for each in own]
+        specs = [(name, kind, copy(spec)) for name, kind, spec in own]
         _extended[key] = make_dataclass(
             settings.__name__, specs, bases=(settings,), frozen=True, kw_only=True
         )
