@@ -24,6 +24,7 @@ from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outc
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import Outcome as Fate
+from blis_py.metrics.visits import Onward
 from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
 
@@ -169,6 +170,8 @@ class _Tap:
     def timed_out(self, requests: list[Request]) -> None: ...
 
     def finished(self, requests: list[Request], end_ns: int) -> None: ...
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Fate) -> None: ...
 

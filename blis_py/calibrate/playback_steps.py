@@ -23,6 +23,7 @@ from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import Outcome
+from blis_py.metrics.visits import Onward
 from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
 
@@ -150,5 +151,7 @@ class _Tap:
     def timed_out(self, requests: list[Request]) -> None: ...
 
     def finished(self, requests: list[Request], end_ns: int) -> None: ...
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None: ...

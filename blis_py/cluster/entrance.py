@@ -5,7 +5,7 @@ from __future__ import annotations
 from blis_py.cluster.admission import Admission, AdmissionSetup, TenantBudgets
 from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.events import EventQueue
-from blis_py.cluster.fleet import Fleet
+from blis_py.cluster.fleet import Membership
 from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Dispatch, Gateway
 from blis_py.cluster.outlook import Outlook, Part
@@ -42,7 +42,7 @@ class Entrance:
         events: EventQueue,
         source: Source,
         signals: Signals,
-        fleet: Fleet,
+        fleet: Membership,
         dispatch: Dispatch,
         outlook: Outlook,
         recorder: Recorder,

@@ -495,8 +495,7 @@ class InstanceLog:
         if self._to.on_end is not None:
             front_end = self._to.frontend
             for request in requests:
-                tokens = self._to.earlier_tokens(request.visit) + request.generated
-                delay_ns = front_end.token_ns(tokens) + front_end.at_end_ns
+                delay_ns = front_end.token_ns(request.generated) + front_end.at_end_ns
                 delay_ns += self._to.late_by(request.visit)
                 self._to.on_end(request, end_ns + delay_ns)
 
@@ -515,7 +514,7 @@ class InstanceLog:
             visit = request.visit
             self._outcome[visit] = outcome
             self._scheduled_ns[visit] = request.scheduled_ns
-            self._emitted_tokens[visit] = request.generated
+            self._emitted_tokens[visit] = request.generated - request.carried
             self._first_step[visit] = request.first_tick
             self._last_step[visit] = request.last_tick
             if request.cached_tokens > 0:

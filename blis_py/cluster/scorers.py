@@ -231,7 +231,8 @@ class NoHitLRU:
     def sent(self, request: Request, index: int) -> None:
         if not self._is_held(request):
             rank = self._rank
-            self._fresh -= rank[index] < self._fresh
+            if rank[index] < self._fresh:
+                self._fresh -= 1
             rank[rank > rank[index]] -= 1
             rank[index] = len(rank) - 1
 

@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from blis_py.errors import InputError
 
-Compute = Callable[[Any, Any], float]
-"""From a planned step (`Step`, or `Batch` of block diffusion) and its scheduler to the feature's value."""
+Compute = Callable[[Any, Any], Any]
+"""From a planned step (`Step`, or `Batch` of block diffusion) and its scheduler to the value, an int or a
+float. Typed as `float`, native code would make a float of an int."""
 
 
 class Feature(NamedTuple):
@@ -56,7 +57,7 @@ FEATURES: Final[dict[str, Feature]] = {
 }
 """By name, in the order of columns."""
 
-_NONE: Final[Mapping[str, float]] = {}
+_NONE: Final[Mapping[str, Any]] = {}
 F = TypeVar("F", bound="StepFeatures")
 
 
@@ -96,7 +97,7 @@ class StepFeatures:
     scanned_requests: int
     """Waiting requests that the host looked up in the prefix cache to plan the step: a policy that orders by
     the cache looks at all of them, once for each that it admits and once for the one that has to wait."""
-    further: Mapping[str, float]
+    further: Mapping[str, Any]
     """Further features of `FEATURES`, by name."""
 
     def __init__(
@@ -114,7 +115,7 @@ class StepFeatures:
         constrained_rows: int = 0,
         shared_kv_tokens: int = 0,
         scanned_requests: int = 0,
-        further: Mapping[str, float] = _NONE,
+        further: Mapping[str, Any] = _NONE,
     ) -> None:
         """Spelled out, since native code would run a generated one as Python, at every step."""
         self.prefill_seqs = prefill_seqs
@@ -149,7 +150,7 @@ class StepFeatures:
         """A feature by name; a further one is 0 where it was not computed."""
         if name in self.further:
             return self.further[name]
-        return 0 if name in FEATURES and name not in _ATTRIBUTES else getattr(self, name)
+        return 0 if _is_further(name) else getattr(self, name)
 
     def row(self, names: Sequence[str]) -> list[Any]:
         """The features of these names."""
@@ -157,14 +158,15 @@ class StepFeatures:
             return [getattr(self, name) for name in names]
         return [self[name] for name in names]
 
-    def but(self, values: Mapping[str, float]) -> StepFeatures:
+    def but(self, values: Mapping[str, Any]) -> StepFeatures:
         """The same step with other values of some features."""
-        other = type(self)()
+        other, further = type(self)(), dict(self.further)
         for name in self.names():
-            setattr(other, name, getattr(self, name))
-        further = dict(self.further)
+            value = getattr(self, name)
+            if value:
+                setattr(other, name, value)
         for name, value in values.items():
-            if name in FEATURES and name not in _ATTRIBUTES:
+            if _is_further(name):
                 further[name] = value
             else:
                 setattr(other, name, value)
@@ -176,7 +178,24 @@ class StepFeatures:
         """The features of a pure decode step after `steps` more of its kind: contexts have grown."""
         if self.prefill_seqs:
             raise ValueError("only a pure decode step repeats itself")
-        return self.but({name: self._grown(name, steps) for name in (*_GROWING, *self.further)})
+        later = self._decodes()
+        for name in _GROWING:
+            setattr(later, name, self._grown(name, steps))
+        if self.further:
+            later.further = {name: self._grown(name, steps) for name in self.further}
+        return later
+
+    def _decodes(self) -> StepFeatures:
+        """A copy of a pure decode step. Spelled out, since an overlapped engine prices one each run."""
+        return StepFeatures(
+            decode_seqs=self.decode_seqs,
+            decode_kv_tokens=self.decode_kv_tokens,
+            max_context=self.max_context,
+            emitted_rows=self.emitted_rows,
+            constrained_rows=self.constrained_rows,
+            shared_kv_tokens=self.shared_kv_tokens,
+            scanned_requests=self.scanned_requests,
+        )
 
     def _grown(self, name: str, steps: int) -> Any:
         value, grows = self[name], FEATURES[name].grows
@@ -213,6 +232,10 @@ FEATURE_NAMES: Final = tuple(name for name in FEATURES if name not in SELDOM)
 """Those that every log has."""
 
 
+def _is_further(name: str) -> bool:
+    return name in FEATURES and name not in _ATTRIBUTES
+
+
 def further_names() -> tuple[str, ...]:
     """The features that are no attributes of every step."""
     return tuple(FEATURES)[len(_ATTRIBUTES) :]
@@ -223,7 +246,7 @@ def is_whole(name: str) -> bool:
     return name not in FEATURES or FEATURES[name].whole
 
 
-def features_from(kind: type[F], values: Mapping[str, float]) -> F:
+def features_from(kind: type[F], values: Mapping[str, Any]) -> F:
     """The features of a step by name, further ones among them."""
     further = {name: values[name] for name in further_names() if name in values}
     own: dict[str, Any] = {name: value for name, value in values.items() if name not in further}
@@ -244,7 +267,7 @@ def further_features() -> tuple[tuple[str, Compute], ...]:
     return tuple([(name, feature.compute) for name, feature in FEATURES.items() if feature.compute])
 
 
-def computed(further: Iterable[tuple[str, Compute]], step: Any, scheduler: Any) -> dict[str, float]:
+def computed(further: Iterable[tuple[str, Compute]], step: Any, scheduler: Any) -> dict[str, Any]:
     """The further features of a planned step."""
     return {name: _checked(name, compute(step, scheduler)) for name, compute in further}
 

@@ -139,7 +139,7 @@ class KVCache:
             return False
         if fresh > 0:
             request.block_table += self.pool.take(fresh)
-        if request.block_keys and self.prefix_caching and not request.bursting:
+        if request.block_keys and self.prefix_caching and (request.bursts is None or not request.bursting):
             first = request.computed // self.block_size
             self._register(request, first, (request.computed + tokens) // self.block_size)
         return True

@@ -29,6 +29,8 @@ class KVLoads:
         self.arrived: deque[Request] = deque()
         """Requests that have got their KV, in the order in which it came."""
         self.supplied_tokens = 0
+        self.begun = False
+        """Whether the step being planned has begun a load."""
         self._source, self._kv = source, kv
         self._holders: dict[Request, _Load | None] = {}
         """In the order in which loads began; None = it has arrived."""
@@ -66,6 +68,7 @@ class KVLoads:
         if supply.ready_ns <= now_ns:
             self._supply(request, computed + supply.tokens, supply.tokens)
             return
+        self.begun = True
         request.status = WAITING_FOR_KV
         self._holders[request] = load = _Load(request, computed, supply.tokens, supply.ready_ns)
         self._schedule(load)
@@ -79,6 +82,7 @@ class KVLoads:
 
     def receive(self, now_ns: int) -> bool:
         """Loads that are ready have come; returns whether any request that has its KV waits to run."""
+        self.begun = False
         while self.first_ready_ns <= now_ns:
             self._receive_one(heappop(self._heap)[2], now_ns)
             self._find_first()

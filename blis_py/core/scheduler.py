@@ -178,7 +178,7 @@ class Scheduler(Lifecycle):
         """Who has its whole prompt in the cache begins to decode, if it has to."""
         kv = self.kv
         for request, tokens in step.prefills:
-            if request.bursting:
+            if request.bursts is not None and request.bursting:
                 self._advance_burst(step, request, tokens, tick)
                 continue
             self.counters.prefill_tokens += tokens
@@ -274,7 +274,7 @@ class Scheduler(Lifecycle):
         """
         if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
-        if self.loads is not None and self.waiting and self._room_to_admit():
+        if self.loads is not None and (self.loads.begun or (self.waiting and self._room_to_admit())):
             return 1  # what the source can supply to the head of the queue may change with time
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
@@ -409,7 +409,7 @@ class Scheduler(Lifecycle):
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if request.bursting:
+            if request.bursts is not None and request.bursting:
                 rows += new
                 if request.constrained:
                     constrained += new

@@ -23,6 +23,7 @@ from blis_py.ledger.division import Chunk
 from blis_py.ledger.lines import Line
 from blis_py.ledger.waiting import Door
 from blis_py.metrics.record import Outcome
+from blis_py.metrics.visits import Onward
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,9 @@ class _Events:
 
     def finished(self, requests: list[Request], end_ns: int) -> None:
         self._events.finished(requests, end_ns)
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
+        self._events.goes_on(requests, how, now_ns)
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
         self._events.ended(requests, outcome)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.features import is_whole
+from blis_py.errors import InputError
 
 _ROWS = 4096
 """To write at once."""
@@ -48,6 +49,10 @@ class StepsTable:
 
     def __init__(self, names: Sequence[str], spool: Spool | None = None) -> None:
         self.names = tuple(names)
+        if len(set(names)) < len(self.names):
+            double = next(name for name in names if self.names.count(name) > 1)
+            fix = "give the step feature another name"
+            raise InputError("two columns of the steps table", key="name", value=double, fix=fix)
         self._spool = spool or Spool()
         self._latest = array("d")
         self._written: list[tuple[int, int]] = []

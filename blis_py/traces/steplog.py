@@ -156,7 +156,7 @@ class StepLog:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of numbers of the steps."""
-        return np.array(self.steps[name], dtype=np.float64 if STEP_KINDS.get(name) == "float" else np.int64)
+        return np.array(self.steps[name], dtype=np.int64 if is_whole(name) else np.float64)
 
     def features(self, index: int) -> StepFeatures:
         """The features of one step; `DiffusionFeatures` of a round."""
