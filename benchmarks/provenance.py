@@ -14,7 +14,7 @@ from measure import ROOT
 
 from blis_py import native
 
-_PACKAGES = ("simpy", "numpy", "pandas", "pydantic", "typer", "matplotlib")
+_PACKAGES = ("simpy", "numpy", "pandas", "pydantic", "matplotlib")
 
 
 def provenance(core: int | None) -> dict[str, Any]:

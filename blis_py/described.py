@@ -9,9 +9,12 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from blis_py.config.models import NAMES, RunConfig
+from blis_py.config.engine import usual_settings
+from blis_py.config.models import DEFAULT_ENGINE, NAMES, SECTIONS, RunConfig
+from blis_py.core.checks import choices_of
+from blis_py.core.settings import extended
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,21 +46,22 @@ def settings_text() -> str:
     """Every setting with its meaning, kind, bounds and default, section by section."""
     parts = [
         "Settings (a section can be given as a mapping instead: latency={'model': 'roofline'});",
-        "what an engine preset says of one stands where nobody else gives it.",
+        f"defaults are those of engine={DEFAULT_ENGINE!r}, and another engine brings its own.",
     ]
+    usual = usual_settings()
     for title, section, prefix in _sections():
         parts += ["", title, "-" * len(title)]
         for name, field, kind in _settings(section, prefix):
-            parts += _entry(name, field, kind, _meanings(section).get(field.name, ""))
+            default = usual.get(f"{prefix}{field.name}", field.default)
+            parts += _entry(name, field, kind, default, meanings(section).get(field.name, ""))
     return "\n".join(parts)
 
 
 def _sections() -> Iterator[tuple[str, type, str]]:
     """Every group of settings: its title, its model, and the beginning of its keys."""
-    yield "Run", RunConfig, ""
-    for name, model in get_type_hints(RunConfig).items():
-        if isinstance(model, type) and is_dataclass(model):
-            yield f"{name.capitalize()}: {_first_line(model)}", model, f"{name}."
+    yield "Run", extended(RunConfig), ""
+    for name, model in SECTIONS.items():
+        yield f"{name.capitalize()}: {_first_line(model)}", extended(model), f"{name}."
 
 
 def _settings(section: Any, prefix: str) -> Iterator[tuple[str, Field[Any], str]]:
@@ -75,11 +79,11 @@ def _is_section(field: Field[Any]) -> bool:
     return isinstance(field.default_factory, type) and is_dataclass(field.default_factory)
 
 
-def _entry(name: str, field: Field[Any], kind: str, meaning: str) -> list[str]:
+def _entry(name: str, field: Field[Any], kind: str, default: Any, meaning: str) -> list[str]:
     optional = kind.endswith(" | None")
     words = " or ".join(_KINDS.get(part, part) for part in kind.removesuffix(" | None").split(" | "))
-    told = ", ".join((words, *_bounds(field), f"default {_default(field)}"))
-    if optional and field.default is not None:
+    told = ", ".join((words, *_bounds(field), f"default {_default(field, default)}"))
+    if optional and default is not None:
         told += ", or None"
     lines = textwrap.wrap(meaning, _WIDTH - 4) if meaning else []
     return [f"{name}: {told}", *(f"    {line}" for line in lines)]
@@ -87,8 +91,8 @@ def _entry(name: str, field: Field[Any], kind: str, meaning: str) -> list[str]:
 
 def _bounds(field: Field[Any]) -> list[str]:
     limits = field.metadata
-    if limits.get("choices"):
-        return [" | ".join(sorted(map(str, limits["choices"])))]
+    if choices := choices_of(limits):
+        return [" | ".join(sorted(choices))]
     found = []
     if limits.get("least") is not None:
         found.append(f"at least {limits['least']:g}")
@@ -99,15 +103,34 @@ def _bounds(field: Field[Any]) -> list[str]:
     return found
 
 
-def _default(field: Field[Any]) -> str:
-    if field.default is not MISSING:
-        return repr(field.default)
-    return repr(field.default_factory()) if field.default_factory is not MISSING else "none"
+def bounds_of(key: str) -> str:
+    """The bounds or choices of a setting, in words."""
+    return ", ".join(_bounds(field_of(key))).replace(" | ", ", ")
 
 
-def _meanings(model: type) -> dict[str, str]:
-    """The text below each field in the source; none where there is no source."""
-    return _all_meanings(model.__module__).get(model.__name__, {})
+def field_of(key: str) -> Field[Any]:
+    """The registration of a setting."""
+    section, _, name = key.rpartition(".")
+    model = extended(SECTIONS[section] if section else RunConfig)
+    return next(field for field in fields(model) if field.name == name)
+
+
+def _default(field: Field[Any], default: Any) -> str:
+    if default is not MISSING:
+        return repr(default)
+    factory: Any = field.default_factory
+    return repr(factory()) if factory is not MISSING else "none"
+
+
+def meanings(model: type) -> dict[str, str]:
+    """The text below each field in the source, else its help."""
+    found: dict[str, str] = {}
+    for field in fields(model):
+        spelling = field.metadata.get("spelling")
+        found[field.name] = spelling.help if spelling else ""
+    for base in reversed(model.__mro__):
+        found |= _all_meanings(base.__module__).get(base.__name__, {})
+    return found
 
 
 @cache
@@ -145,6 +168,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     taken = {p.name for p in kept}
     defaults = {f"{prefix}{f.name}": f.default for _, model, prefix in _sections() for f in fields(model)}
+    defaults |= usual_settings()
     settings = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_shown(defaults.get(key)))
         for name, key in NAMES.items()

@@ -1,11 +1,18 @@
 """Everything that decides what an engine does, under vLLM's names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from math import inf
 
-from blis_py.core.config import SchedulerConfig
+from blis_py.core.config import (
+    Aging,
+    Batching,
+    Memory,
+    Overlap,
+    PrefixCaching,
+    SchedulerConfig,
+    queue_order,
+)
+from blis_py.core.settings import extended, setting
 from blis_py.errors import InputError
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -19,63 +26,69 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """Settings of one engine; the scheduler's own are those of `SchedulerConfig`.
 
     Raises:
         InputError: a setting that cannot work.
     """
 
-    model: str
+    model: str = setting(
+        flag="--model",
+        help="Checkpoint folder, config.json, or bundled model.",
+        metavar="PATH|NAME",
+        group="Model",
+    )
     """Folder with a HuggingFace checkpoint, a config.json, or the name of a bundled model."""
-    tokenizer: str | None = None
+    tokenizer: str | None = setting(
+        None,
+        flag="--tokenizer",
+        help="Folder with a tokenizer.json. Default the model's.",
+        group="Model",
+    )
     """Folder with a tokenizer.json; `None` = the model's."""
-    device: str = "auto"
+    device: str = setting("auto", flag="--device", help="cuda, cpu or auto.", group="Model")
     """`cuda`, `cpu`, or `auto`: CUDA where there is any."""
-    dtype: str = "auto"
+    dtype: str = setting("auto", flag="--dtype", help="bfloat16, float16, float32 or auto.", group="Model")
     """`auto`: bfloat16 on CUDA, float32 on the CPU."""
-    load_format: str = "safetensors"
+    load_format: str = setting(
+        "safetensors", flag="--load-format", help="safetensors or dummy.", group="Model"
+    )
     """`dummy`: random weights, for measuring."""
-    seed: int = 0
+    seed: int = setting(0, flag="--seed", help="Of dummy weights, prompts and samples.", group="Model")
     """Of dummy weights, and of requests that bring no seed."""
-    max_model_len: int | None = None
-    """Longest sequence; `None` = the model's own, as far as the KV cache holds it."""
-    gpu_memory_utilization: float = 0.9
-    """Share of the GPU's memory for weights, activations and KV cache."""
-    kv_cache_memory_bytes: int | None = None
+    kv_cache_memory_bytes: int | None = setting(
+        None,
+        flag="--kv-cache-memory",
+        aliases=("--kv-cache-memory-bytes",),
+        help="Bytes for the KV cache.",
+    )
     """Size of the KV cache; `None` = what is left on CUDA, a small default on the CPU."""
-    num_kv_blocks: int | None = None
-    """Pages of the KV cache, whatever their size in bytes."""
-    block_size: int = 16
-    """Tokens per page."""
-    prefix_cache: str = "hash"
-    """`hash`, `radix` or `none`."""
-    enable_prefix_caching: bool = True
-    radix_eviction_policy: str = "lru"
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    long_prefill_token_threshold: int = 0
-    scheduler: str = "fcfs"
-    preemption_policy: str = "fcfs"
-    batch_former: str = "running-first"
-    sjf_aging_ms: float | None = None
-    fairness_ms: float | None = None
-    fairness_tokens: int | None = None
-    lpm_max_queue: int = 128
-    in_batch_sharing_tokens: int | None = 32
-    async_scheduling: bool = False
-    """A step is planned and launched before the outcome of the one before it is known (vLLM's name)."""
-    check_relay: bool = False
+    scheduler: str = queue_order("--scheduling-policy")
+    """Order of the waiting queue."""
+    check_relay: bool = setting(
+        False, flag="--check-relay", help="With --async-scheduling: check tokens on the device. Slow."
+    )
     """With `async_scheduling`: see that every token is on the device when a forward takes it. Slow."""
-    enforce_eager: bool = False
+    enforce_eager: bool = setting(False, flag="--enforce-eager", help="No CUDA graphs.")
     """No CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Batch sizes of captured decode steps; `None` = 1, 2, 4, 8, 16, 24, … up to `max_num_seqs`."""
     count_active_experts: bool = False
     """Log how many experts each step of an MoE model used: one small copy from the device per step."""
-    clock: str = "wall"
+    clock: str = setting(
+        "wall",
+        flag="--clock",
+        help="wall, cpu (time of the engine's thread), or steady: that, at an even pace.",
+        group="Model",
+    )
     """`wall`; `cpu`: the CPU time of the engine's thread; `steady`: that, at an even pace of the machine."""
-    yardstick_us: tuple[float, float] | None = None
+    yardstick_us: tuple[float, float] | None = setting(
+        None,
+        flag="--yardstick",
+        help="With --clock steady: its pace, two times in µs or a profile.",
+        group="Model",
+    )
     """What steps of the yardstick take, without prompts and with them, at the pace that the steady clock
     tells times for; `None` = what they take as the engine is built. Times of different engines compare where
     it is the same."""
@@ -127,6 +140,7 @@ class EngineConfig:
 
     def scheduler_config(self, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
         """The scheduler's settings, once the KV cache has its size."""
-        known = {field.name for field in fields(SchedulerConfig)} & {field.name for field in fields(self)}
+        kind = extended(SchedulerConfig)
+        known = {field.name for field in fields(kind)} & {field.name for field in fields(self)}
         given = {name: getattr(self, name) for name in known}
-        return SchedulerConfig(**given | {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len})
+        return kind(**given | {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len})

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from blis_py.cli.given import given
-from blis_py.cli.verbs import FURTHER, VERBS, spread
+from blis_py.cli.dispatch import dispatch, there_are
+from blis_py.cli.verbs import BLIS
 from blis_py.errors import InputError
 from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
 from blis_py.version import __version__
@@ -19,13 +18,15 @@ from blis_py.version import __version__
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
 _NOT_YET = ("observe", "report")
+ASKED = "_BLIS_COMPLETE"
+"""In the environment while a shell completes a command line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns the exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts sooner; no linear algebra to share
     try:
-        code = _dispatch(spread(list(sys.argv[1:] if argv is None else argv)) or ["--help"])
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
     except InputError as error:
         return _complain(str(error), BAD_INPUT)
     except KeyboardInterrupt:
@@ -47,51 +48,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     """Runs the verb."""
-    if os.environ.get("_BLIS_COMPLETE"):
+    if ASKED in os.environ:
         from blis_py.cli.completion import complete
 
         return complete()
-    verb = arguments[0]
-    if arguments == ["--version"]:  # without importing what every verb can do
+    verb = next(iter(arguments), "")
+    if arguments == ["--version"]:
         print(__version__)
         return OK
     if verb in _NOT_YET:
-        raise InputError(f"`blis {verb}` is not available yet", fix=_there_are())
+        raise InputError(f"`blis {verb}` is not available yet", fix=there_are(BLIS))
     if verb == "engine":
         from blis_py.cli.engine import run_engine
 
         return run_engine(arguments[1:])
-    if verb == "profile":
-        from blis_py.cli.profile import run_profile
+    if verb in ("--show-completion", "--install-completion"):
+        from blis_py.cli.completion import set_up
 
-        return run_profile(arguments[1:])
-    if verb in VERBS:
-        return _run_verb(verb, arguments[1:])
-    if not verb.startswith("-"):
-        from difflib import get_close_matches
-
-        near = get_close_matches(verb, (*VERBS, *FURTHER), n=1)
-        raise InputError(
-            f"no such command {verb!r}", fix=f"did you mean {near[0]}?" if near else _there_are()
-        )
-    from blis_py.cli.apps import everything, launch
-
-    return launch(everything(), arguments, "blis")
-
-
-def _run_verb(verb: str, arguments: list[str]) -> int:
-    """Only this one is imported, and typer only if it is needed."""
-    module = import_module(f"blis_py.cli.{verb}")
-    flags = given(arguments, module.GROUPS)
-    if flags is not None:
-        return getattr(module, verb)(flags) or OK
-    from blis_py.cli.apps import app_of, launch
-
-    return launch(app_of([verb], arguments), arguments, f"blis {verb}")
-
-
-def _there_are() -> str:
-    return f"there are {', '.join((*VERBS, *FURTHER))}"
+        return set_up(arguments)
+    return dispatch(BLIS, arguments)
 
 
 def _cannot(error: OSError) -> int:

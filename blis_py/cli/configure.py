@@ -8,22 +8,21 @@ from typing import Any
 
 from blis_py.cli import vllm_flags
 from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.options import COMMON
-from blis_py.cli.traffic_options import WORKLOAD
+from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 
 _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags), *WORKLOAD)
-_KEYS = {spelling: flag.key for flag in _SETTINGS for spelling in (flag.name, *flag.aliases) if flag.key}
+_FLAGS = {spelling: flag for flag in _SETTINGS for spelling in flag.spellings if flag.key}
 
 
 def overrides(flags: Flags) -> list[tuple[str, str, Any]]:
     """The settings that flags make, as (flag, key, value)."""
     given = [
-        (name, _KEYS[name], _CONVERT.get(name, _as_is)(name, value))
+        (name, _FLAGS[name].key, _meant(name, _FLAGS[name], value))
         for name, value in flags.items()
-        if name in _KEYS
+        if name in _FLAGS
     ]
     return given + vllm_flags.settings(flags)
 
@@ -48,8 +47,15 @@ def configure(flags: Flags) -> RunConfig:
     return config
 
 
-def _as_is(name: str, value: Any) -> Any:
-    return value
+def _meant(name: str, flag: Flag, value: Any) -> Any:
+    """What a value on the command line is in the configuration."""
+    if flag.off:
+        return False
+    if flag.many:
+        return _words(value)
+    if flag.null is not None and value == flag.null:
+        return None
+    return _READ[name](name, value) if name in _READ else value
 
 
 def _numbers(name: str, text: str) -> list[float]:
@@ -124,20 +130,8 @@ def _roles(name: str, text: str) -> dict[str, str]:
     return roles
 
 
-def _off(name: str, value: bool) -> bool:
-    return False
-
-
-def _words(name: str, texts: list[str]) -> list[str]:
+def _words(texts: list[str]) -> list[str]:
     return [word for text in texts for word in text.replace(",", " ").split()]
-
-
-def _zero_is_automatic(name: str, value: int) -> int | None:
-    return None if value == 0 else value
-
-
-def _minus_one_is_off(name: str, value: int) -> int | None:
-    return None if value == -1 else value
 
 
 def _largest_is_never(name: str, value: str) -> str | None:
@@ -153,7 +147,7 @@ def _negative_is_endless(name: str, value: float) -> float | None:
     return None if value < 0 else value
 
 
-_CONVERT: dict[str, Callable[[str, Any], Any]] = {
+_READ: dict[str, Callable[[str, Any], Any]] = {
     "--alpha-coeffs": _numbers,
     "--beta-coeffs": _numbers,
     "--frontend-ms": _numbers,
@@ -163,19 +157,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "--slo-targets": _targets_us,
     "--dispatch-tick-interval": _zero_is_the_usual,
     "--columns": _roles,
-    "--no-enable-prefix-caching": _off,
-    "--no-async-scheduling": _off,
-    "--no-overlap": _off,
-    "--disable-overlap-schedule": _off,
-    "--no-dllm-fdfo": _off,
-    "--no-dllm-in-place-reuse": _off,
-    "--no-dllm-re-loop": _off,
-    "--slo": _words,
-    "--goodput": _words,
-    "--in-batch-sharing": _minus_one_is_off,
-    "--max-model-len": _zero_is_automatic,
-    "--concurrency": _zero_is_automatic,
-    "--think-time-ms": _zero_is_automatic,
     "--horizon": _largest_is_never,
     "--timeout": _negative_is_endless,
 }
+"""Flags whose texts name several things, or whose numbers have a meaning of BLIS's."""

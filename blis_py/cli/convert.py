@@ -8,8 +8,7 @@ from blis_py.cli import convert_specs
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
-from blis_py.cli.options import COMMON
-from blis_py.cli.traffic_options import TRACE, WORKLOAD
+from blis_py.cli.options import COMMON, TRACE, WORKLOAD
 from blis_py.errors import InputError
 from blis_py.outputs.places import check_file
 

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from blis_py.cli.flag import Flags, Group
-
-GROUPS: tuple[Group, ...] = ()
-
-
-def engine(flags: Flags) -> None:
-    """The real engine: run, profile, generate, bench, info. Needs torch: pip install '.[engine]'."""
+from blis_py.cli.dispatch import dispatch
 
 
 def run_engine(arguments: Sequence[str]) -> int:
@@ -26,8 +20,7 @@ def run_engine(arguments: Sequence[str]) -> int:
         print(f"error: the engine needs torch: pip install '.[engine]' {where}", file=sys.stderr)
         return 1
     try:
-        code: int = import_module("engine.cli").dispatch(arguments)
-        return code
+        return dispatch(import_module("engine.cli").PROGRAM, arguments)
     except RuntimeError as error:  # what torch raises, running out of memory included
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

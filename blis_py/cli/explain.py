@@ -10,10 +10,9 @@ from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.options import COMMON
+from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
-from blis_py.cli.traffic_options import WORKLOAD
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 Flags = dict[str, Any]
@@ -20,7 +21,25 @@ class Flag(NamedTuple):
     """Other spellings, hidden from the help."""
     metavar: str | None = None
     hidden: bool = False
+    many: bool = False
+    """Takes several values at once: `--goodput ttft:500 tpot:50`."""
+    off: bool = False
+    """Turns the setting off."""
+    null: float | None = None
+    """The value that means null."""
+    default: Any = None
+    """What holds without it, where no engine preset says otherwise."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
 
 
 Group = tuple[str, tuple[Flag, ...]]
 """A heading of the help, and the flags below it."""
+
+
+def spelled(groups: Sequence[Group]) -> Iterator[tuple[str, Flag]]:
+    """Every spelling with its flag, in the order of the groups."""
+    return ((spelling, flag) for _, flags in groups for flag in flags for spelling in flag.spellings)

@@ -8,22 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from blis_py.cli.apps import launch
-from blis_py.cli.command import add, application
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.options import MODEL, RUN, SCHEDULER
-from blis_py.cli.traffic_options import WORKLOAD
-from blis_py.cli.verbs import spread
+from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
+from blis_py.cli.verbs import Program, Verb
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.places import check_folder
 
-GROUPS: tuple[Group, ...] = ()
 _FOLDER = Flag("profile", str, "", "Folder of a fitted profile.", metavar="DIR")
 _SERVER = (
     *MODEL,
@@ -52,11 +46,10 @@ _FIT = (
     Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
     Flag("--seed", int, "", "Of the redrawing. Default 0."),
     FORMAT,
-    *_SERVER,
 )
 _VALIDATE = (
     _FOLDER,
-    Flag("--step-log", list[str], "", "Measured runs: step logs or run folders.", metavar="FILE…"),
+    Flag("--step-log", list[str], "", "Measured runs: step logs or run folders.", (), "FILE", many=True),
     FORMAT,
 )
 _COMPARE = (_FOLDER, Flag("other", str, "", "Folder of another.", metavar="DIR"), FORMAT)
@@ -77,42 +70,6 @@ _IMPORT = (
     Flag("--seed", int, "", "Of the redrawing. Default 0."),
     FORMAT,
 )
-
-
-def profile(flags: Flags) -> None:
-    """Step times from measurements: fit, show, validate, compare, import."""
-
-
-def run_profile(arguments: Sequence[str]) -> int:
-    """Runs `blis profile` with these arguments; returns the exit code."""
-    arguments = spread(list(arguments), ("--step-log",))
-    chosen = arguments[0] if arguments else "--help"
-    if chosen not in _VERBS and not chosen.startswith("-"):
-        fix = f"use {', '.join(_VERBS)}"
-        raise InputError("no such command", key="blis profile", value=chosen, fix=fix)
-    app = profile_app([chosen] if chosen in _VERBS else list(_VERBS), arguments[1:])
-    return launch(app, arguments or ["--help"], "blis profile")
-
-
-def profile_app(verbs: Iterable[str] = (), arguments: Sequence[str] = ()) -> typer.Typer:
-    """Some of the verbs; all where none are named."""
-    app = application(profile.__doc__ or "")
-
-    @app.callback()
-    def group() -> None: ...
-
-    for name in verbs or _VERBS:
-        verb, flags = _VERBS[name]
-        add(app, _named(verb, name), (("Profile", flags),), arguments)
-    return app
-
-
-def _named(verb: Callable[[Flags], None], name: str) -> Callable[[Flags], None]:
-    def call(flags: Flags) -> None:
-        verb(flags)
-
-    call.__name__, call.__doc__ = name, verb.__doc__
-    return call
 
 
 # -- the verbs -----------------------------------------------------------------------------------------
@@ -283,13 +240,30 @@ def import_(flags: Flags) -> None:
         say(f"wrote {write_profile(flags['--out'], samples.meta, fitted)}")
 
 
-_VERBS: dict[str, tuple[Callable[[Flags], None], tuple[Flag, ...]]] = {
-    "fit": (fit, _FIT),
-    "show": (show, (_FOLDER, FORMAT)),
-    "validate": (validate, _VALIDATE),
-    "compare": (compare, _COMPARE),
-    "import": (import_, _IMPORT),
+GROUPS: dict[str, tuple[Group, ...]] = {
+    "fit": (("Profile", _FIT), ("Server, of a client's run", _SERVER)),
+    "show": (("Profile", (_FOLDER, FORMAT)),),
+    "validate": (("Profile", _VALIDATE),),
+    "compare": (("Profile", _COMPARE),),
+    "import": (("Profile", _IMPORT),),
 }
+
+
+def _verb(what: str, function: str = "") -> Verb:
+    return Verb(__name__, what, function)
+
+
+PROGRAM = Program(
+    "blis profile",
+    "Step times from measurements.",
+    {
+        "fit": _verb("Fit step times to measured steps, or a server to one run of its clients."),
+        "show": _verb("Show coefficients with intervals, errors, and the domain that was measured."),
+        "validate": _verb("Compare predicted with measured step times of runs that were not fitted."),
+        "compare": _verb("Compare what typical steps take by two profiles."),
+        "import": _verb("Make a profile of what others measured.", "import_"),
+    },
+)
 
 
 # -- parts ---------------------------------------------------------------------------------------------

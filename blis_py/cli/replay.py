@@ -5,8 +5,7 @@ from __future__ import annotations
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.execute import execute
 from blis_py.cli.flag import Flags
-from blis_py.cli.options import COMMON, OUTPUT
-from blis_py.cli.traffic_options import WORKLOAD
+from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD
 from blis_py.errors import InputError
 
 _SCALES = tuple(flag for flag in WORKLOAD if flag.name in ("--rate", "--num-requests", "--think-time-ms"))

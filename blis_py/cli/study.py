@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
-from blis_py.cli.options import COMMON
-from blis_py.cli.traffic_options import WORKLOAD
+from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.errors import InputError, plain
 from blis_py.planning.base import Base
 
@@ -23,8 +22,9 @@ VARY = (
         "--vary",
         list[str],
         "",
-        "Setting and values: scheduler=fcfs,lpm, rate=10:100:10 (repeatable).",
+        "Settings and values: scheduler=fcfs,lpm rate=10:100:10.",
         metavar="KEY=VALUES",
+        many=True,
     ),
     Flag("--space", str, "", "The same from a file (YAML).", metavar="FILE"),
 )

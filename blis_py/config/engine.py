@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blis_py.config.layers import did_you_mean
+from blis_py.config.models import DEFAULT_ENGINE, RunConfig
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.paths import expanded, is_file
@@ -72,6 +73,11 @@ def load_engine(name: str) -> Engine:
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
     return Engine(path, title, settings, small, sources)
+
+
+def usual_settings() -> dict[str, Any]:
+    """What the default engine sets on the default GPU, by configuration key."""
+    return load_engine(DEFAULT_ENGINE).on(RunConfig.gpu)
 
 
 def _is_large(gpu: str) -> bool:

@@ -10,30 +10,18 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from blis_py.core.checks import choices_of
+from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text
 
 T = TypeVar("T")
 
 _NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def setting(
-    default: Any = MISSING,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    choices: Iterable[str] | None = None,
-    factory: Any = MISSING,
-) -> Any:
-    """A dataclass field with bounds (`least` <= value <= `most`, `above` < value) or a list of choices."""
-    metadata = {"least": least, "above": above, "most": most, "choices": choices}
-    return field(default=default, default_factory=factory, metadata=metadata)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -61,7 +49,7 @@ def flatten(tree: Mapping[Any, Any], model: type, prefix: str = "") -> dict[str,
 
 def _types(model: type) -> dict[str, Any]:
     """Of the fields, whose annotations are no text."""
-    return {f.name: f.type for f in fields(model)}
+    return {f.name: f.type for f in fields(extended(model))}
 
 
 class Layers:
@@ -127,6 +115,7 @@ class Layers:
 
     def build(self, model: type[T], prefix: str = "") -> T:
         """The model with every given value checked and every other at its default."""
+        model = extended(model)
         hints = _types(model)
         known = {f.name: f for f in fields(model)}  # type: ignore[arg-type]
         self._refuse_unknown(known, prefix)
@@ -153,7 +142,7 @@ class Layers:
     def _value(self, spec: Field[Any], hint: Any, path: str) -> Any:
         if self._is_section(hint):
             if path in self.values:
-                keys = ", ".join(f.name for f in fields(hint))
+                keys = ", ".join(f.name for f in fields(extended(hint)))
                 raise self.error(f"must be a section with keys {keys}", path, value=self.values[path])
             return self.build(hint, path + ".")
         below = self._below(path)
@@ -225,7 +214,7 @@ def _coerce_one(value: Any, hint: Any) -> Any:
 
 def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
     """Refuses a number out of bounds (NaN is out of every bound), and a word that is no choice."""
-    choices = limits.get("choices")
+    choices = choices_of(limits)
     if choices is not None and isinstance(value, str) and value not in choices:
         raise InputError("unknown value", fix=did_you_mean(value, choices))
     if isinstance(value, tuple):

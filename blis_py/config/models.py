@@ -3,86 +3,56 @@
 Annotations are evaluated here and no later: every run reads them several times, and text would take long.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
-from blis_py.config.layers import setting
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
-from blis_py.core.bounds import (
-    LAST_NS,
-    MOST_INSTANCES,
-    MOST_KV_BLOCKS,
-    MOST_SEED,
-    MOST_TOKENS,
-    SECOND_NS,
+from blis_py.core.bounds import MOST_INSTANCES, MOST_SEED
+from blis_py.core.config import (
+    Aging,
+    Batching,
+    LateStops,
+    Memory,
+    Overlap,
+    PrefixCaching,
+    queue_order,
 )
-from blis_py.core.caches import PREFIX_CACHES
-from blis_py.core.eviction import EVICTION_POLICIES
-from blis_py.core.policies import PREEMPTION_POLICIES, SCHEDULERS
+from blis_py.core.settings import extended, setting
 
-_LAST_S, _LAST_MS, _LAST_US = LAST_NS / SECOND_NS, LAST_NS / 10**6, LAST_NS // 1000
 _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
 DEFAULT_ENGINE, PLAIN_ENGINE = "vllm", "blis"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchedulerSection:
-    """One instance's scheduler and memory, under vLLM's names."""
-
-    policy: str = setting("fcfs", choices=SCHEDULERS)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _Policy:
+    policy: str = queue_order()
     """Order of the waiting queue (`--scheduler`)."""
-    preemption_policy: str = setting("fcfs", choices=PREEMPTION_POLICIES)
-    """Who gives up KV blocks when they run out: the latest admitted, or the least urgent."""
-    batch_former: str = setting("running-first", choices=("running-first", "prefill-first"))
-    """Whose tokens come first in a step: decodes and begun prompts (vLLM), or new prompts."""
-    max_num_seqs: int = setting(256, least=1, most=MOST_TOKENS)
-    """Requests that run at once on an instance, at most."""
-    max_num_batched_tokens: int = setting(2048, least=1, most=MOST_TOKENS)
-    """Tokens that a step computes, at most: the budget."""
-    long_prefill_token_threshold: int = setting(0, least=0, most=MOST_TOKENS)
-    """0 = no limit on a prefill chunk but the token budget."""
-    block_size: int = setting(16, least=1, most=MOST_TOKENS)
-    """Tokens of a KV block."""
-    num_kv_blocks: int | None = setting(None, least=1, most=MOST_KV_BLOCKS)
-    """null = what fits in the GPU's memory."""
-    gpu_memory_utilization: float = setting(0.9, above=0, most=1)
-    """Share of the GPU memory that weights, activations and KV blocks may take."""
-    max_model_len: int | None = setting(None, least=1, most=MOST_TOKENS)
-    """null = the model's own, as far as the KV cache holds it."""
-    prefix_cache: str = setting("hash", choices=PREFIX_CACHES)
-    """`hash` as in vLLM, `radix` as in SGLang, `none`."""
-    enable_prefix_caching: bool = True
-    """false is vLLM's way to say `prefix_cache: none`."""
-    radix_eviction_policy: str = setting("lru", choices=EVICTION_POLICIES)
-    """With `radix`: which cached prefix that nobody uses is given up first."""
-    fairness_ms: float | None = setting(None, least=0, most=_LAST_MS)
-    """With `lpm`, `hrrn`, `dfs-weight`: who has waited this long goes first, by arrival; null = never."""
-    fairness_tokens: int | None = setting(None, least=0, most=MOST_TOKENS)
-    """The same, by the prefill tokens that the instance has computed since the request came."""
-    lpm_max_queue: int = setting(128, least=1, most=MOST_TOKENS)
-    """With `lpm`, `hrrn`, `dfs-weight`: with more requests waiting the order is that of arrival."""
-    in_batch_sharing_tokens: int | None = setting(32, least=1, most=MOST_TOKENS)
-    """With `lpm`, `hrrn`, `dfs-weight`: whoever shares so many uncached tokens with a prompt that is being
-    computed waits until they are; null = nobody."""
-    async_scheduling: bool = False
-    """A step is planned and launched before the outcome of the one before it is known."""
-    late_length_stops: bool = False
-    """With it: that a request has reached its length is learnt from the outcome too, as in SGLang."""
-    sjf_aging_ms: float | None = setting(None, above=0, most=_LAST_MS)
-    """With `sjf`: a request that has waited this long goes first; null = never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerSection(Aging, LateStops, Overlap, PrefixCaching, Memory, Batching, _Policy):
+    """One instance's scheduler and memory, under vLLM's names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatencySection:
     """What prices a step."""
 
-    model: str = "trained-physics"
+    model: str = setting(
+        "trained-physics",
+        flag="--latency-model",
+        help="trained, trained-physics, roofline, kernel-tables, fitted, linear.",
+    )
     """What prices a step: trained, trained-physics, roofline, kernel-tables, fitted or linear."""
-    alpha_coeffs: tuple[float, ...] | None = setting(None)
+    alpha_coeffs: tuple[float, ...] | None = setting(
+        None, flag="--alpha-coeffs", help="Three front-end delays, µs.", metavar="A,A,A"
+    )
     """Three, of `trained-physics`, µs: before enqueue, at the end, per output token."""
-    beta_coeffs: tuple[float, ...] | None = setting(None)
+    beta_coeffs: tuple[float, ...] | None = setting(
+        None, flag="--beta-coeffs", help="Coefficients of trained-physics.", metavar="B,B,…"
+    )
     """Seven to eleven, of `trained-physics`; given together with `alpha_coeffs`."""
     linear: dict[str, dict[str, float]] = field(default_factory=dict)
     """Coefficients of the `linear` model, ns: parts `gpu`, `host`, `frontend`, each by feature."""
@@ -90,17 +60,35 @@ class LatencySection:
     """The GPU time of every step of `trained` is multiplied by it: how much slower your server is."""
     step_gap_us: tuple[float, ...] = setting((), least=0, most=_HOUR_US)
     """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs."""
-    kernel_profile: str | None = None
+    kernel_profile: str | None = setting(
+        None, flag="--kernel-profile", help="Measured kernels of kernel-tables.", metavar="DIR"
+    )
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
-    profile: str | None = None
+    profile: str | None = setting(
+        None, flag="--profile", help="Measured step times; implies fitted.", metavar="DIR"
+    )
     """Folder of step times measured by the engine, of the `fitted` model, which it implies; or the name of a
     bundled one."""
-    mask_row_us: float | None = setting(None, least=0, most=_HOUR_US)
+    mask_row_us: float | None = setting(
+        None,
+        least=0,
+        most=_HOUR_US,
+        flag="--mask-row-us",
+        help="Structured outputs: host time of a row's mask.",
+    )
     """Structured outputs: host time for the mask of a constrained row; null = as measured by the profile,
     else nothing."""
-    mask_step_us: float | None = setting(None, least=0, most=_HOUR_US)
+    mask_step_us: float | None = setting(
+        None, least=0, most=_HOUR_US, flag="--mask-step-us", help="The same of a step that has such rows."
+    )
     """The same for each step that has such rows, whatever their number."""
-    scan_us: float | None = setting(None, least=0, most=_HOUR_US)
+    scan_us: float | None = setting(
+        None,
+        least=0,
+        most=_HOUR_US,
+        flag="--scan-us",
+        help="With lpm: host time to look up one waiting request.",
+    )
     """With `lpm`, `hrrn`, `dfs-weight`: host time for each waiting request that is looked up in the prefix
     cache to plan a step; null = as measured by the profile, else nothing."""
 
@@ -127,21 +115,44 @@ _OF_ONE_MODEL = {
 class DllmSection:
     """Block diffusion: how the blocks of a workload of `kind: diffusion` are executed."""
 
-    workload: str | None = None
+    workload: str | None = setting(
+        None, flag="--dllm-workload", help="Make all requests diffusion requests.", metavar="FILE"
+    )
     """YAML with `kind: diffusion` that holds for all requests of a trace, or of the flags."""
-    algorithm: str | None = None
+    algorithm: str | None = setting(
+        None, flag="--dllm-algorithm", help="Whose step counts of the workload. Default its first."
+    )
     """Whose step counts to take, where the workload has those of several; null = the first."""
-    config: str | None = None
+    config: str | None = setting(
+        None, flag="--dllm-config", help="Parameters of the algorithm (YAML).", metavar="FILE"
+    )
     """YAML with parameters of the algorithm that its step counts must have been measured with."""
-    fdfo: bool = True
+    fdfo: bool = setting(
+        True,
+        flag="--dllm-fdfo",
+        off="--no-dllm-fdfo",
+        help="First done, first out.",
+        off_help="A batch runs until all its blocks are final.",
+    )
     """First done, first out; false = a batch runs until all its blocks are final."""
-    in_place_reuse: bool = True
+    in_place_reuse: bool = setting(
+        True,
+        flag="--dllm-in-place-reuse",
+        off="--no-dllm-in-place-reuse",
+        off_help="An unfinished block gives up slot and KV blocks after every batch.",
+    )
     """An unfinished block keeps its request slot and KV blocks."""
-    re_loop: bool = True
+    re_loop: bool = setting(
+        True, flag="--dllm-re-loop", off="--no-dllm-re-loop", off_help="Ask the scheduler after every round."
+    )
     """Another round without the scheduler while no block is final and nobody can come in."""
-    schedule_us: float = setting(0.0, least=0, most=_HOUR_US)
+    schedule_us: float = setting(
+        0.0, least=0, most=_HOUR_US, flag="--dllm-schedule-us", help="Cost of asking the scheduler, µs."
+    )
     """Host time of a return to the scheduler, on top of the latency model's steps: what `re_loop` saves."""
-    allocator_call_us: float = setting(0.0, least=0, most=_HOUR_US)
+    allocator_call_us: float = setting(
+        0.0, least=0, most=_HOUR_US, flag="--dllm-allocator-us", help="Cost of an allocator call, µs."
+    )
     """Host time to take or give back a slot or KV blocks: what `in_place_reuse` saves."""
 
 
@@ -149,47 +160,114 @@ class DllmSection:
 class RunConfig:
     """Everything that decides the outcome of a run."""
 
-    engine: str = DEFAULT_ENGINE
+    engine: str = setting(
+        DEFAULT_ENGINE,
+        flag="--engine",
+        help="Whose engine: vllm (default), vllm-0.10, vllm-0.15, blis, or a YAML file.",
+        metavar="NAME",
+    )
     """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. What it says of
     settings holds where nobody else gives them."""
-    model: str | None = None
+    model: str | None = setting(
+        None, flag="--model", help="Model: a bundled name or its HuggingFace spelling."
+    )
     """A bundled model (`blis models`) or its HuggingFace spelling."""
-    model_config: str | None = None
+    model_config: str | None = setting(
+        None,
+        flag="--model-config",
+        aliases=("--model-config-folder",),
+        help="HuggingFace config.json of any other model.",
+        metavar="FILE",
+    )
     """Path of a HuggingFace `config.json`; null = the bundled shape of `model`."""
-    gpu: str = "h100"
+    gpu: str = setting(
+        "h100", flag="--gpu", aliases=("--hardware",), help="GPU: a bundled name or a YAML file."
+    )
     """A bundled GPU (`blis gpus`), or a YAML file like theirs."""
-    tp: int = setting(1, least=1, most=4096)
+    tp: int = setting(
+        1,
+        least=1,
+        most=4096,
+        flag="--tp",
+        aliases=("--tensor-parallel-size", "-tp"),
+        help="Tensor-parallel degree.",
+    )
     """GPUs of an instance: the tensor-parallel degree."""
-    link_gbps: float | None = setting(None, above=0, most=1e6)
+    link_gbps: float | None = setting(
+        None,
+        above=0,
+        most=1e6,
+        flag="--link-gbps",
+        help="GB/s between the GPUs of an instance, each way. Default the GPU's.",
+    )
     """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
-    num_instances: int = setting(1, least=1, most=MOST_INSTANCES)
+    num_instances: int = setting(
+        1, least=1, most=MOST_INSTANCES, flag="--num-instances", help="Instances behind the router."
+    )
     """Instances behind the router."""
     pools: tuple[PoolSection, ...] = ()
     """Pools of unlike instances, all behind the router, instead of `num_instances` alike ones; each overrides
     some of `engine`, `gpu`, `tp`, `link_gbps`, `memory`, `scheduler` and `latency`."""
     links: tuple[dict[str, Any], ...] = ()
     """Ways for KV blocks between pools; not supported yet."""
-    seed: int | None = setting(None, least=0, most=MOST_SEED)
+    seed: int | None = setting(
+        None,
+        least=0,
+        most=MOST_SEED,
+        flag="--seed",
+        help="Seed of everything random. Default 42.",
+        group="Run",
+    )
     """null = the spec's own, else 42."""
-    horizon: str | int | None = setting(None, least=1)
+    horizon: str | int | None = setting(
+        None,
+        least=1,
+        flag="--horizon",
+        help="When to stop: 60s, 10m, or µs. By default, when all is done.",
+        group="Run",
+    )
     """Simulated time at which to stop: "60s", "10m", or a plain number of µs; null = when all is done."""
-    drain: bool = False
+    drain: bool = setting(
+        False, flag="--drain", help="Go on after a workload spec's horizon until all is done.", group="Run"
+    )
     """The horizon of a workload spec ends the load only: what is under way then goes on until it ends."""
-    frontend_ms: tuple[float, ...] | None = setting(None, least=0, most=_HOUR_MS)
+    frontend_ms: tuple[float, ...] | None = setting(
+        None,
+        least=0,
+        most=_HOUR_MS,
+        flag="--frontend-ms",
+        help="Delay in front of the engine, behind it, and its growth with each sequence.",
+        metavar="MS,MS,MS",
+        group="Latency",
+    )
     """Delays of the API server: in front of the engine and, if given, behind it, and what each sequence that
     gets tokens at the same time adds to the latter; null = those of the latency model."""
     memory: str = setting("blis", choices=("blis", "vllm"))
     """Whose accounting of GPU memory decides how many KV blocks there are; see `latency.memory_overheads`."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     latency: LatencySection = field(default_factory=LatencySection)
-    workload: WorkloadSection = field(default_factory=WorkloadSection)
+    workload: WorkloadSection = setting(
+        factory=WorkloadSection,
+        flag="--workload",
+        help="Preset, bundled workload, or spec file.",
+        metavar="NAME|FILE",
+        group="Workload",
+    )
     routing: RoutingSection = field(default_factory=RoutingSection)
     admission: AdmissionSection = field(default_factory=AdmissionSection)
     gateway: GatewaySection = field(default_factory=GatewaySection)
     dllm: DllmSection = field(default_factory=DllmSection)
-    slo: tuple[str, ...] = ()
+    slo: tuple[str, ...] = setting(
+        (), flag="--slo", help="Target: ttft.p99=500ms (repeatable).", metavar="TARGET", group="Run"
+    )
     """Targets such as `ttft.p99=500ms`."""
-    goodput: tuple[str, ...] = ()
+    goodput: tuple[str, ...] = setting(
+        (),
+        flag="--goodput",
+        help="What a good request meets: ttft:500 tpot:50 (ms).",
+        metavar="TARGET",
+        group="Run",
+    )
     """Targets every request should meet, such as `ttft:500` (ms)."""
     goodput_by_class: dict[str, str] = field(default_factory=dict)
     """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
@@ -203,40 +281,37 @@ class RunConfig:
         return sum(pool.count for pool in self.pools) if self.pools else self.num_instances
 
 
-NAMES: dict[str, str] = {
-    **{f.name: f"scheduler.{f.name}" for f in fields(SchedulerSection) if f.name != "policy"},
-    **{f.name: f"workload.{f.name}" for f in fields(WorkloadSection) if f.name != "timeout_s"},
-    **{f"dllm_{f.name}": f"dllm.{f.name}" for f in fields(DllmSection)},
-    **{f.name: f.name for f in fields(RunConfig) if f.name != "given"},
-    "scheduler": "scheduler.policy",
-    "latency_model": "latency.model",
-    "linear": "latency.linear",
-    "kernel_profile": "latency.kernel_profile",
-    "profile": "latency.profile",
-    "mask_row_us": "latency.mask_row_us",
-    "mask_step_us": "latency.mask_step_us",
-    "scan_us": "latency.scan_us",
-    "alpha_coeffs": "latency.alpha_coeffs",
-    "beta_coeffs": "latency.beta_coeffs",
-    "timeout": "workload.timeout_s",
-    "workload_spec": "workload.spec",
-    "workload": "workload",
-    "routing_policy": "routing.policy",
-    "routing_latency": "routing.latency_us",
-    "routing_scorers": "routing.scorers",
-    "snapshot_refresh_interval": "routing.snapshot_refresh_interval_us",
-    "cache_signal_delay": "routing.cache_signal_delay_us",
-    "any_model": "routing.any_model",
-    "trace_level": "routing.trace_level",
-    "counterfactual_k": "routing.counterfactual_k",
-    "admission_policy": "admission.policy",
-    "admission_latency": "admission.latency_us",
-    **{
-        f.name: f"admission.{f.name}"
-        for f in fields(AdmissionSection)
-        if f.name not in ("policy", "latency_us", "slo_priorities")
-    },
-    "slo_priorities": "admission.slo_priorities",
-    **{f.name.removesuffix("_us"): f"gateway.{f.name}" for f in fields(GatewaySection)},
+SECTIONS: dict[str, type[Any]] = {
+    f.name: f.type for f in fields(RunConfig) if isinstance(f.type, type) and is_dataclass(f.type)
 }
+"""The sections by their keys."""
+
+
+def _names() -> dict[str, str]:
+    """Of every setting its flag without dashes; of most also the key without its section."""
+    by_key: dict[str, type[Any]] = {
+        **{f"{key}.": section for key, section in SECTIONS.items()},
+        "": RunConfig,
+    }
+    found: dict[str, str] = {}
+    for section in ("scheduler.", "workload."):
+        found |= {f.name: f"{section}{f.name}" for f in fields(extended(by_key[section]))}
+    found |= {f"dllm_{f.name}": f"dllm.{f.name}" for f in fields(extended(DllmSection))}
+    del found["policy"], found["timeout_s"]
+    known = set(found.values())
+    for prefix, model in by_key.items():
+        for each in fields(extended(model)):
+            key = f"{prefix}{each.name}"
+            spelling = each.metadata.get("spelling")
+            if not prefix:
+                if each.name != "given":
+                    found[each.name] = key
+            elif spelling is not None and key not in known:
+                found[spelling.flag.removeprefix("--").replace("-", "_")] = key
+    return found | {"linear": "latency.linear", "slo_priorities": "admission.slo_priorities"} | _CHOSEN
+
+
+_CHOSEN = {"scheduler": "scheduler.policy", "workload": "workload", "workload_spec": "workload.spec"}
+"""Flags named as their sections, and a second name."""
+NAMES = _names()
 """Short names, of flags and of keyword arguments, and the key each one sets."""

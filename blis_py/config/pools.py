@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_py.config.layers import Layers, flatten, setting
+from blis_py.config.layers import Layers, flatten
 from blis_py.core.bounds import MOST_INSTANCES
+from blis_py.core.settings import setting
 from blis_py.errors import InputError
 
 

@@ -3,10 +3,10 @@
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from blis_py.config.layers import setting
 from blis_py.core.bounds import LAST_NS, MOST_ARRIVALS_PER_S, MOST_REQUESTS, MOST_TOKENS, SECOND_NS
+from blis_py.core.settings import setting
 
 _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6
 
@@ -15,73 +15,189 @@ _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6
 class WorkloadSection:
     """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
 
-    trace: str | None = None
+    trace: str | None = setting(
+        None,
+        flag="--trace",
+        aliases=("--trace-data",),
+        help="Trace: Azure, Mooncake, TraceV2, BurstGPT, ShareGPT, results of vLLM, SGLang, GuideLLM, ...",
+        metavar="FILE",
+        group="Trace",
+    )
     """File whose requests are replayed: TraceV2, Azure, Mooncake, BurstGPT, ShareGPT, results of benchmarks,
     or any table by its `columns`; one that describes a workload is taken for a `spec`."""
-    trace_header: str | None = None
+    trace_header: str | None = setting(
+        None, flag="--trace-header", help="Header of a TraceV2 trace.", metavar="FILE", group="Trace"
+    )
     """Header YAML of a TraceV2 trace, where it does not lie beside the CSV under the same name."""
-    trace_format: str | None = None
+    trace_format: str | None = setting(
+        None, flag="--trace-format", help="Format of the trace, by default as it looks.", group="Trace"
+    )
     """Format of the trace; null = its content decides."""
-    columns: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = setting(
+        factory=dict,
+        flag="--columns",
+        help="Columns of any table: arrival=ts,input=prompt,output=gen.",
+        group="Trace",
+    )
     """Which column of a table plays which role: arrival, input, output, max_tokens, request_id, slo_class,
     tenant_id, client_id, model, prefix_group."""
-    time_unit: str = setting("s", choices=("s", "ms", "us", "ns"))
+    time_unit: str = setting(
+        "s",
+        choices=("s", "ms", "us", "ns"),
+        flag="--time-unit",
+        help="Of the arrivals in --columns: s, ms, us, ns.",
+        group="Trace",
+    )
     """Of numbers in the column of arrivals, where `columns` names one."""
-    tokenizer: str | None = None
+    tokenizer: str | None = setting(
+        None, flag="--trace-tokenizer", help="tokenizer.json, for texts.", metavar="FILE", group="Trace"
+    )
     """`tokenizer.json` that counts the tokens of traces of text."""
-    time_scale: float = setting(1.0, above=0)
+    time_scale: float = setting(
+        1.0, above=0, flag="--time-scale", help="Stretch arrival times; 0.5 = twice the rate.", group="Trace"
+    )
     """Arrival times of the trace are multiplied by it: 0.5 = twice the rate."""
-    limit: int | None = setting(None, least=1, most=MOST_REQUESTS)
+    limit: int | None = setting(
+        None,
+        least=1,
+        most=MOST_REQUESTS,
+        flag="--limit",
+        help="Only the first requests of the trace.",
+        group="Trace",
+    )
     """Only the first requests of the trace."""
-    skip_bad_rows: bool = False
+    skip_bad_rows: bool = setting(
+        False, flag="--skip-bad-rows", help="Leave bad rows of the trace out, and count.", group="Trace"
+    )
     """Leave rows of the trace that are no good out, and tell how many; otherwise the first is an error."""
-    slo_shares: dict[str, float] = field(default_factory=dict)
+    slo_shares: dict[str, float] = setting(
+        factory=dict, flag="--slo-shares", help="Deal out classes: critical=0.2,standard=0.8.", group="Trace"
+    )
     """SLO classes dealt out at random to the requests of the trace, by share."""
-    spec: str | None = None
+    spec: str | None = setting(None, flag="--workload-spec", help="Workload spec (YAML).", metavar="FILE")
     """Workload spec: a YAML file, or the name of a bundled one."""
     preset: str | None = None
     """Name of a preset: lengths and rates as BLIS has them."""
-    rate: float | None = setting(None, above=0, most=MOST_ARRIVALS_PER_S)
+    rate: float | None = setting(
+        None,
+        above=0,
+        most=MOST_ARRIVALS_PER_S,
+        flag="--rate",
+        help="Requests per second, default 1. A trace is stretched to it.",
+    )
     """Requests per second; null = the spec's or the trace's own, else 1. A trace is stretched to it."""
-    num_requests: int | None = setting(None, least=1, most=MOST_REQUESTS)
+    num_requests: int | None = setting(
+        None,
+        least=1,
+        most=MOST_REQUESTS,
+        flag="--num-requests",
+        aliases=("--num-prompts",),
+        help="Requests to generate (default 100) or to take from a trace.",
+    )
     """null = the spec's own or the whole trace, else 100; with a horizon, as many as arrive before it."""
-    arrival: str = setting("poisson", choices=("poisson", "gamma", "weibull", "constant"))
+    arrival: str = setting(
+        "poisson",
+        choices=("poisson", "gamma", "weibull", "constant"),
+        flag="--arrival",
+        help="poisson, gamma, weibull, constant.",
+    )
     """How the gaps between requests are distributed."""
-    cv: float | None = setting(None, above=0)
+    cv: float | None = setting(
+        None, above=0, flag="--cv", help="Burstiness of gamma and weibull arrivals. Default 1."
+    )
     """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
-    prompt_tokens: int = setting(512, least=1, most=MOST_TOKENS)
+    prompt_tokens: int = setting(
+        512, least=1, most=MOST_TOKENS, flag="--prompt-tokens", help="Prompt length, mean."
+    )
     """Length of a prompt in tokens, mean of a normal distribution."""
-    prompt_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
+    prompt_tokens_stdev: int = setting(
+        256,
+        least=0,
+        most=MOST_TOKENS,
+        flag="--prompt-tokens-stdev",
+        help="Prompt length, standard deviation.",
+    )
     """Its standard deviation."""
-    prompt_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
+    prompt_tokens_min: int = setting(
+        2, least=1, most=MOST_TOKENS, flag="--prompt-tokens-min", help="Prompt length, least."
+    )
     """The shortest prompt."""
-    prompt_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
+    prompt_tokens_max: int = setting(
+        7000, least=1, most=MOST_TOKENS, flag="--prompt-tokens-max", help="Prompt length, most."
+    )
     """The longest prompt."""
-    output_tokens: int = setting(512, least=1, most=MOST_TOKENS)
+    output_tokens: int = setting(
+        512, least=1, most=MOST_TOKENS, flag="--output-tokens", help="Output length, mean."
+    )
     """Length of an answer in tokens, mean of a normal distribution."""
-    output_tokens_stdev: int = setting(256, least=0, most=MOST_TOKENS)
+    output_tokens_stdev: int = setting(
+        256,
+        least=0,
+        most=MOST_TOKENS,
+        flag="--output-tokens-stdev",
+        help="Output length, standard deviation.",
+    )
     """Its standard deviation."""
-    output_tokens_min: int = setting(2, least=1, most=MOST_TOKENS)
+    output_tokens_min: int = setting(
+        2, least=1, most=MOST_TOKENS, flag="--output-tokens-min", help="Output length, least."
+    )
     """The shortest answer."""
-    output_tokens_max: int = setting(7000, least=1, most=MOST_TOKENS)
+    output_tokens_max: int = setting(
+        7000, least=1, most=MOST_TOKENS, flag="--output-tokens-max", help="Output length, most."
+    )
     """The longest answer."""
-    eos_share: float = setting(0.0, least=0, most=1)
+    eos_share: float = setting(
+        0.0,
+        least=0,
+        most=1,
+        flag="--eos-share",
+        help="Share of answers that end unforeseen, with an end of sequence.",
+    )
     """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
     others end at their length, which it knows. It matters with `async_scheduling`."""
-    structured_output_ratio: float | None = setting(None, least=0, most=1)
+    structured_output_ratio: float | None = setting(
+        None,
+        least=0,
+        most=1,
+        flag="--structured-output-ratio",
+        aliases=("--constrained-share",),
+        help="Share of answers that a grammar constrains. Default: as the trace or spec says, else none.",
+    )
     """Share of the requests whose answer a grammar constrains (vLLM's name); null = what the trace or spec
     says, else none. Its masks cost what the latency model says, or `latency.mask_row_us`."""
-    concurrency: int | None = setting(None, least=1, most=MOST_REQUESTS)
+    concurrency: int | None = setting(
+        None,
+        least=1,
+        most=MOST_REQUESTS,
+        flag="--concurrency",
+        help="Closed loop: most requests under way at once; as fast as that allows where no rate is given.",
+        null=0,
+    )
     """Closed loop: requests under way at once, at most; the next is sent when one has ended. Without a rate,
     requests that are generated are sent as fast as that allows. null = an open loop: requests come when they
     come."""
-    think_time_ms: float | None = setting(None, least=0, most=_LAST_MS)
+    think_time_ms: float | None = setting(
+        None,
+        least=0,
+        most=_LAST_MS,
+        flag="--think-time-ms",
+        help="Closed loop: pause before the next request.",
+        null=0,
+    )
     """In a closed loop, a client's pause between an answer and its next request; null = none, or as the trace
     says of its sessions."""
-    think_time_dist: str | None = None
+    think_time_dist: str | None = setting(
+        None, flag="--think-time-dist", help="Of closed-loop: constant:value=800ms, ...", group="Trace"
+    )
     """Law of the pauses in the sessions of a trace: `constant:value=800ms`, `exponential:mean=2s`,
     `lognormal:mu=1.1,sigma=0.8` (of the logarithm of seconds), the last two with `min` and `max`."""
-    session_mode: str | None = setting(None, choices=("closed-loop", "fixed"))
+    session_mode: str | None = setting(
+        None,
+        choices=("closed-loop", "fixed"),
+        flag="--session-mode",
+        help="Turns: closed-loop (after answers) or fixed.",
+        group="Trace",
+    )
     """When the turns of a trace's sessions come: a pause after the answer before them, or at their times in
     the trace; null = at their times, where they have any."""
     closed_loops: str = setting("client", choices=("client", "blis"))
@@ -89,9 +205,20 @@ class WorkloadSection:
     it; the next turn repeats all of it. `blis`, as BLIS does it: when the last step has ended, and only
     if there is an answer; the next turn repeats all but its last token; the first requests of a `concurrency`
     are spread over a pause; sessions are not cut off at a number of requests."""
-    prefix_tokens: int = setting(0, least=0, most=MOST_TOKENS)
+    prefix_tokens: int = setting(
+        0, least=0, most=MOST_TOKENS, flag="--prefix-tokens", help="Shared prefix before every prompt."
+    )
     """Tokens in front of every prompt that all requests share."""
-    timeout_s: float | None = setting(300.0, above=0, most=_LAST_S)
+    timeout_s: float | None = setting(
+        300.0, above=0, most=_LAST_S, flag="--timeout", help="Patience of a client, s; negative = endless."
+    )
     """Patience of generated requests; null = endless. Traces and specs bring their own."""
-    client_timeout_s: float | None = setting(None, above=0, most=_LAST_S)
+    client_timeout_s: float | None = setting(
+        None,
+        above=0,
+        most=_LAST_S,
+        flag="--client-timeout",
+        help="Patience of the trace's clients, s.",
+        group="Trace",
+    )
     """Patience of the clients of a trace, whatever the trace says of it; null = as it says, else endless."""

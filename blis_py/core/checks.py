@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, MOST_TOKENS, check_count
 from blis_py.core.caches import PREFIX_CACHES
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
@@ -20,44 +19,38 @@ CHOICES: dict[str, Collection[str]] = {
     "prefix_cache": PREFIX_CACHES,
     "radix_eviction_policy": EVICTION_POLICIES,
 }
-_POSITIVE = {
-    "num_kv_blocks": MOST_KV_BLOCKS,
-    "max_model_len": MOST_TOKENS,
-    "max_num_seqs": MOST_TOKENS,
-    "max_num_batched_tokens": MOST_TOKENS,
-    "block_size": MOST_TOKENS,
-    "lpm_max_queue": MOST_TOKENS,
-}
-"""Whole numbers of at least 1, and the largest each may be."""
-_NOT_NEGATIVE = {
-    "long_prefill_token_threshold": MOST_TOKENS,
-    "fairness_tokens": MOST_TOKENS,
-    "fairness_ms": LAST_NS / 1e6,
-    "sjf_aging_ms": LAST_NS / 1e6,
-}
 _OF_CACHE_AWARE = ("fairness_ms", "fairness_tokens", "lpm_max_queue", "in_batch_sharing_tokens")
 _DEFAULTS = {f.name: f.default for f in fields(SchedulerConfig) if f.default is not MISSING}
 
 
+def choices_of(limits: Mapping[str, Any]) -> Collection[str] | None:
+    """The words that a setting may be; None = it is no choice of words."""
+    choices: Collection[str] | str | None = limits.get("choices")
+    return CHOICES[choices] if isinstance(choices, str) else choices
+
+
 def check_scheduler_config(config: SchedulerConfig) -> None:
     """Raises one clear `InputError` for the first setting that cannot work."""
-    for key, allowed in CHOICES.items():
-        value = getattr(config, key)
-        if value not in allowed:
-            raise InputError("unknown choice", key=key, value=value, fix=f"use one of {', '.join(allowed)}")
-    for key, most in _POSITIVE.items():
-        check_count(getattr(config, key), least=1, most=most, key=key)
-    for key, limit in _NOT_NEGATIVE.items():
-        value = getattr(config, key)
-        if value is not None and value < 0:
-            raise InputError("must not be negative", key=key, value=value)
-        if value is not None and not value <= limit:
-            raise InputError(f"must be at most {limit:,}", key=key, value=value)
-    sharing = config.in_batch_sharing_tokens
-    if sharing is not None and sharing < 1:
-        raise InputError("must be at least 1, or None", key="in_batch_sharing_tokens", value=sharing)
+    for field in fields(config):
+        _check(field.name, getattr(config, field.name), field.metadata)
     for key, problem, fix in contradictions(config.scheduler, config):
         raise InputError(problem, key=key, fix=fix)
+
+
+def _check(key: str, value: Any, limits: Mapping[str, Any]) -> None:
+    allowed = choices_of(limits)
+    if allowed is not None and value not in allowed:
+        raise InputError("unknown choice", key=key, value=value, fix=f"use one of {', '.join(allowed)}")
+    if not isinstance(value, int | float):
+        return
+    least, above, most = (limits.get(name) for name in ("least", "above", "most"))
+    if least is not None and not value >= least:
+        problem = f"must be at least {least:,}" if least else "must not be negative"
+        raise InputError(problem, key=key, value=value)
+    if above is not None and not value > above:
+        raise InputError(f"must be above {above:,}", key=key, value=value)
+    if most is not None and not value <= most:
+        raise InputError(f"must be at most {most:,}", key=key, value=value)
 
 
 def contradictions(policy: str, settings: Any) -> Iterator[tuple[str, str, str]]:

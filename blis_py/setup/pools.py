@@ -11,6 +11,7 @@ from blis_py.config.implied import from_preset
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import link_notes, model_notes
@@ -98,9 +99,10 @@ def notes_of(pools: Sequence[PoolSetup], notes: Sequence[Sequence[str]]) -> list
 
 
 def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
-    own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
+    kind = extended(SchedulerConfig)
+    own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
-    return SchedulerConfig(**own | resolved)
+    return kind(**own | resolved)
 
 
 def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:

@@ -134,7 +134,8 @@ def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | 
             None if us is None else us * 1e3 for us in (settings.mask_row_us, settings.mask_step_us)
         )
         prices = MaskPrices(
-            _first(row_ns, prices and prices.row_ns), _first(step_ns, prices and prices.step_ns)
+            _first(row_ns, None if prices is None else prices.row_ns),
+            _first(step_ns, None if prices is None else prices.step_ns),
         )
     if prices is not None:
         return prices, ()

@@ -32,7 +32,8 @@ OUTPUT = (
     Flag("--force", bool, "", "Replace the result that is there."),
     FORMAT,
 )
-GROUPS = (("Workload", (*LOAD, CONCURRENCY)), FORM, *SERVED, ("Output", OUTPUT))
+_LOAD = (*(flag for flag in LOAD if flag.name != CONCURRENCY.name), CONCURRENCY)
+GROUPS = (("Workload", _LOAD), FORM, *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
 BROKEN_OFF = ".broken-off"
 """Ends the name of a folder for what was measured, where a former run has the folder itself."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.traffic_options import TRACE, WORKLOAD
+from blis_py.cli.options import TRACE, WORKLOAD
 from blis_py.errors import InputError
 from engine.cli.diffusion import DLLM, build_as, configured
 from engine.cli.grammar import STRUCTURED, chosen, structured_outputs

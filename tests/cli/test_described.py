@@ -30,8 +30,21 @@ def test_help_lists_every_setting_with_its_meaning(function: Any) -> None:
 def test_settings_are_in_the_signature_so_that_editors_complete_them() -> None:
     parameters = inspect.signature(blis.run).parameters
     assert NAMES.keys() <= parameters.keys()
-    assert parameters["max_num_seqs"].default == 256
+    assert parameters["block_size"].default == 16
     assert next(iter(inspect.signature(blis.replay).parameters)) == "trace"
+
+
+def test_the_defaults_in_the_signature_are_those_of_a_run() -> None:
+    parameters = inspect.signature(blis.run).parameters
+    config = blis.build(model="qwen3-14b", num_requests=1).config
+    for name, key in NAMES.items():
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        default = parameters[name].default
+        if default is not None and name not in ("num_requests", "model"):
+            assert value == (tuple(default) if isinstance(value, tuple) else default), name
+    assert (parameters["max_num_seqs"].default, parameters["async_scheduling"].default) == (1024, True)
 
 
 def test_a_target_may_stand_by_itself() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from blis_py import api
 from blis_py.cli.configure import configure
-from blis_py.cli.verbs import spread
+from blis_py.cli.parser import parse
+from blis_py.cli.run import GROUPS
 from blis_py.config.models import RunConfig
 
 Blis = Callable[..., tuple[int, str, str]]
@@ -239,9 +240,10 @@ def test_flow_control_that_holds_nobody_back_and_targets_that_order_nothing_are_
 
 
 def test_goodput_takes_several_values_as_in_vllm() -> None:
-    assert spread(["run", "--goodput", "ttft:1", "tpot:2", "--tp", "2"]) == [
-        *("run", "--goodput", "ttft:1", "--goodput", "tpot:2", "--tp", "2")
-    ]
+    assert parse(["--goodput", "ttft:1", "tpot:2", "--tp", "2"], GROUPS) == {
+        "--goodput": ["ttft:1", "tpot:2"],
+        "--tp": 2,
+    }
 
 
 def test_a_replay_can_be_stretched_to_a_rate(tmp_path: Path) -> None:

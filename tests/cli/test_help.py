@@ -54,7 +54,36 @@ def test_all_verbs_are_named_where_one_is_not_there(blis: Blis) -> None:
     assert blis("xyzzy") == (2, "", f"error: no such command 'xyzzy'; {there_are}")
     assert blis("runn") == (2, "", "error: no such command 'runn'; did you mean run?\n")
     listed = blis("--help")[1]
-    assert all(f"│ {verb} " in listed for verb in VERBS)
+    assert all(f"\n  {verb} " in listed for verb in VERBS)
+
+
+def test_help_fits_a_terminal_of_80_columns_under_its_headings(
+    blis: Blis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = blis("run", "--help")[1].splitlines()
+    assert {"Run:", "Model and hardware:", "Scheduler:", "Workload:", "Output:"} <= set(lines)
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("  --max-num-seqs N  ") for line in lines)
+    assert not any("--max-num-running-reqs" in line for line in lines), "another spelling of it"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_once(
+    shell: str, blis: Blis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = blis("--show-completion", shell)[1]
+    assert blis("--install-completion", shell)[0] == 0
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert file.read_text() == script
+    assert blis("--install-completion", shell)[0] == 0
+    assert file.read_text() == script
+    assert blis("--show-completion", "cmd") == (
+        2,
+        "",
+        "error: --show-completion: unknown shell (found 'cmd'); use bash, zsh, fish\n",
+    )
 
 
 @pytest.fixture
@@ -71,10 +100,8 @@ def complete(tmp_path: Path) -> Callable[[str], list[str]]:
         "PYTHONPATH": str(ROOT),
         "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
     }
-    # typer asks which shell called it, and here that is pytest
-    told = {**environment, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     script = subprocess.run(
-        ["blis", "--show-completion", "bash"], env=told, capture_output=True, text=True, check=True
+        ["blis", "--show-completion", "bash"], env=environment, capture_output=True, text=True, check=True
     ).stdout
 
     def ask(line: str) -> list[str]:

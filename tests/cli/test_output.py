@@ -184,9 +184,9 @@ def test_help_and_version(blis: Blis) -> None:
     assert "--pd-decider" not in out
 
 
-HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "typer", "torch")
+HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
 NOT_USED = (
-    *("cli.apps", "cli.command", "report.plots", "figures", "metrics.diffusion", "metrics.decisions"),
+    *("cli.completion", "cli.profile", "report.plots", "figures", "metrics.diffusion", "metrics.decisions"),
     *("metrics.intervals", "cluster.decisions", "cluster.diffusion", "cluster.flow_settings"),
     *("cluster.saturation", "cluster.dispatch_order", "cluster.fairness", "latency.host_work"),
     *("requests.loops", "requests.think_time", "workload.prefixes", "workload.profile"),

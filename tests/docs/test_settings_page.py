@@ -1,0 +1,30 @@
+"""The page of settings is what their registrations say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    found = importlib.util.spec_from_file_location("make_settings", ROOT / "docs/make_settings.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(made: ModuleType) -> None:
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run: python docs/make_settings.py"
+
+
+def test_it_tells_the_default_of_the_preset(made: ModuleType) -> None:
+    row = "| `scheduler.max_num_seqs` | `--max-num-seqs` | `1024` (preset) | at least 1 | "
+    assert row in made.page()
