@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from blis_py.core.request import Request, Status
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from engine.batch import BatchBuilder, Transfer
+from engine.emitters import Emitters
 from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
 from engine.launching import HostLaunch, LaunchSide
@@ -59,66 +60,6 @@ class Graphs(Protocol):
     def replay(self, bucket: int, decodes: int) -> torch.Tensor: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Emitters:
-    """The sequences of a batch that emit a token, in the order of the rows of logits.
-
-    The same object step after step, as long as they are the same.
-    """
-
-    sequences: list[Sequence]
-    outputs: list[list[int]]
-    """What each has emitted."""
-    rows: Ints
-    """Their slots."""
-    first_end: int
-    """Value of the step counter at which the first of them has emitted all it may."""
-    stop_ids: frozenset[int]
-    """Tokens at which any of them ends."""
-    watched: bool
-    """Whether every token of some of them has to be looked at."""
-    constrained: bool = False
-    """Whether a grammar says of some of them which token may come next."""
-    delivered: bool = False
-    """Whether anybody may want the text or the tokens of some of them, as they come."""
-    ends: list[int] = field(default_factory=list)
-    """Value of the step counter at which each has emitted all it may."""
-
-    @classmethod
-    def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
-        """Those of the step of index `tick`."""
-        requests, decoding = [sequence.request for sequence in sequences], Status.DECODING
-        ends = [r.finish_tick if r.status is decoding else tick + r.target - r.generated for r in requests]
-        return cls(
-            sequences,
-            [sequence.output_ids for sequence in sequences],
-            rows,
-            min(ends, default=NEVER),
-            frozenset().union(*{sequence.stop_ids for sequence in sequences}),
-            True in [sequence.watched for sequence in sequences],
-            False in [sequence.grammar is None for sequence in sequences],
-            False in [sequence.stream is None for sequence in sequences],
-            ends,
-        )
-
-    def followed_by(self, others: Emitters) -> Emitters:
-        """Both, these first."""
-        return Emitters(
-            self.sequences + others.sequences,
-            self.outputs + others.outputs,
-            np.concatenate((self.rows, others.rows)),
-            min(self.first_end, others.first_end),
-            self.stop_ids | others.stop_ids,
-            self.watched or others.watched,
-            self.constrained or others.constrained,
-            self.delivered or others.delivered,
-            self.ends + others.ends,
-        )
-
-
-NEVER = 1 << 62
-
-
 @dataclass(slots=True)
 class Batch:
     """One step, ready to run."""
@@ -160,7 +101,10 @@ class Executor:
         self.builder = builder
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._decoding = Roster()
-        self._decodes = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
+        self._decodes = self._latest = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
+        """Those of the latest batch that decode, and all of them."""
+        self._joining: list[Sequence] = []
+        """Whose prompts the latest batch completes."""
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -197,14 +141,8 @@ class Executor:
             self.release(sequence_of[request])
         if decoding is not self._decoding:
             self._decoding = decoding
-            sequences = [sequence_of[request] for request in decoding]
-            rows = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
-            self._decodes = Emitters.of(sequences, rows, scheduler.tick)
-            for sequence in sequences:
-                if sequence.table_changed:
-                    self._write_table(sequence, scheduler.block_table(sequence.request))
-                    sequence.table_changed = False
-        decodes = self._decodes
+            self._look_at(decoding, scheduler, sequence_of)
+        decodes = self._latest = self._decodes
         for index in self.builder.begin(decodes.rows):
             table = scheduler.block_table(decoding[index])
             self.builder.new_page(index, decodes.sequences[index].slot, len(table) - 1, table[-1])
@@ -215,6 +153,19 @@ class Executor:
         layout = self.builder.decodes(bucket)
         transfer = self.builder.pack(layout)
         return Batch(layout, transfer, decodes, count, count, 1, step.features.max_context + 1, bucket)
+
+    def _look_at(self, decoding: Roster, scheduler: Scheduler, sequence_of: dict[Request, Sequence]) -> None:
+        """Who decodes has changed; at most those whose prompts are complete have tables to be written."""
+        found, joining = self._latest.only(decoding), self._joining
+        if found is None:
+            joining = [sequence_of[request] for request in decoding]
+            rows = np.array([sequence.slot for sequence in joining], dtype=np.int64)
+            found = Emitters.of(joining, rows, scheduler.tick)
+        self._decodes, self._joining = found, []
+        for sequence in joining:
+            if sequence.table_changed and sequence.slot != NO_SLOT:
+                self._write_table(sequence, scheduler.block_table(sequence.request))
+                sequence.table_changed = False
 
     def _mixed(
         self,
@@ -254,7 +205,9 @@ class Executor:
         if not complete:
             return self._decodes
         rows = np.array([sequence.slot for sequence in complete], dtype=np.int64)
-        return self._decodes.followed_by(Emitters.of(complete, rows, tick))
+        self._joining = complete
+        self._latest = self._decodes.followed_by(Emitters.of(complete, rows, tick))
+        return self._latest
 
     def _write_table(self, sequence: Sequence, table: list[int]) -> None:
         self.builder.tables.write(sequence.slot, 0, table)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.executor import Emitters
+from engine.emitters import Emitters
 from engine.kernels.sampling import SamplingTensors, logprobs, sample
 from engine.outcome import Outcome, SampledLogprobs
 from engine.penalties import Entrant, TokenCounts
@@ -137,9 +137,9 @@ class Sampler:
         sequences = emitters.sequences
         columns = self._columns.of(sequences, emitters.rows)
         needs = int(np.bitwise_or.reduce(columns.needs))
-        penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED))
-        held_back = _held_back(sequences, columns.rows_that(HELD_BACK))
-        wanted = columns.rows_that(LOGPROBS)
+        penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED, needs))
+        held_back = _held_back(sequences, columns.rows_that(HELD_BACK, needs))
+        wanted = columns.rows_that(LOGPROBS, needs)
         index = (np.array(wanted, dtype=np.int64),) if wanted else ()
         parts = iter(upload(self.device, *columns[:5], *penalised, *held_back, *index))
         found = SamplingPlan(*islice(parts, 5), filtered=bool(needs & FILTERED))

@@ -27,16 +27,18 @@ class Columns(NamedTuple):
     seeds: NDArray[np.int64]
     needs: NDArray[np.uint8]
 
-    def rows_that(self, need: int) -> list[int]:
-        """Rows of the requests that need this."""
-        return [int(row) for row in np.flatnonzero(self.needs & need)]
+    def rows_that(self, need: int, all_needs: int) -> list[int]:
+        """Rows of the requests that need this; `all_needs` are those of the batch."""
+        rows: list[int] = np.flatnonzero(self.needs & need).tolist() if need & all_needs else []
+        return rows
 
 
 class SamplingColumns:
     """The parameters and the seed of the request in each slot, as of the last batch it was in."""
 
     def __init__(self) -> None:
-        self._owners: list[tuple[SamplingParams | None, int]] = []
+        self._owners: list[tuple[SamplingParams, int] | None] = []
+        """`Sequence.sampling` of who was in each slot last."""
         self._columns = _empty(0)
 
     def of(self, sequences: Ordered[Sequence], slots: NDArray[np.int64]) -> Columns:
@@ -45,10 +47,9 @@ class SamplingColumns:
         if numbers and max(numbers) >= len(owners):
             self._grow(max(numbers) + 1)
         for slot, sequence in zip(numbers, sequences, strict=True):
-            owner = owners[slot]
-            if owner[0] is not sequence.params or owner[1] != sequence.seed:
-                owners[slot] = (sequence.params, sequence.seed)
-                self._write(slot, sequence.params, sequence.seed)
+            if owners[slot] is not sequence.sampling:
+                owners[slot] = sequence.sampling
+                self._write(slot, *sequence.sampling)
         return Columns(*(column[slots] for column in self._columns))
 
     def _write(self, slot: int, params: SamplingParams, seed: int) -> None:
@@ -68,7 +69,7 @@ class SamplingColumns:
         self._columns = _empty(size)
         for column, old in zip(self._columns, before, strict=True):
             column[: len(old)] = old
-        self._owners += [(None, 0)] * (size - len(self._owners))
+        self._owners += [None] * (size - len(self._owners))
 
 
 def needs_of(params: SamplingParams) -> int:

@@ -62,6 +62,8 @@ class BlockTables:
         self._shared = device.type == "cpu" if shared is None else shared
         mirror = torch.from_numpy(self.host)
         self.device = mirror if self._shared else mirror.to(device, copy=True)
+        self.used = 0
+        """Blocks of the longest sequence there has been."""
         self._changed: dict[int, int] = {}
         """Page by place: whatever was written there before it was sent, a transfer has the latest alone."""
         self.ring = PinnedRing(2, 16 * _FEWEST_CHANGES, device.type == "cuda")
@@ -69,6 +71,7 @@ class BlockTables:
     def write(self, row: int, first: int, pages: list[int]) -> None:
         """Pages of a sequence, from its block `first` on."""
         self.host[row, first : first + len(pages)] = pages
+        self.used = max(self.used, first + len(pages))
         if not self._shared:
             start = row * self._width + first
             self._changed.update(zip(range(start, start + len(pages)), pages, strict=True))
@@ -76,6 +79,7 @@ class BlockTables:
     def write_one(self, row: int, block: int, page: int) -> None:
         """The same for one page."""
         self.host[row, block] = page
+        self.used = max(self.used, block + 1)
         if not self._shared:
             self._changed[row * self._width + block] = page
 

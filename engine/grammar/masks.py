@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from engine.clock import Clock
-from engine.executor import Emitters
+from engine.emitters import Emitters
 from engine.grammar.compiler import batch_matcher
 from engine.grammar.state import Grammar, allowed
 from engine.sequence import Sequence

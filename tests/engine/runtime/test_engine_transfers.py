@@ -17,8 +17,8 @@ from blis_py.core.diffusion_request import Batch, DiffusionRequest
 from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.slots import BlockSlots
+from engine.emitters import Emitters
 from engine.engine import LLMEngine
-from engine.executor import Emitters
 from engine.grammar.masks import Masks
 from engine.penalties import TokenCounts
 from engine.sampler import Sampler
