@@ -28,7 +28,11 @@ _REQUESTS = {256: 2000, 2048: 1000}
 
 def differences(jumped: RunRecord, stepped: RunRecord) -> list[str]:
     """The columns in which two records of one workload differ, to the nanosecond and the token."""
-    names = [name for name in _columns(jumped) if not _same(getattr(jumped, name), getattr(stepped, name))]
+    names = []
+    for one, other in zip(_decided(jumped), _decided(stepped), strict=True):
+        given = {"table", "visits", "instances", "frontend", "config", "emission", "_order"}
+        columns = [column.name for column in fields(one) if column.name not in given]
+        names += [name for name in columns if not _same(getattr(one, name), getattr(other, name))]
     for number, (one, other) in enumerate(zip(jumped.instances, stepped.instances, strict=True)):
         for column in fields(InstanceRecord):
             if not _same(getattr(one, column.name), getattr(other, column.name)):
@@ -36,10 +40,9 @@ def differences(jumped: RunRecord, stepped: RunRecord) -> list[str]:
     return names
 
 
-def _columns(record: RunRecord) -> list[str]:
-    """Everything a run decides; the table, the instances and the settings are looked at elsewhere."""
-    given = {"table", "instances", "frontend", "config"}
-    return [column.name for column in fields(record) if column.name not in given]
+def _decided(record: RunRecord) -> tuple[Any, ...]:
+    """What a run decides; the table, the instances and the settings are looked at elsewhere."""
+    return record, record.visits, record.visits.emission
 
 
 def _same(one: Any, other: Any) -> bool:

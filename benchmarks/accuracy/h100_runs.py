@@ -151,8 +151,9 @@ def figures(
 
 def served_together(record: RunRecord) -> NDArray[np.intp]:
     """For each request of the one instance, how many get a token in the step that brings its first."""
-    begun = np.searchsorted(np.sort(record.first_step), record.first_step, side="right")
-    ended = np.searchsorted(np.sort(record.last_step), record.first_step, side="left")
+    emission = record.visits.emission
+    begun = np.searchsorted(np.sort(emission.first_step), emission.first_step, side="right")
+    ended = np.searchsorted(np.sort(emission.last_step), emission.first_step, side="left")
     return begun - ended
 
 

@@ -14,6 +14,7 @@ from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, sch
 from blis_py.calibrate.recorded_blocks import Blocks, diffusion_config, rounds_of_each
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.timeline import Timeline
@@ -23,6 +24,7 @@ from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outc
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import Outcome as Fate
+from blis_py.metrics.visits import Onward
 from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
 
@@ -78,7 +80,7 @@ class RoundPlayback(Playback):
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
         nobody_else = Outlook()
-        timeline = Timeline(Environment(), nobody_else)
+        timeline = Timeline(EventQueue(Environment()), nobody_else)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
             timeline, core, self.latency, events, nobody_else, *how, new_keys=new_keys
@@ -168,6 +170,8 @@ class _Tap:
     def timed_out(self, requests: list[Request]) -> None: ...
 
     def finished(self, requests: list[Request], end_ns: int) -> None: ...
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Fate) -> None: ...
 

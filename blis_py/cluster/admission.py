@@ -19,7 +19,7 @@ from blis_py.core.slo import CLUSTER_PRIORITY, DEFAULT_CLASS
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
-    from blis_py.cluster.fleet import Fleet
+    from blis_py.cluster.fleet import Membership
 
 REJECT_ALL, NO_TOKENS, TOO_LONG = "reject-all", "insufficient tokens", "prompt beyond the bucket"
 TIER_SHED, SATURATED, OVER_BUDGET = "tier-shed", "saturated", "tenant budget"
@@ -38,7 +38,7 @@ class AdmissionSetup:
         self,
         settings: AdmissionSettings,
         signals: Signals,
-        fleet: Fleet,
+        fleet: Membership,
         table: RequestTable,
         priorities: Mapping[str, int] | None = None,
     ) -> None:

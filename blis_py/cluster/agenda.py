@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-from simpy import Environment, Event
-from simpy.events import URGENT
-
-from blis_py.cluster.alarm import Alarm
+from blis_py.cluster.events import CHANGES, Action, EventQueue
 from blis_py.cluster.outlook import NOT_AT_ALL_NS
 from blis_py.errors import InputError
-
-Action = Callable[[int], None]
-"""Called with the time."""
 
 
 class Agenda:
@@ -22,15 +13,15 @@ class Agenda:
     A run that begins with one has no lookahead: what its events change cannot be known before.
     """
 
-    def __init__(self, env: Environment) -> None:
-        self._env = env
+    def __init__(self, events: EventQueue) -> None:
+        self._events = events
         self._has_begun = False
         self.is_used = False
         """Whether there has been an event to come."""
 
     @property
     def now_ns(self) -> int:
-        return int(self._env.now)
+        return self._events.now_ns
 
     def begin(self) -> None:
         """The run begins."""
@@ -46,9 +37,7 @@ class Agenda:
         if time_ns < self.now_ns:
             raise InputError("the time is over", key="time_ns", value=time_ns, fix=f"now is {self.now_ns}")
         self.is_used = True
-        alarm = Alarm(self._env)
-        alarm.callbacks = [partial(self._call, action)]
-        alarm.ring_at(time_ns, URGENT)
+        self._events.call_at(time_ns, action, CHANGES)
 
     def require_used(self, what: str) -> None:
         """
@@ -63,6 +52,3 @@ class Agenda:
     def quiet_until_ns(self) -> int:
         """See `blis_py.cluster.outlook.Part`; a part of runs that begin with an event."""
         return NOT_AT_ALL_NS
-
-    def _call(self, action: Action, event: Event) -> None:
-        action(int(self._env.now))

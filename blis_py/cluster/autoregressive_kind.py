@@ -7,12 +7,13 @@ from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.timeline import Timeline
-from blis_py.cluster.topology import InstanceSpec
+from blis_py.cluster.topology import Pool
 from blis_py.cluster.watch import Watch
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.visits import Role
 from blis_py.requests.table import RequestTable
 
 
@@ -31,11 +32,12 @@ class Autoregressive:
         return Recorder(table, frontend, on_the_way_ns)
 
     def instance(
-        self, spec: InstanceSpec, timeline: Timeline, recorder: Recorder, outlook: Outlook
+        self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook
     ) -> AutoregressiveInstance:
-        latency, single = spec.latency, self._single_step
-        core = Scheduler(spec.scheduler, track_longest=self._record_steps or latency.uses_max_context)
-        log = InstanceLog(recorder, core, self._record_steps, self._features)
+        spec, single = pool.spec, self._single_step
+        latency, longest = spec.latency, self._record_steps or spec.latency.uses_max_context
+        core = Scheduler(spec.scheduler, longest, spec.kv_source, spec.emission)
+        log = InstanceLog(recorder, core, self._record_steps, self._features, Role[pool.role.upper()])
         events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
         if spec.scheduler.async_scheduling:
             return OverlappedInstance(timeline, core, latency, events, outlook, single)

@@ -15,12 +15,13 @@ from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.timeline import Timeline
-from blis_py.cluster.topology import InstanceSpec
+from blis_py.cluster.topology import Pool
 from blis_py.cluster.watch import Watch
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
 from blis_py.core.request import Request
+from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.requests.table import RequestTable
 
@@ -216,9 +217,13 @@ class Diffusion:
         return DiffusionRecorder(table, frontend, self._blocks.config.block_tokens, on_the_way_ns)
 
     def instance(
-        self, spec: InstanceSpec, timeline: Timeline, recorder: Recorder, outlook: Outlook
+        self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook
     ) -> DiffusionInstance:
         blocks = self._blocks
+        spec = pool.spec
+        if spec.kv_source is not None or spec.emission is not None:
+            problem = "KV from outside and bursts of tokens are for autoregressive requests"
+            raise InputError(problem, key=f"pools.{pool.name}")
         core = DiffusionScheduler(spec.scheduler, blocks.config)
         log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), core, self._record_steps)
         events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)

@@ -13,6 +13,7 @@ from blis_py.core.diffusion_log import BatchRow, DiffusionLog
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionCounters, DiffusionRequest, Outcome
 from blis_py.core.request import FinishReason, Request
 from blis_py.metrics.record import Outcome as Fate
+from blis_py.metrics.visits import Onward
 
 PERCENTILES = (50, 90, 99)
 _COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
@@ -94,6 +95,8 @@ class RunLog:
     def timed_out(self, requests: list[Request]) -> None: ...
 
     def finished(self, requests: list[Request], end_ns: int) -> None: ...
+
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None: ...
 
     def ended(self, requests: list[Request], outcome: Fate) -> None: ...
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, DiffusionRequest
+from blis_py.core.diffusion_request import ROUND_FEATURES, Batch, Commit, DiffusionRequest
 from blis_py.core.diffusion_request import Outcome as BatchOutcome
-from blis_py.core.features import SELDOM
+from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
+from blis_py.metrics.emission import Emission
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.visits import Onward
 from blis_py.requests.table import Ints, RequestTable
 
-_FEATURES = tuple(field.name for field in fields(DiffusionFeatures) if field.name not in SELDOM)
+_FEATURES = (*FEATURE_NAMES, *ROUND_FEATURES)
 
 
 class DiffusionRecorder(Recorder):
@@ -33,26 +34,33 @@ class DiffusionRecorder(Recorder):
     ) -> None:
         super().__init__(table, frontend, on_the_way_ns)
         self.block_tokens = block_tokens
-        self.blocks, self.rounds = (np.zeros(len(table), dtype=np.int64) for _ in range(2))
+        self.rounds = np.zeros(len(table), dtype=np.int64)
 
     def _record(self, end_ns: int) -> RunRecord:
         record = super()._record(end_ns)
-        record.blocks, record.block_rounds = self.blocks, self.rounds
-        record.tokens_per_output = self.block_tokens
+        record.block_rounds = self.rounds
         return record
 
     def first_tokens(self, prompt_tokens: Ints) -> Ints:
         """New tokens of a full first block: the tail of the prompt stands at its beginning."""
         return self.block_tokens - prompt_tokens % self.block_tokens
 
+    def _emission(self) -> Emission:
+        """Whole blocks but for the first, which begins with the tail of the prompt, and the last."""
+        emission = super()._emission()
+        emission.tokens_per_step, emission.as_blocks = self.block_tokens, True
+        visits = np.flatnonzero(emission.first_step >= 0)
+        emitted, blocks = self.emitted_tokens[visits], emission.steps()[visits]
+        first = np.minimum(self.first_tokens(self.table.prompt_tokens[self.request[visits]]), emitted)
+        last = emitted - first - self.block_tokens * (blocks - 2)
+        ends = np.concatenate((emission.first_step[visits], emission.last_step[visits]))
+        others = np.column_stack((np.tile(visits, 2), ends, np.concatenate((first, last))))
+        others = others[np.concatenate((first >= 0, blocks > 1)) & (others[:, 2] != self.block_tokens)]
+        emission.others = others[np.lexsort(others.T[::-1])]
+        return emission
+
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
         """Nothing: `DiffusionInstanceLog.timed_out` forgets whole blocks."""
-
-    def _token_times(self, instances: Sequence[InstanceRecord]) -> tuple[Ints, Ints]:
-        first_ns, last_ns = super()._token_times(instances)
-        seen = np.minimum(self.first_tokens(self.table.prompt_tokens), self.emitted_tokens)
-        first_ns += np.where(first_ns >= 0, (seen - 1) * self.frontend.per_token_ns, 0)
-        return first_ns, last_ns
 
 
 class DiffusionInstanceLog(InstanceLog):
@@ -77,11 +85,11 @@ class DiffusionInstanceLog(InstanceLog):
         for commit in commits:
             request = commit.request
             if request.first_tick == request.last_tick:
-                self._late_ns[request.row] = self._behind_seq_ns * len(commits)
+                self._late_ns[request.visit] = self._behind_seq_ns * len(commits)
 
     def timed_out(self, requests: list[Request]) -> None:
         for request in requests:
-            finish_ns = max(request.deadline_ns, int(self._recorder.ready_ns[request.row]))
+            finish_ns = max(request.deadline_ns, int(self._recorder.ready_ns[request.visit]))
             self._forget_unseen_blocks(request, finish_ns)
         super().timed_out(requests)
 
@@ -92,7 +100,7 @@ class DiffusionInstanceLog(InstanceLog):
         first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
         block, front_end = self._recorder.block_tokens, self._recorder.frontend
         ends, emitting, tokens = self._ends, list(_emitting(request)), 0
-        late_ns = self._recorder.late_by(request.row)
+        late_ns = self._recorder.late_by(request.visit)
         for index, step in enumerate(emitting):
             tokens = first + index * block
             if ends.one(step) + front_end.token_ns(tokens) + late_ns > finish_ns:
@@ -106,12 +114,11 @@ class DiffusionInstanceLog(InstanceLog):
         del request.rounds_per_block[len(emitting) :]
         request.generated = tokens
 
-    def ended(self, requests: list[Request], outcome: Outcome) -> None:
+    def ended(self, requests: list[Request], outcome: Outcome | Onward) -> None:
         super().ended(requests, outcome)
         for request in requests:
             assert isinstance(request, DiffusionRequest)
-            self._recorder.blocks[request.row] = len(request.rounds_per_block)
-            self._recorder.rounds[request.row] = sum(request.rounds_per_block)
+            self._recorder.rounds[request.row] += sum(request.rounds_per_block)
 
     def record(self) -> InstanceRecord:
         record = super().record()

@@ -16,7 +16,7 @@ from blis_py.metrics.record import NO_INSTANCE, NOT_SERVED
 
 if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
-    from blis_py.cluster.fleet import Fleet, MemberState
+    from blis_py.cluster.fleet import Membership, MemberState
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
@@ -36,7 +36,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Membership,
         router: Router,
         signals: Signals,
         recorder: Recorder,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from simpy import Environment
-
 from blis_py.cluster.admission import Admission, AdmissionSetup, TenantBudgets
 from blis_py.cluster.admission_settings import AdmissionSettings
-from blis_py.cluster.fleet import Fleet
+from blis_py.cluster.events import EventQueue
+from blis_py.cluster.fleet import Membership
 from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Dispatch, Gateway
 from blis_py.cluster.outlook import Outlook, Part
@@ -40,10 +39,10 @@ class Entrance:
 
     def built(
         self,
-        env: Environment,
+        events: EventQueue,
         source: Source,
         signals: Signals,
-        fleet: Fleet,
+        fleet: Membership,
         dispatch: Dispatch,
         outlook: Outlook,
         recorder: Recorder,
@@ -51,7 +50,7 @@ class Entrance:
         """The gateway, and the queue behind it if there is one."""
         flow_control, routing_ns = self._flow_control, self._routing_ns
         if not self._decides and flow_control is None:
-            return (Gateway(env, source, self.first_ns, dispatch, outlook),)
+            return (Gateway(events, source, self.first_ns, dispatch, outlook),)
         setup = AdmissionSetup(self._settings, signals, fleet, source.table, self._slo_priorities)
         admit = self._admission(setup, recorder)
         queues: list[Part] = []
@@ -59,12 +58,12 @@ class Entrance:
             from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
 
             there = fleet.instances, routing_ns, dispatch, outlook, recorder
-            queue = FlowControl(env, flow_control, setup, *there, closed=admit.looks_at_load)
+            queue = FlowControl(events, flow_control, setup, *there, closed=admit.looks_at_load)
             dispatch, routing_ns, queues = queue, 0, [queue]
         delays_ns = self._admission_ns, routing_ns
         if not self._decides:
-            return (Gateway(env, source, sum(delays_ns), dispatch, outlook), *queues)
-        return (Gate(env, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
+            return (Gateway(events, source, sum(delays_ns), dispatch, outlook), *queues)
+        return (Gate(events, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
 
     def _admission(self, setup: AdmissionSetup, recorder: Recorder) -> Admission:
         """The policy, behind the tenants' budgets if there are any."""

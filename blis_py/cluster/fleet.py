@@ -7,13 +7,15 @@ alone; a draining one ends what it has, and is gone when it is empty.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Protocol
 
 from blis_py.cluster.agenda import Agenda
 from blis_py.cluster.instance import Instance
+from blis_py.cluster.outlet import Outlet
 from blis_py.cluster.topology import Cluster, Pool
 from blis_py.errors import InputError
 from blis_py.metrics.record import InstanceRecord
@@ -42,6 +44,37 @@ Follower = Callable[[int, MemberState], None]
 """Called with the index and the new state of an instance, at every change."""
 
 
+class Membership(Protocol):
+    """The instances that requests may be dispatched to: a `Fleet`, or the part of one in view."""
+
+    cluster: Cluster
+    instances: list[Instance]
+    """By index; empty after the run."""
+    ready: list[int]
+    """Indices of the ready instances, ascending."""
+
+    @property
+    def now_ns(self) -> int: ...
+
+    @property
+    def slots(self) -> int:
+        """Requests that the ready instances can run at once, all together."""
+        ...
+
+    @property
+    def coming(self) -> bool:
+        """Whether an instance has been added that is not ready yet."""
+        ...
+
+    def covers(self, index: int) -> bool:
+        """Whether an instance is in view."""
+        ...
+
+    def follow(self, follower: Follower) -> None:
+        """Reports every change of state from now on, and first the ones that led to the present."""
+        ...
+
+
 class Fleet:
     """The instances of a run. The lists are live: whoever keeps one sees every change.
 
@@ -57,9 +90,10 @@ class Fleet:
         """By index; empty after the run."""
         self.ready: list[int] = []
         """Indices of the ready instances, ascending."""
-        self.slots = 0
+        self.slots: int = 0
         """Requests that the ready instances can run at once, all together."""
         self._make, self._agenda = make, agenda
+        self._outlets: dict[str, Outlet] = {}
         self._followers: list[Follower] = []
         for pool in cluster.pools:
             for _ in range(pool.count):
@@ -93,7 +127,9 @@ class Fleet:
         """
         self._agenda.require_used("Fleet.add")
         member = Member(len(self.members), self.cluster.pool(pool), self.now_ns)
-        self.instances.append(self._make(member.pool))
+        instance = self._make(member.pool)
+        instance.outlet = self._outlets.get(pool)
+        self.instances.append(instance)
         self.members.append(member)
         self._tell(member, MemberState.ADDED)
         if ready_after_ns:
@@ -101,6 +137,22 @@ class Fleet:
         else:
             self._become_ready(member, self.now_ns)
         return member.index
+
+    @property
+    def connected(self) -> Collection[str]:
+        """Names of the pools with an outlet."""
+        return self._outlets.keys()
+
+    def connect(self, pool: str, outlet: Outlet) -> None:
+        """Gives the instances of a pool, and those that will be added to it, an outlet.
+
+        Raises:
+            InputError: no such pool.
+        """
+        self._outlets[self.cluster.pool(pool).name] = outlet
+        for member, instance in zip(self.members, self.instances, strict=True):
+            if member.pool.name == pool:
+                instance.outlet = outlet
 
     def drain(self, index: int) -> None:
         """Dispatches no more requests to an instance; it ends those it has, and is gone.
@@ -130,6 +182,10 @@ class Fleet:
             spec = member.pool.spec
             record.pool, record.gpus, record.price_per_hour = member.pool.name, spec.gpus, spec.price_per_hour
             record.added_ns, record.gone_ns = member.added_ns, member.gone_ns
+
+    def covers(self, index: int) -> bool:
+        """Whether an instance is in view: all are; see `FleetView`."""
+        return True
 
     def close(self) -> None:
         """Releases the instances and everything that follows; members keep what they say."""

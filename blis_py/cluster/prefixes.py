@@ -16,7 +16,7 @@ from blis_py.core.blocks import CacheChanges
 from blis_py.core.request import Request
 
 if TYPE_CHECKING:
-    from blis_py.cluster.fleet import Fleet, MemberState
+    from blis_py.cluster.fleet import Membership, MemberState
 
 Level = tuple[int, int]
 """Instances, as bits, and the blocks that each of them holds."""
@@ -29,11 +29,11 @@ class PrefixReports:
     holds anything. 0 = they are seen as they are.
     """
 
-    def __init__(self, fleet: Fleet, delay_ns: int) -> None:
+    def __init__(self, fleet: Membership, delay_ns: int) -> None:
         self.block_size = fleet.cluster.block_size
         self.reported_ns = 0
         """When the latest report was made."""
-        self._instances = fleet.instances
+        self._fleet, self._instances = fleet, fleet.instances
         self._delay_ns = delay_ns
         self._logs: list[CacheChanges] = []
         self._holders: dict[Hashable, int] = {}
@@ -44,7 +44,8 @@ class PrefixReports:
     def _change(self, index: int, state: MemberState) -> None:
         """An instance is added, or gone with what its cache holds."""
         if state == "added":
-            self._logs.append(self._instances[index].log_cache())
+            covered = self._fleet.covers(index)
+            self._logs.append(self._instances[index].log_cache() if covered else [])
             self._noted.grow()
         elif state == "gone":
             bit = 1 << index

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
-from blis_py.core.request import FinishReason, Request
+from blis_py.core.features import FEATURE_NAMES, StepFeatures, further_names
+from blis_py.core.request import NEVER_NS, FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
+from blis_py.metrics.emission import Emission
+from blis_py.metrics.invariants import InternalError
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.sessions import unsent_turns
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import Spool, StepsTable
+from blis_py.metrics.visits import Onward, Role, Visits, by_instance
 from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
@@ -26,10 +30,25 @@ RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks",
 
 _LENGTH: Final = FinishReason.LENGTH
 _COMPLETED: Final = Outcome.COMPLETED
+_SPEAKS: Final = hasattr(Step, "emissions")
+"""Whether a step says who emitted another number of tokens than one."""
+_COUNTS = ("emitted_tokens", "cached_tokens", "preemptions", "late_ns", "tokens_before")
+_COLUMNS = (
+    "request",
+    "ready_ns",
+    "outcome",
+    "instance",
+    "scheduled_ns",
+    "finish_ns",
+    "first_step",
+    "last_step",
+)
 
 
 class Recorder:
-    """The request columns of one run; -1 where something has not happened.
+    """The visits of one run as columns; -1 where something has not happened.
+
+    Rows beyond the requests are for visits after the first; arrays grow with them.
 
     Args:
         table: the requests.
@@ -53,24 +72,33 @@ class Recorder:
         self.on_end: Callable[[Request, int], None] | None = None
         self._on_the_way_ns = on_the_way_ns
         rows = len(table)
+        self.num_visits = rows
+        """Of all requests; the first of request r is visit r, dispatched or not."""
+        self._latest: dict[int, int] = {}
+        """Row -> latest visit, of requests with several."""
+        self.request: Ints = np.arange(rows, dtype=np.int64)
         self.ready_ns: Ints = table.arrival_ns + (on_the_way_ns + frontend.before_enqueue_ns)
-        """When each request reaches the queue of its instance, if the run lasts so long."""
+        """When each visit reaches the queue of its instance, if the run lasts so long."""
         self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
         self.instance = np.full(rows, -1, dtype=np.int32)
         self._instance = self.instance.data
         self.late_ns = np.zeros(rows if frontend.behind_seq_ns else 0, dtype=np.int64)
-        """Of each request, how late the client sees its tokens for those of others; empty if nobody is."""
+        """Of each visit, how late the client sees its tokens for those of others; empty if nobody is."""
         self.scheduled_ns, self.finish_ns = _unset(rows), _unset(rows)
         self.first_step, self.last_step = _unset(rows), _unset(rows)
         self.emitted_tokens, self.cached_tokens, self.preemptions = (
             np.zeros(rows, dtype=np.int64) for _ in range(3)
         )
+        self.tokens_before = np.zeros(0, dtype=np.int64)
+        """Tokens that earlier visits of the request emitted; empty while every request has one visit."""
         self.breaks: list[tuple[int, int, int]] = []
+        self.others: list[tuple[int, int, int]] = []
+        """See `Emission`."""
         self.decisions: Decisions | None = None
         self._rejections: dict[int, str] = {}
         """Row -> why it was not let in."""
         self._evictions: dict[int, str] = {}
-        """Row -> why it was told to leave, which it may have done by itself meanwhile."""
+        """Visit -> why it was told to leave, which it may have done by itself meanwhile."""
         self._gave_up = 0
         self._queued_ns: Ints | None = None
         """Since when each request has waited at the gateway; -1 = it does not."""
@@ -104,9 +132,52 @@ class Recorder:
             self.table.arrival_ns[row], self.table.deadline_ns[row] = arrival_ns, request.deadline_ns
             self.ready_ns[row] = arrival_ns + self._on_the_way_ns + self.frontend.before_enqueue_ns
 
-    def dispatched(self, request: Request, instance: int) -> None:
-        """Where it goes."""
-        self._instance[request.row] = instance
+    def dispatched(self, request: Request, instance: int, ready_ns: int = -1) -> None:
+        """Where it goes.
+
+        Args:
+            ready_ns: when it reaches the queue there; of a first visit that is known.
+        """
+        self._instance[request.visit] = instance
+        if ready_ns >= 0:
+            self.ready_ns[request.visit] = ready_ns
+
+    def revisit(self, request: Request, ready_ns: int = NEVER_NS) -> None:
+        """Opens the next visit of a request whose latest one has ended by `InstanceLog.goes_on`.
+
+        `dispatched` says where it goes; until then it is on its way to no instance yet.
+
+        Args:
+            request: serves the next visit; it has emitted nothing yet. Its `visit` is set.
+            ready_ns: when it reaches the queue, if it is known.
+        """
+        visit, row = self.num_visits, request.row
+        if visit == len(self.outcome):
+            self._grow()
+        before = self._latest.get(row, row)
+        if self.outcome[before] < Onward.HANDED_OVER:
+            raise InternalError(f"request {request.id} begins a visit while another lasts")
+        self.num_visits += 1
+        self._latest[row] = request.visit = visit
+        self.request[visit], self.ready_ns[visit] = row, ready_ns
+        self.tokens_before[visit] = self.tokens_before[before] + self.emitted_tokens[before]
+        if self.frontend.behind_seq_ns:
+            self.late_ns[visit] = self.late_ns[before]
+
+    def _grow(self) -> None:
+        """Makes room for as many visits again."""
+        more = max(self.num_visits, 64)
+        if not len(self.tokens_before):
+            self.tokens_before = np.zeros(self.num_visits, dtype=np.int64)
+        for name in (*_COLUMNS, *_COUNTS):
+            column = getattr(self, name)
+            if name == "late_ns" and not self.frontend.behind_seq_ns:
+                continue
+            blank = Outcome.QUEUED if name == "outcome" else 0 if name in _COUNTS else -1
+            setattr(self, name, np.concatenate((column, np.full(more, blank, dtype=column.dtype))))
+        self._instance = self.instance.data
+        for log in self.logs:
+            log.bind()
 
     def held(self, request: Request, duration_ns: int) -> None:
         """It has waited at dispatch, where no instance was ready."""
@@ -114,9 +185,9 @@ class Recorder:
 
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
         """It is not let in, or has nowhere to go."""
-        row = request.row
-        self.outcome[row], self.finish_ns[row] = Outcome.REJECTED, now_ns
-        self._rejections[row] = why
+        visit = request.visit
+        self.outcome[visit], self.finish_ns[visit] = Outcome.REJECTED, now_ns
+        self._rejections[request.row] = why
 
     @property
     def num_rejected(self) -> int:
@@ -125,7 +196,11 @@ class Recorder:
 
     def _reasons(self) -> Labels | None:
         """Why requests were not let in, or evicted; `None` where nobody was."""
-        evicted = {row: why for row, why in self._evictions.items() if self.outcome[row] == Outcome.EVICTED}
+        evicted = {
+            int(self.request[visit]): why
+            for visit, why in self._evictions.items()
+            if self.outcome[visit] == Outcome.EVICTED
+        }
         reasons = self._rejections | evicted
         if not reasons:
             return None
@@ -157,20 +232,21 @@ class Recorder:
 
     def gave_up(self, request: Request, now_ns: int) -> None:
         """Its client did, before it was dispatched."""
-        self.outcome[request.row], self.finish_ns[request.row] = Outcome.TIMED_OUT, now_ns
+        visit = request.visit
+        self.outcome[visit], self.finish_ns[visit] = Outcome.TIMED_OUT, now_ns
         self._gave_up += 1
         if self.on_end is not None:
             self.on_end(request, now_ns)
 
     def evicted(self, request: Request, why: str) -> None:
         """It has been told to leave its instance, and will do so unless it ends before."""
-        self._evictions[request.row] = why
+        self._evictions[request.visit] = why
 
     def _note_evictions(self) -> None:
         """Whoever was told to leave, and did as if it gave up, was evicted."""
-        for row in self._evictions:
-            if self.outcome[row] == Outcome.TIMED_OUT:
-                self.outcome[row] = Outcome.EVICTED
+        for visit in self._evictions:
+            if self.outcome[visit] == Outcome.TIMED_OUT:
+                self.outcome[visit] = Outcome.EVICTED
 
     def _waits(self, end_ns: int) -> Ints | None:
         """How long requests waited at the gateway, or have."""
@@ -184,32 +260,18 @@ class Recorder:
         if self._sent is None:
             return record
         sent = np.array(self._sent, dtype=np.int64)
-        record.unsent_turns = unsent_turns(self.table, self.outcome, sent)
+        record.unsent_turns = unsent_turns(self.table, record.outcome, sent)
         return record.take(sent)
 
     def _record(self, end_ns: int) -> RunRecord:
         instances = [log.record() for log in self.logs]
+        roles = np.array([log.role for log in self.logs] + [Role.BOTH], dtype=np.int8)
         self.logs.clear()  # with the instances' KV pools
         self._forget_unseen_tokens(instances)
         self._note_evictions()
-        first_token_ns, last_token_ns = self._token_times(instances)
-        done = self.outcome <= Outcome.LENGTH_CAPPED
-        self.finish_ns[done] = last_token_ns[done] + self.frontend.at_end_ns
         return RunRecord(
             table=self.table,
-            outcome=self.outcome,
-            instance=self.instance,
-            enqueue_ns=np.where((self.instance >= 0) & (self.ready_ns <= end_ns), self.ready_ns, -1),
-            scheduled_ns=self.scheduled_ns,
-            first_token_ns=first_token_ns,
-            last_token_ns=last_token_ns,
-            finish_ns=self.finish_ns,
-            emitted_tokens=self.emitted_tokens,
-            cached_tokens=self.cached_tokens,
-            preemptions=self.preemptions,
-            first_step=self.first_step,
-            last_step=self.last_step,
-            breaks=np.array(sorted(self.breaks), dtype=np.int64).reshape(-1, 3),
+            visits=self._visits(end_ns, instances, roles),
             instances=instances,
             frontend=self.frontend,
             end_ns=end_ns,
@@ -218,49 +280,119 @@ class Recorder:
             gateway_ns=self._waits(end_ns),
         )
 
+    def _visits(self, end_ns: int, instances: Sequence[InstanceRecord], roles: NDArray[np.int8]) -> Visits:
+        count = self.num_visits
+        outcome, instance, finish_ns = self.outcome[:count], self.instance[:count], self.finish_ns[:count]
+        emission = self._emission()
+        first_token_ns, last_token_ns = self._token_times(instances, emission)
+        done = outcome <= Outcome.LENGTH_CAPPED
+        finish_ns[done] = last_token_ns[done] + self.frontend.at_end_ns
+        ready_ns = self.ready_ns[:count]
+        came = (instance >= 0) & (ready_ns <= np.where(outcome >= Onward.HANDED_OVER, finish_ns, end_ns))
+        return Visits(
+            requests=len(self.table),
+            request=self.request[:count],
+            instance=instance,
+            role=roles[instance],
+            outcome=outcome,
+            enqueue_ns=np.where(came, ready_ns, -1),
+            scheduled_ns=self.scheduled_ns[:count],
+            first_token_ns=first_token_ns,
+            last_token_ns=last_token_ns,
+            finish_ns=finish_ns,
+            emitted_tokens=self.emitted_tokens[:count],
+            cached_tokens=self.cached_tokens[:count],
+            preemptions=self.preemptions[:count],
+            emission=emission,
+        )
+
+    def _emission(self) -> Emission:
+        """Who emitted what with which step."""
+        first, last = self.first_step[: self.num_visits], self.last_step[: self.num_visits]
+        others = _rows(self.others)
+        visit, step, _ = others.T
+        others = others[(step >= first[visit]) & (step <= last[visit])]
+        return Emission(first, last, _rows(self.breaks), others)
+
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
         """Takes away the tokens that came after their client had given up."""
-        gave_up = np.flatnonzero(self.outcome == Outcome.TIMED_OUT)
-        if not len(gave_up):
+        visits = self._given_up()
+        if not len(visits):
             return
-        before = {
-            (row, after): before
-            for row, before, after in self.breaks
-            if self.outcome[row] == Outcome.TIMED_OUT
-        }
-        for row in gave_up.tolist():
-            emitted, last = int(self.emitted_tokens[row]), int(self.last_step[row])
-            ends, finish_ns = instances[self.instance[row]].step_ends, self.finish_ns[row]
-            late_ns = self.late_by(row)
-            while emitted and ends.one(last) + self.frontend.token_ns(emitted) + late_ns > finish_ns:
-                emitted -= 1
-                last = before.pop((row, last), last - 1)
-            self.emitted_tokens[row] = emitted
-            self.last_step[row] = last if emitted else -1
+        gone = np.zeros(self.num_visits, dtype=np.bool_)
+        gone[visits] = True
+        before = {(visit, after): before for visit, before, after in self.breaks if gone[visit]}
+        several = {(visit, step): tokens for visit, step, tokens in self.others if gone[visit]}
+        for visit in visits.tolist():
+            emitted, last = int(self.emitted_tokens[visit]), int(self.last_step[visit])
             if not emitted:
-                self.first_step[row] = -1
+                continue
+            ends, finish_ns = instances[self.instance[visit]].step_ends, self._given_up_ns(visit)
+            late_ns, earlier = self.late_by(visit), self.earlier_tokens(visit)
+            while (
+                emitted and ends.one(last) + self.frontend.token_ns(earlier + emitted) + late_ns > finish_ns
+            ):
+                emitted -= 1
+                left = several.pop((visit, last), 1) - 1
+                if left:
+                    several[visit, last] = left
+                else:
+                    last = before.pop((visit, last), last - 1)
+            self.emitted_tokens[visit] = emitted
+            self.last_step[visit] = last if emitted else -1
+            if not emitted:
+                self.first_step[visit] = -1
         self.breaks = [
-            (row, start, end)
-            for row, start, end in self.breaks
-            if self.outcome[row] != Outcome.TIMED_OUT or (row, end) in before
+            (visit, start, end)
+            for visit, start, end in self.breaks
+            if not gone[visit] or (visit, end) in before
         ]
+        self.others = [row for row in self.others if not gone[row[0]]]
+        self.others += [(visit, step, tokens) for (visit, step), tokens in several.items() if tokens > 1]
 
-    def late_by(self, row: int) -> int:
-        """How late the client sees the tokens of a request for those of others."""
-        return int(self.late_ns[row]) if self.frontend.behind_seq_ns else 0
+    def _given_up(self) -> Ints:
+        """All visits of requests whose clients gave up."""
+        last = np.flatnonzero(self.outcome[: self.num_visits] == Outcome.TIMED_OUT)
+        if not self._latest or not len(last):
+            return last
+        rows = np.zeros(len(self.table), dtype=np.bool_)
+        rows[self.request[last]] = True
+        return np.flatnonzero(rows[self.request[: self.num_visits]])
 
-    def _token_times(self, instances: Sequence[InstanceRecord]) -> tuple[Ints, Ints]:
-        """First and last token as the client sees them, from the steps that emitted."""
-        first_token_ns, last_token_ns = _unset(len(self.table)), _unset(len(self.table))
-        for index, record in enumerate(instances):
-            rows = np.flatnonzero((self.instance == index) & (self.emitted_tokens > 0))
-            ends_ns = record.step_ends.at(np.concatenate((self.first_step[rows], self.last_step[rows])))
-            first_token_ns[rows] = ends_ns[: len(rows)] + self.frontend.token_ns(1)
-            tokens_ns = self.emitted_tokens[rows] * self.frontend.per_token_ns
-            last_token_ns[rows] = ends_ns[len(rows) :] + (tokens_ns + self.frontend.behind_ns)
-            if self.frontend.behind_seq_ns:
-                first_token_ns[rows] += self.late_ns[rows]
-                last_token_ns[rows] += self.late_ns[rows]
+    def _given_up_ns(self, visit: int) -> int:
+        """When the client of a visit's request gave up."""
+        row = int(self.request[visit])
+        return int(self.finish_ns[self._latest.get(row, row)])
+
+    def late_by(self, visit: int) -> int:
+        """How late the client sees the tokens of a visit for those of others."""
+        return int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
+
+    def earlier_tokens(self, visit: int) -> int:
+        """Tokens that earlier visits of its request emitted."""
+        return int(self.tokens_before[visit]) if visit >= len(self.table) else 0
+
+    def _token_times(self, instances: Sequence[InstanceRecord], emission: Emission) -> tuple[Ints, Ints]:
+        """First and last token of each visit as the client sees them, from the steps that emitted.
+
+        A block is seen once the front end has dealt with all of its tokens.
+        """
+        count, per_token_ns = self.num_visits, self.frontend.per_token_ns
+        first_token_ns, last_token_ns = _unset(count), _unset(count)
+        visits = np.flatnonzero(self.emitted_tokens[:count] > 0)
+        at_once = emission.first_tokens()[visits] if emission.as_blocks else 1
+        earlier = self.tokens_before[visits] if len(self.tokens_before) else 0
+        first, last = np.empty(len(visits), np.int64), np.empty(len(visits), np.int64)
+        for index, places in by_instance(self.instance[visits]):
+            own, step_ends = visits[places], instances[index].step_ends
+            ends_ns = step_ends.at(np.concatenate((self.first_step[own], self.last_step[own])))
+            first[places], last[places] = ends_ns[: len(own)], ends_ns[len(own) :]
+        first_token_ns[visits] = first + self.frontend.behind_ns + (earlier + at_once) * per_token_ns
+        tokens_ns = (earlier + self.emitted_tokens[visits]) * per_token_ns
+        last_token_ns[visits] = last + (tokens_ns + self.frontend.behind_ns)
+        if self.frontend.behind_seq_ns:
+            first_token_ns[visits] += self.late_ns[visits]
+            last_token_ns[visits] += self.late_ns[visits]
         return first_token_ns, last_token_ns
 
 
@@ -269,6 +401,7 @@ class InstanceLog:
 
     Args:
         scheduler: the instance's: a `Scheduler` or, of block diffusion, a `DiffusionScheduler`.
+        role: what the instance computes of a request.
     """
 
     def __init__(
@@ -277,41 +410,57 @@ class InstanceLog:
         scheduler: Any,
         record_steps: bool,
         features: Sequence[str] = FEATURE_NAMES,
+        role: Role = Role.BOTH,
     ) -> None:
         recorder.logs.append(self)
         self._to = recorder
-        # To write one by one, memory views are quicker than the arrays.
-        self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
-        self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
-        self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
-        self._preemptions = recorder.preemptions.data
-        self._late_ns, self._behind_seq_ns = recorder.late_ns.data, recorder.frontend.behind_seq_ns
-        self._features = features
+        self.role = role
+        self.bind()
+        self._behind_seq_ns = recorder.frontend.behind_seq_ns
+        self._features = (*features, *further_names())
         self._scheduler = scheduler
         self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
         """The index of a step, and the time without work before it."""
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
-        self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
+        self._runs = StepsTable((*RUN_COLUMNS, *self._features), recorder.spool) if record_steps else None
         self._preempted = 0
         """In all rows of the table so far."""
+
+    def bind(self) -> None:
+        """Writes to the recorder's arrays as they are now: to write one by one, memory views are quicker."""
+        recorder = self._to
+        self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
+        self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
+        self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
+        self._preemptions = recorder.preemptions.data
+        self._late_ns = recorder.late_ns.data
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         features = step.features
         self._note_run(features, start_ns, run)
+        if _SPEAKS:
+            self._note_emissions(getattr(step, "emissions", None))
         if self._behind_seq_ns and features.prefill_seqs:
             for request, _ in step.prefills:
                 if request.first_tick < 0:  # of a prompt's steps, the last one brings the token
-                    self._late_ns[request.row] = self._behind_seq_ns * features.emitted_rows
+                    self._late_ns[request.visit] = self._behind_seq_ns * features.emitted_rows
+
+    def _note_emissions(self, emissions: Mapping[Request, int] | None) -> None:
+        """Tokens of those who emitted another number than one with the step noted last."""
+        if emissions is None:
+            return
+        step = self._ends.steps - 1
+        self._to.others += [(request.visit, step, tokens) for request, tokens in emissions.items()]
 
     def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:
         self._ends.append(run)
         if self._runs is not None:
             scheduler = self._scheduler
-            state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
+            state = (scheduler.queue_depth, len(scheduler.running), scheduler.blocks_in_use(run.steps))
             before, self._preempted = self._preempted, scheduler.counters.preemptions
-            what = [getattr(features, name) for name in self._features]
+            what = features.row(self._features)
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     def in_progress(self, step: Step) -> None:
@@ -322,15 +471,16 @@ class InstanceLog:
         self._pauses.append((self._ends.steps, duration_ns))
 
     def unservable(self, request: Request, now_ns: int) -> None:
-        self._to.outcome[request.row] = Outcome.UNSERVABLE
-        self._to.finish_ns[request.row] = now_ns
+        visit = request.visit
+        self._to.outcome[visit], self._to.finish_ns[visit] = Outcome.UNSERVABLE, now_ns
         if self._to.on_end is not None:
             self._to.on_end(request, now_ns)
 
     def timed_out(self, requests: list[Request]) -> None:
         to = self._to
         for request in requests:
-            to.finish_ns[request.row] = seen_ns = max(request.deadline_ns, int(to.ready_ns[request.row]))
+            visit = request.visit
+            to.finish_ns[visit] = seen_ns = max(request.deadline_ns, int(to.ready_ns[visit]))
             if to.on_end is not None:
                 to.on_end(request, seen_ns)
         self.ended(requests, Outcome.TIMED_OUT)
@@ -346,24 +496,33 @@ class InstanceLog:
             front_end = self._to.frontend
             for request in requests:
                 delay_ns = front_end.token_ns(request.generated) + front_end.at_end_ns
-                delay_ns += self._to.late_by(request.row)
+                delay_ns += self._to.late_by(request.visit)
                 self._to.on_end(request, end_ns + delay_ns)
 
-    def ended(self, requests: list[Request], outcome: Outcome) -> None:
-        row: Any  # one object; native code would make a new one for every column
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
+        """Closes the visits of requests that leave now and go on elsewhere.
+
+        They are settled. What they have emitted here is the client's. `Recorder.revisit` opens the next.
+        """
         for request in requests:
-            row = request.row
-            self._outcome[row] = outcome
-            self._scheduled_ns[row] = request.scheduled_ns
-            self._emitted_tokens[row] = request.generated
-            self._first_step[row] = request.first_tick
-            self._last_step[row] = request.last_tick
+            self._to.finish_ns[request.visit] = now_ns
+        self.ended(requests, how)
+
+    def ended(self, requests: list[Request], outcome: Outcome | Onward) -> None:
+        visit: Any  # one object; native code would make a new one for every column
+        for request in requests:
+            visit = request.visit
+            self._outcome[visit] = outcome
+            self._scheduled_ns[visit] = request.scheduled_ns
+            self._emitted_tokens[visit] = request.generated - request.carried
+            self._first_step[visit] = request.first_tick
+            self._last_step[visit] = request.last_tick
             if request.cached_tokens > 0:
-                self._cached_tokens[row] = request.cached_tokens
+                self._cached_tokens[visit] = request.cached_tokens
             if request.preemptions:
-                self._preemptions[row] = request.preemptions
+                self._preemptions[visit] = request.preemptions
             if request.gaps:
-                self._to.breaks += [(row, before, after) for before, after in request.gaps]
+                self._to.breaks += [(visit, before, after) for before, after in request.gaps]
 
     def record(self) -> InstanceRecord:
         """The finished record."""
@@ -389,6 +548,10 @@ class InstanceLog:
         steps = self._ends.steps
         idle_ns = sum(duration_ns for step, duration_ns in self._pauses if step < steps)
         return self._ends.last_ns - idle_ns if steps else 0
+
+
+def _rows(rows: list[tuple[int, int, int]]) -> Ints:
+    return np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)
 
 
 def _unset(rows: int) -> Ints:

@@ -19,7 +19,7 @@ from blis_py.cluster.prefixes import PrefixReports
 from blis_py.cluster.timeline import Timeline
 
 if TYPE_CHECKING:
-    from blis_py.cluster.fleet import Fleet, Follower, MemberState
+    from blis_py.cluster.fleet import Follower, Membership, MemberState
 
 
 class Signals:
@@ -31,7 +31,7 @@ class Signals:
     """
 
     def __init__(
-        self, fleet: Fleet, refresh_ns: int, cache_delay_ns: int, timeline: Timeline, outlook: Outlook
+        self, fleet: Membership, refresh_ns: int, cache_delay_ns: int, timeline: Timeline, outlook: Outlook
     ) -> None:
         self.count = 0
         """Instances that there have been so far: the length of every list by index."""
@@ -96,7 +96,7 @@ class Signals:
         self.kv_utilization.append(0.0)
         self._noted.grow()
         self._to_report.grow()
-        if self._watches:
+        if self._watches and self._fleet.covers(index):
             self._instances[index].watch(self._noted, index)
 
     # -- who wants to know what --------------------------------------------------------------------
@@ -105,7 +105,8 @@ class Signals:
         """Somebody is going to look."""
         self._watches = True
         for index, instance in enumerate(self._instances):
-            instance.watch(self._noted, index)
+            if self._fleet.covers(index):
+                instance.watch(self._noted, index)
 
     def ring(self, bell: Callable[[], None]) -> None:
         """Calls somebody when something happens at an instance, for the first time since the latest look."""

@@ -14,22 +14,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from simpy import Environment
 
-from blis_py.cluster.agenda import Action, Agenda
+from blis_py.cluster.agenda import Agenda
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.entrance import Entrance
-from blis_py.cluster.fleet import Fleet
+from blis_py.cluster.events import Action, EventQueue
+from blis_py.cluster.fleet import Fleet, Membership
+from blis_py.cluster.fleet_view import FleetView
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.outlet import NoLookahead, Outlet
+from blis_py.cluster.outlook import Outlook, Part
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import Router, RouterSetup
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Maker, Send, Source, TableSource
 from blis_py.cluster.timeline import Timeline
-from blis_py.cluster.topology import Cluster, InstanceSpec
+from blis_py.cluster.topology import Cluster, Pool
 from blis_py.cluster.watch import Watch
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -52,9 +55,7 @@ class Kind(Protocol):
 
     def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder: ...
 
-    def instance(
-        self, spec: InstanceSpec, timeline: Timeline, recorder: Recorder, outlook: Outlook
-    ) -> Instance: ...
+    def instance(self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
 
 
 @contextmanager
@@ -85,7 +86,8 @@ class Simulation:
         watch: sees every step, and costs what it does with them.
 
     Attributes:
-        env: SimPy's clock and queue of events.
+        env: SimPy's clock.
+        events: the event queue on it.
         fleet: the instances; they can be added and drained in the events of `call_at`.
         signals: what is known of the instances outside of them.
         dispatcher: from the gateway to an instance.
@@ -110,39 +112,37 @@ class Simulation:
         progress: Progress | None = None,
         watch: Watch | None = None,
     ) -> None:
-        cluster.require_supported()
         ingress = cluster.ingress
-        entrance, new_router = Entrance(ingress), policy(ingress.routing_policy)
+        entrance = Entrance(ingress)
         kind = _kind(diffusion, record_steps, single_step, watch)
-        self.cluster, self._horizon_ns = cluster, horizon_ns
+        self.cluster, self._seed, self._horizon_ns = cluster, seed, horizon_ns
         self.source = source = _source(demand, horizon_ns, entrance.first_ns)
         table = source.table
 
         self.env = env = Environment()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
         self.outlook = outlook = Outlook(last_ns, none_ahead=single_step)
-        self.timeline = timeline = Timeline(env, outlook)
+        self.events = events = EventQueue(env)
+        self.timeline = timeline = Timeline(events, outlook)
         on_the_way_ns = ingress.admission_latency_ns + ingress.routing_latency_ns
         self.recorder = recorder = kind.recorder(table, cluster.frontend, on_the_way_ns)
-        self._agenda = Agenda(env)
+        self._agenda = Agenda(events)
         self.fleet = fleet = Fleet(
-            cluster, lambda pool: kind.instance(pool.spec, timeline, recorder, outlook), self._agenda
+            cluster, lambda pool: kind.instance(pool, timeline, recorder, outlook), self._agenda
         )
-        delays_ns = ingress.snapshot_refresh_ns, ingress.cache_delay_ns
-        self.signals = signals = Signals(fleet, *delays_ns, timeline, outlook)
-        dice = Dice(np.random.default_rng([seed, _ROUTER_STREAM]))
-        sessions = None if table.session is None else table.session.data
-        scorers = tuple((ingress.routing_scorers or {}).items())
-        self.router = router = new_router(RouterSetup(signals, dice, scorers, sessions))
+        self._dispatchers: dict[str, Dispatcher] = {}
+        entered = [pool.name for pool in cluster.pools if pool.role != "decode"]
+        members = fleet if len(entered) == len(cluster.pools) else FleetView(fleet, entered)
+        self.signals, self.router = signals, router = self._routing(members)
         self._decisions = _decision_log(signals, router, record_decisions, len(table))
         unserved = _unserved(table, ingress.served_models)
         self.dispatcher = Dispatcher(
-            fleet, router, signals, recorder, outlook, self._decisions, progress, unserved
+            members, router, signals, recorder, outlook, self._decisions, progress, unserved
         )
         self.gateway, *queues = entrance.built(
-            env, source, signals, fleet, self.dispatcher, outlook, recorder
+            events, source, signals, members, self.dispatcher, outlook, recorder
         )
-        self._parts = (self.gateway, *queues)
+        self._parts: list[Part] = [self.gateway, *queues]
         self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, kind.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
@@ -155,12 +155,64 @@ class Simulation:
         """
         self._agenda.call_at(time_ns, action)
 
+    def connect(self, pool: str, outlet: Outlet) -> None:
+        """Gives the requests whose visit to an instance of a pool has ended a way on; before the run.
+
+        Such a run has no lookahead: a visit may begin anywhere, at any time.
+
+        Raises:
+            InputError: no such pool.
+        """
+        self.fleet.connect(pool, outlet)
+        self._parts.append(NoLookahead())
+
+    def send_on(self, request: Request, pool: str, time_ns: int) -> None:
+        """Opens the next visit of a request and dispatches it to an instance of a pool at a time.
+
+        Args:
+            request: as `Request.next_visit` returns it; its latest visit has ended.
+            time_ns: not earlier than now.
+
+        Raises:
+            InputError: no such pool.
+        """
+        dispatch = self._dispatcher_to(pool)
+        self.recorder.revisit(request, time_ns + self.cluster.frontend.before_enqueue_ns)
+        self.events.call_at(time_ns, lambda now_ns: dispatch([(now_ns, request)]))
+
+    def _dispatcher_to(self, pool: str) -> Dispatcher:
+        dispatcher = self._dispatchers.get(pool)
+        if dispatcher is None:
+            members = FleetView(self.fleet, [self.cluster.pool(pool).name])
+            signals, router = self._routing(members, self.cluster.pool(pool))
+            dispatcher = Dispatcher(members, router, signals, self.recorder, self.outlook)
+            self._dispatchers[pool] = dispatcher
+        return dispatcher
+
+    def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
+        """A router among instances, and what it knows of them.
+
+        Args:
+            pool: behind a link, with routing of its own; None = the ingress.
+        """
+        ingress, table = self.cluster.ingress, self.source.table
+        name, scorers, stream = ingress.routing_policy, ingress.routing_scorers, [self._seed, _ROUTER_STREAM]
+        if pool is not None:
+            name, scorers = pool.routing_policy or name, pool.routing_scorers or scorers
+            stream.append(self.cluster.pools.index(pool))
+        delays_ns = ingress.snapshot_refresh_ns, ingress.cache_delay_ns
+        signals = Signals(members, *delays_ns, self.timeline, self.outlook)
+        sessions = None if table.session is None else table.session.data
+        dice = Dice(np.random.default_rng(stream))
+        return signals, policy(name)(RouterSetup(signals, dice, tuple((scorers or {}).items()), sessions))
+
     def run(self) -> RunRecord:
         """Lets time pass until all is done, or until the horizon. To be called once.
 
         Raises:
-            InputError: times that go beyond the clock.
+            InputError: times that go beyond the clock; a pool that needs an outlet and has none.
         """
+        self.cluster.require_supported(self.fleet.connected)
         self._agenda.begin()
         self.outlook.over(*self._parts, *([self._agenda] if self._agenda.is_used else []))
         way_in = _way_in(self.source, self.recorder, self.gateway)
@@ -169,6 +221,7 @@ class Simulation:
         log, self._decisions = self._decisions, None
         self.recorder.decisions = None if log is None else log.record()
         self.dispatcher.report(len(self.source.table))
+        self._dispatchers.clear()
         self.outlook.over()  # the parts hold one another, and the instances with their KV pools
         self.fleet.close()
         record = self.recorder.record(end_ns)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.admission_settings import AdmissionSettings
     from blis_py.cluster.flow_settings import FlowSettings
     from blis_py.core.config import SchedulerConfig
+    from blis_py.core.emission import Emission
+    from blis_py.core.kv_source import KVSource
     from blis_py.latency.base import FrontendDelays, LatencyModel
 
 DEFAULT_POOL = "default"
@@ -27,6 +29,10 @@ class InstanceSpec:
     latency: LatencyModel
     model: str = ""
     """Name of the model it serves; empty = unnamed."""
+    kv_source: KVSource | None = None
+    """KV from outside the instance; None = there is none."""
+    emission: Emission | None = None
+    """Requests whose decode steps emit several tokens; None = every step emits one."""
     gpus: int = 1
     price_per_hour: float | None = None
     """Of the whole instance, in any currency; None = unknown."""
@@ -150,12 +156,20 @@ class Cluster:
         """Delays of the API server, the same in front of all instances."""
         return self.pools[0].spec.latency.frontend
 
-    def require_supported(self) -> None:
+    def require_supported(self, connected: Collection[str] = ()) -> None:
         """
+        Args:
+            connected: names of pools with an outlet (`Simulation.connect`).
+
         Raises:
             InputError: a part of the data that no simulation heeds yet.
         """
         for pool in self.pools:
+            if connected:
+                if pool.role == "prefill" and pool.name not in connected:
+                    fix = "connect an outlet to it"
+                    raise InputError("a prefill pool has no way on", key="pools", value=pool.name, fix=fix)
+                continue
             require_supported_role(pool.name, pool.role)
             if pool.routing_policy is not None or pool.routing_scorers is not None:
                 fix = "drop it: the routing of the ingress chooses among all instances"

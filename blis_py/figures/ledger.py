@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Told = Mapping[str, Any]
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "on the way": (style.GREY, ("admission", "front_end_before", "front_end_after")),
+    "on the way": (style.GREY, ("admission", "front_end_before", "hand_over", "front_end_after")),
     "waiting": (
         style.VERMILLION,
         (

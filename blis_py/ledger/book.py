@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+import numpy as np
+
 from blis_py.ledger.division import Chunk, Divider
 from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, Line, Times, add, split
 from blis_py.ledger.witness import Noted
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.visits import Onward
 
 
 @dataclass(slots=True)
@@ -58,16 +61,33 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class _Life:
+class Stay:
+    """A visit: the moments on its instance, in ns."""
+
+    instance: int
+    enqueue: int
+    """It reaches the queue; -1 = it did not."""
+    cut: int
+    """End of what happens on the instance, as far as it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
     """The moments of a request, in ns."""
 
     arrival: int
-    enqueue: int
+    stays: tuple[Stay, ...]
+    """Those that reached an instance, in turn."""
     first_step: int
     """End of the step that brought its first token; -1 = none did."""
     cut: int
-    """End of what happens on the instance, as far as it matters."""
+    """End of what happens on instances, as far as it matters."""
     end: int
+
+    @property
+    def enqueue(self) -> int:
+        """It reaches the queue of its first instance; -1 = it did not."""
+        return self.stays[0].enqueue if self.stays else -1
 
 
 class Bookkeeper:
@@ -104,9 +124,10 @@ class Bookkeeper:
             preemptions=int(record.preemptions[row]),
         )
         self._on_the_way(ledger, life, row)
-        if life.enqueue >= 0:
-            page = _Page(ledger, life, self._divider, self._arrivals)
-            page.read(self._noted_from(int(record.instance[row]), life.enqueue))
+        page = _Page(ledger, life, self._divider, self._arrivals)
+        for stay in life.stays:
+            page.read(stay, self._noted_from(stay.instance, stay.enqueue))
+        page.leave(life.cut)
         if ledger.ttft_ns is not None and life.first_step >= 0:
             add(ledger.first, {Line.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
         add(ledger.whole, {Line.FRONT_END_AFTER: life.end - life.cut})
@@ -118,7 +139,7 @@ class Bookkeeper:
         begin = max(bisect_right(self._starts.get(instance, ()), from_ns) - 1, 0)
         return islice(self._notes.get(instance, ()), begin, None)
 
-    def _on_the_way(self, ledger: Ledger, life: _Life, row: int) -> None:
+    def _on_the_way(self, ledger: Ledger, life: Life, row: int) -> None:
         """Before it reaches the queue of its instance."""
         until = life.enqueue if life.enqueue >= 0 else life.cut
         way_ns = until - life.arrival
@@ -136,56 +157,71 @@ def _in_order(times: Times) -> Times:
     return {line: times[line] for line in Line if times.get(line)}
 
 
-def life_of(record: RunRecord, row: int) -> _Life:
+def life_of(record: RunRecord, row: int) -> Life:
     """When what happened to a request."""
-    arrival, enqueue = int(record.table.arrival_ns[row]), int(record.enqueue_ns[row])
-    finish, outcome = int(record.finish_ns[row]), record.outcome[row]
+    visits, emission = record.visits, record.visits.emission
+    arrival, finish = int(record.table.arrival_ns[row]), int(visits.last(visits.finish_ns)[row])
     end = finish if finish >= 0 else max(record.end_ns, arrival)
-    cut, first_step = end, -1
-    if record.first_token_ns[row] >= 0:
-        ends = record.instances[int(record.instance[row])].step_ends
-        first_step = ends.one(int(record.first_step[row]))
-        if outcome <= Outcome.LENGTH_CAPPED:
-            cut = ends.one(int(record.last_step[row]))
-    if enqueue > end:
-        enqueue = -1
-    return _Life(arrival, enqueue, first_step, cut, end)
+    first_step, cut, stays = -1, end, []
+    own, _ = visits.of(np.array([row]))
+    for visit in own.tolist():
+        instance, enqueue = int(visits.instance[visit]), int(visits.enqueue_ns[visit])
+        outcome, left = visits.outcome[visit], end
+        if visits.first_token_ns[visit] >= 0:
+            ends = record.instances[instance].step_ends
+            if first_step < 0:
+                first_step = ends.one(int(emission.first_step[visit]))
+            if outcome <= Outcome.LENGTH_CAPPED:
+                left = cut = ends.one(int(emission.last_step[visit]))
+        if outcome >= Onward.HANDED_OVER:
+            left = int(visits.finish_ns[visit])
+        if 0 <= enqueue <= end:
+            stays.append(Stay(instance, enqueue, left))
+    return Life(arrival, tuple(stays), first_step, cut, end)
 
 
 class _Page:
-    """Writes what happened on the instance into a ledger."""
+    """Writes what happened on instances into a ledger."""
 
-    def __init__(self, ledger: Ledger, life: _Life, divider: Divider, arrivals: Mapping[str, int]) -> None:
+    def __init__(self, ledger: Ledger, life: Life, divider: Divider, arrivals: Mapping[str, int]) -> None:
         self._ledger, self._life, self._divider = ledger, life, divider
         self._arrivals = arrivals
         self._now_ns = life.enqueue
+        self._stay: Stay
         self._computed, self._decoded = 0, False
-        """Tokens it has computed, and whether it has its prompt behind it."""
+        """Tokens it has computed here, and whether it has its prompt behind it."""
         self._admitted = False
 
-    def read(self, noted: Iterable[Noted]) -> None:
-        """Everything that was noted on its instance, in order."""
-        name, life = self._ledger.request, self._life
+    def read(self, stay: Stay, noted: Iterable[Noted]) -> None:
+        """Everything that was noted on an instance while it was there, in order."""
+        self._stay, self._computed, self._decoded = stay, 0, False
+        self.leave(stay.enqueue)
+        name = self._ledger.request
         for run in noted:
             line = run.doing.get(name)
-            if line is None or run.ends_ns[-1] <= life.enqueue:
+            if line is None or run.ends_ns[-1] <= stay.enqueue:
                 continue
-            until_ns = min(run.start_ns, life.cut)
+            until_ns = min(run.start_ns, stay.cut)
             if self._now_ns < until_ns:  # between two steps
                 self._book(self._now_ns, until_ns, {Line.HOST: until_ns - self._now_ns})
-            if run.start_ns >= life.cut:
+            if run.start_ns >= stay.cut:
                 break
             for index, start_ns, end_ns in _steps(run, line):
-                if start_ns < life.cut and end_ns > self._now_ns:
+                if start_ns < stay.cut and end_ns > self._now_ns:
                     self._step(run, index, start_ns, end_ns, line)
             self._note_others(run)
-        if self._now_ns < life.cut:
-            self._book(self._now_ns, life.cut, {Line.UNFINISHED: life.cut - self._now_ns})
+        if self._now_ns < stay.cut:
+            self._book(self._now_ns, stay.cut, {Line.UNFINISHED: stay.cut - self._now_ns})
+
+    def leave(self, until_ns: int) -> None:
+        """The time since it left an instance, until it reaches the next one or ends."""
+        if self._life.stays and self._now_ns < until_ns:
+            self._book(self._now_ns, until_ns, {Line.HAND_OVER: until_ns - self._now_ns})
 
     def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: Line) -> None:
-        if line is Line.RUNNING_STEP and start_ns >= self._life.enqueue:
+        if line is Line.RUNNING_STEP and start_ns >= self._stay.enqueue:
             line = Line.COMPOSED_STEP  # of a run of alike steps, the last one
-        begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._life.cut)
+        begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._stay.cut)
         times = self._times(run, index, end_ns - start_ns, line)
         if until_ns - begin_ns < end_ns - start_ns:
             parts = split(until_ns - begin_ns, list(times.values()))

@@ -312,17 +312,16 @@ def ledgers(
 
 def watched(record: RunRecord, rows: Sequence[int]) -> list[Watched]:
     """Where and when a witness has to look for these requests."""
-    lives = {row: life_of(record, row) for row in rows}
     return [
         Watched(
             record.table.id_of(row),
-            int(record.instance[row]),
-            life.enqueue,
-            life.cut,
+            stay.instance,
+            stay.enqueue,
+            stay.cut,
             int(record.table.prompt_tokens[row]),
         )
-        for row, life in lives.items()
-        if life.enqueue >= 0
+        for row in rows
+        for stay in life_of(record, row).stays
     ]
 
 

@@ -29,6 +29,7 @@ class Line(Enum):
     PREEMPTED = "preempted, and waiting to come back"
     RECOMPUTE = "computing again what a preemption took"
     HOST = "host: gaps between steps, host time in them"
+    HAND_OVER = "on the way from one instance to the next"
     FRONT_END_AFTER = "front end, behind the engine"
     UNFINISHED = "in a step that the end of the run cut"
 

@@ -23,6 +23,7 @@ from blis_py.ledger.division import Chunk
 from blis_py.ledger.lines import Line
 from blis_py.ledger.waiting import Door
 from blis_py.metrics.record import Outcome
+from blis_py.metrics.visits import Onward
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,9 @@ class _Events:
     def finished(self, requests: list[Request], end_ns: int) -> None:
         self._events.finished(requests, end_ns)
 
+    def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
+        self._events.goes_on(requests, how, now_ns)
+
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
         self._events.ended(requests, outcome)
 
@@ -149,10 +153,10 @@ class _Events:
         """
         since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
         self._notes.last = start_ns, run
+        self._come_and_go(since_ns, run.end_ns)
         for request in admitted:
             if request.id in self._names:
                 self._known[request.id] = request
-        self._come_and_go(since_ns, run.end_ns)
         if not self._here:
             return
         doing = self._doing(start_ns, planned_ns, prefills, admitted, preempted)
@@ -178,6 +182,9 @@ class _Events:
         """Who in question is here at any time in between."""
         while self._coming and self._coming[-1].from_ns < until_ns:
             self._here.append(self._coming.pop())
+        for one in self._here:
+            if one.until_ns <= since_ns:
+                self._known.pop(one.request, None)
         self._here = [one for one in self._here if one.until_ns > since_ns]
 
     def _doing(

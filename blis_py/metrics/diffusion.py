@@ -14,22 +14,19 @@ from blis_py.requests.table import Ints
 
 def time_per_block_ns(record: RunRecord) -> Floats:
     """(E2E - TTFT) / (blocks - 1) of completed requests with at least two blocks; NaN for the others."""
-    assert record.blocks is not None
+    blocks = record.outputs
     times = np.full(len(record.table), np.nan)
-    several = completed_mask(record) & (record.blocks > 1)
-    times[several] = (record.finish_ns - record.first_token_ns)[several] / (record.blocks[several] - 1)
+    several = completed_mask(record) & (blocks > 1)
+    times[several] = (record.finish_ns - record.first_token_ns)[several] / (blocks[several] - 1)
     return times
 
 
 def block_sizes(record: RunRecord, rows: Ints) -> tuple[Ints, Ints]:
     """Tokens of the first block of each of `rows`, which all have one, and of the later ones, row by row."""
-    later = record.outputs[rows] - 1
-    block, emitted = record.tokens_per_output, record.emitted_tokens[rows]
-    first = np.minimum(block - record.table.prompt_tokens[rows] % block, emitted)
-    sizes = np.full(later.sum(), block, dtype=np.int64)
-    several = later > 0
-    sizes[np.cumsum(later)[several] - 1] = (emitted - first - block * (later - 1))[several]
-    return first, sizes
+    visits, _ = record.visits.of(rows)
+    sizes, blocks = record.visits.emission.sizes(visits), record.outputs[rows]
+    firsts = np.cumsum(blocks) - blocks
+    return sizes[firsts], np.delete(sizes, firsts)
 
 
 def totals(instances: Sequence[InstanceRecord]) -> dict[str, Any]:

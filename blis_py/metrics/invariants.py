@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from blis_py.metrics.latencies import completed_mask
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.visits import Onward
 
 
 class InternalError(RuntimeError):
@@ -23,12 +24,34 @@ def check(record: RunRecord) -> None:
         raise InternalError(f"{len(record.table)} requests went in, {len(record.outcome)} outcomes came out")
     known = (record.outcome >= 0) & (record.outcome <= max(Outcome))
     _require(record, known, "a request ended in no known outcome")
+    _check_visits(record)
     _check_rejections(record)
     _check_lifecycle(record)
     _check_tokens(record)
     by_instance = sum(instance.preemptions for instance in record.instances)
     if by_instance != record.preemptions.sum():
         raise InternalError(f"instances preempted {by_instance} times, requests {record.preemptions.sum()}")
+
+
+def _check_visits(record: RunRecord) -> None:
+    """All visits of a request but its last go on elsewhere; none begins before the one before ended."""
+    visits = record.visits
+    if visits.single:
+        return
+    order, counts = visits.of(np.arange(len(record.table)))
+    lasts = np.cumsum(counts) - 1
+    goes_on = visits.outcome[order] >= Onward.HANDED_OVER
+    _require(record, ~goes_on[lasts], "a request went on elsewhere and began no visit")
+    goes_on[lasts] = True
+    _require(record, goes_on, "a request began a visit while another lasted", visits.request[order])
+    before, after = np.delete(order, lasts), np.delete(order, np.cumsum(counts) - counts)
+    left_ns = visits.finish_ns[before]
+    for name in ("enqueue", "scheduled"):
+        moment = getattr(visits, f"{name}_ns")
+        fact = f"a visit is {name}d before the one before it ended"
+        _require(record, (moment[after] < 0) | (moment[after] >= left_ns), fact, visits.request[after])
+        fact = f"a visit is {name}d after its end"
+        _require(record, moment[before] <= left_ns, fact, visits.request[before])
 
 
 def _check_rejections(record: RunRecord) -> None:
@@ -57,15 +80,24 @@ def _check_lifecycle(record: RunRecord) -> None:
 
 
 def _check_tokens(record: RunRecord) -> None:
-    """Every step between the first and the last emitted one token, but for the breaks."""
-    done = completed_mask(record)
-    request, before, after = record.breaks.T
-    missed = np.bincount(request, weights=after - before - 1, minlength=len(done))
-    emitted = record.last_step - record.first_step + 1 - missed
-    _require(record, ~done | (record.outputs == emitted), "tokens emitted and steps taken disagree")
+    """Every step of a visit from its first token to its last emitted one, but for what `Emission` says."""
+    visits, emission = record.visits, record.visits.emission
+    over = (visits.outcome <= Outcome.LENGTH_CAPPED) | (visits.outcome >= Onward.HANDED_OVER)
+    agree = ~over | (visits.emitted_tokens == emission.tokens())
+    _require(record, agree, "tokens emitted and steps taken disagree", visits.request)
+    visit, _, tokens = emission.others.T
+    fine = (tokens >= 1) & (~np.bool_(emission.as_blocks) | (tokens <= emission.tokens_per_step))
+    _require(record, fine | ~over[visit], "a step emitted an impossible number", visits.request[visit])
 
 
-def _require(record: RunRecord, holds: NDArray[np.bool_], fact: str) -> None:
+def _require(
+    record: RunRecord, holds: NDArray[np.bool_], fact: str, requests: NDArray[np.int64] | None = None
+) -> None:
+    """
+    Args:
+        requests: of each entry; without it, they are the requests in order.
+    """
     if not holds.all():
-        row = int(np.argmin(holds))
+        place = int(np.argmin(holds))
+        row = place if requests is None else int(requests[place])
         raise InternalError(f"{fact} ({record.table.id_of(row)}, row {row})")

@@ -2,8 +2,10 @@
 
 Within an instance, everybody who emitted with two consecutive steps saw the same gap between them:
 the step's duration plus the front end's cost per token. So a gap is counted once per step, weighted by
-the number of requests that saw it, which a difference array over each request's steps gives. Interrupted
-requests (`RunRecord.breaks`) saw one long gap instead of the steps they missed.
+the number of visits that saw it, which a difference array over each visit's steps gives. Interrupted
+visits (`Emission.breaks`) saw one long gap instead of the steps they missed. Between the last token of a
+visit and the first of the request's next one is one gap more; of several tokens of one step, all but the
+first come without a gap but for the front end's cost.
 
 Steps are looked at some hundred thousand at a time: memory follows the requests and the number of different
 gaps, not the steps. In block diffusion the gaps are those between blocks, counting the front end's cost of a
@@ -13,25 +15,26 @@ full block.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.metrics.distribution import Distribution, Tally
+from blis_py.metrics.emission import Emission, Rows, ranges, rows_of
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.visits import by_instance
 from blis_py.requests.table import Ints
-
-Rows = NDArray[np.intp]
 
 
 class TokenGaps:
     """The gaps between the output tokens of a run."""
 
     def __init__(self, record: RunRecord) -> None:
-        self._record = record
+        self._record, self._visits, self._emission = record, record.visits, record.visits.emission
+        self._outputs = record.outputs
         self._num_steps = [instance.steps for instance in record.instances]
-        self._front_end_ns = record.frontend.per_token_ns * record.tokens_per_output
-        self._break_instance = record.instance[record.breaks[:, 0]]
+        self._front_end_ns = record.frontend.per_token_ns * self._emission.tokens_per_step
 
     def distribution(self, rows: Rows) -> Distribution:
         """All gaps, in ns, pooled over the requests in `rows`, each of which has emitted a token."""
@@ -43,33 +46,47 @@ class TokenGaps:
         """The same for several groups, in one pass over the steps.
 
         Args:
-            instances: the instance that all of a group's requests were served by; None = various.
+            instances: the instance that all of a group's requests visited last; None = various.
         """
         where = instances or [None] * len(groups)
+        all_steps = sum(self._num_steps)
         found: dict[int, Distribution] = {}
-        views: list[_View] = []
+        tallies: dict[int, Tally] = {}
+        seen: dict[int, dict[bytes, _Seen]] = {}
         for place, (rows, instance) in enumerate(zip(groups, where, strict=True)):
-            steps = sum(self._num_steps) if instance is None else self._num_steps[instance]
-            if int((self._record.outputs[rows] - 1).sum()) < steps // 8:
+            steps = all_steps if instance is None else self._num_steps[instance]
+            if int((self._outputs[rows] - 1).sum()) < steps // 8:
                 found[place] = Distribution.of(self.of_each(rows)[0])
             else:
-                views.append(_View(place, rows, instance, Tally()))
-        for index in range(len(self._num_steps)):
-            self._count(index, _seen(self._record, index, views))
-        found |= {view.place: view.tally.distribution() for view in views}
+                tallies[place] = self._look_at(rows, seen)
+        for index in sorted(seen):
+            self._count(index, [*seen[index].values()])
+        found |= {place: tally.distribution() for place, tally in tallies.items()}
         return [found[place] for place in range(len(groups))]
+
+    def _look_at(self, rows: Rows, seen: dict[int, dict[bytes, _Seen]]) -> Tally:
+        """Where a group's gaps will be counted, and what is to be counted for it on each instance.
+
+        What several groups see alike on an instance is counted once.
+        """
+        tally, visits = Tally(), self._emitting(rows)
+        for index, places in by_instance(self._visits.instance[visits]):
+            own = visits[places]
+            seen.setdefault(index, {}).setdefault(own.tobytes(), _Seen(own)).tallies.append(tally)
+        _, gap_ns = self._apart(visits)
+        tally.add(gap_ns, np.ones(len(gap_ns), dtype=np.int64))
+        return tally
+
+    def _emitting(self, rows: Rows) -> Rows:
+        """The visits of one request after another that emitted."""
+        visits, _ = self._visits.of(rows)
+        return visits[self._emission.first_step[visits] >= 0]
 
     def _count(self, index: int, views: Sequence[_Seen]) -> None:
         """Adds what was seen on one instance."""
-        if not views:
-            return
-        own = np.flatnonzero(self._break_instance == index)
-        breaks = self._record.breaks[own]
-        break_gap_ns = self._between(index, breaks[:, 1], breaks[:, 2]) + self._front_end_ns
         for view in views:
-            view.prepare(self._record, breaks)
-            seen = view.stalled
-            view.add(break_gap_ns[seen], np.ones(int(seen.sum()), dtype=np.int64))
+            stalled = view.prepare(self._emission)
+            view.add(self._break_gaps_ns[stalled] + self._front_end_ns, np.ones(len(stalled), dtype=np.int64))
         for first, gap_ns in self._step_gaps(index):
             gap_ns, place = _places(gap_ns + self._front_end_ns)
             for view in views:
@@ -87,46 +104,93 @@ class TokenGaps:
             yield first, np.diff(ends_ns, prepend=ends_ns[:1] if before_ns is None else before_ns)
             before_ns = ends_ns[-1:]
 
-    def _between(self, index: int, before: Ints, after: Ints) -> Ints:
-        ends = self._record.instances[index].step_ends
-        return ends.at(after) - ends.at(before) if len(before) else np.zeros(0, np.int64)
+    @cached_property
+    def _break_gaps_ns(self) -> Ints:
+        """Time between the steps before and after each break."""
+        visit, before, after = self._emission.breaks.T
+        gaps_ns = np.zeros(len(visit), dtype=np.int64)
+        for index, own in by_instance(self._visits.instance[visit]):
+            ends = self._record.instances[index].step_ends
+            gaps_ns[own] = ends.at(after[own]) - ends.at(before[own])
+        return gaps_ns
+
+    @cached_property
+    def _handover_gaps_ns(self) -> Ints:
+        """From the last token before each visit to its first; -1 where there is none before or none."""
+        visits = self._visits
+        gaps_ns = np.full(len(visits), -1, dtype=np.int64)
+        if not visits.single:
+            emitting = self._emitting(np.arange(visits.requests))
+            before, after = emitting[:-1], emitting[1:]
+            same = visits.request[before] == visits.request[after]
+            before, after = before[same], after[same]
+            gaps_ns[after] = visits.first_token_ns[after] - visits.last_token_ns[before]
+        return gaps_ns
+
+    def _apart(self, visits: Rows) -> tuple[Ints, Ints]:
+        """Gaps that are not between two steps of an instance: before a visit, and within a step.
+
+        Args:
+            visits: all of them emitted.
+
+        Returns:
+            Before which of all gaps between steps of these visits each of them comes, in order; the gaps.
+        """
+        emission = self._emission
+        if self._visits.single and (emission.as_blocks or not len(emission.others)):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        gaps = emission.steps()[visits] - 1
+        start, number = np.cumsum(gaps) - gaps, np.arange(len(visits))
+        handed_ns = self._handover_gaps_ns[visits]
+        handed = np.flatnonzero(handed_ns >= 0)
+        which, counts = rows_of(emission.others[:0] if emission.as_blocks else emission.others, visits)
+        visit, step, tokens = emission.others[which].T
+        more, owner = tokens - 1, np.repeat(number, counts)
+        owners = np.concatenate((handed, np.repeat(owner, more)))
+        before = np.concatenate((start[handed], np.repeat(start[owner] + emission.rank(visit, step), more)))
+        gap_ns = np.concatenate((handed_ns[handed], np.full(more.sum(), self._front_end_ns)))
+        order = np.lexsort((np.arange(len(owners)), owners, before))
+        return before[order], gap_ns[order]
 
     def of_each(self, rows: Rows) -> tuple[Ints, Ints]:
         """The gaps, in ns, of one request after another, and how many each has: one number per token."""
-        steps = self._record.last_step[rows] - self._record.first_step[rows]
-        ends = self._ends(rows, steps + 1)
-        opens = self._opens(rows, steps)
+        visits = self._emitting(rows)
+        steps = self._emission.last_step[visits] - self._emission.first_step[visits]
+        ends = self._ends(visits, steps + 1)
+        opens = self._opens(visits, steps)
         firsts = np.cumsum(steps + 1) - steps - 1
         later = np.ones(len(ends), dtype=np.bool_)
         later[firsts] = False
         step_gaps = np.diff(ends, prepend=0)[later]
         gaps: Ints = np.add.reduceat(step_gaps, np.flatnonzero(opens)) if len(step_gaps) else step_gaps
-        return gaps + self._front_end_ns, np.asarray(self._record.outputs[rows] - 1)
+        gaps = gaps + self._front_end_ns
+        before, apart_ns = self._apart(visits)
+        if len(before):
+            gaps = np.insert(gaps, before, apart_ns)
+        return gaps, np.asarray(self._outputs[rows] - 1)
 
-    def _ends(self, rows: Rows, count: Ints) -> Ints:
-        """The ends of every request's steps, from its first token's to its last one's."""
+    def _ends(self, visits: Rows, count: Ints) -> Ints:
+        """The ends of every visit's steps, from its first token's to its last one's."""
         ends = np.empty(int(count.sum()), dtype=np.int64)
         place = np.cumsum(count) - count
-        for index, instance in enumerate(self._record.instances):
-            own = np.flatnonzero(self._record.instance[rows] == index)
-            begin, stop = self._record.first_step[rows[own]], self._record.last_step[rows[own]] + 1
-            for first, part in instance.step_ends.parts() if len(own) else ():
+        for index, own in by_instance(self._visits.instance[visits]):
+            begin = self._emission.first_step[visits[own]]
+            stop = self._emission.last_step[visits[own]] + 1
+            for first, part in self._record.instances[index].step_ends.parts():
                 here = np.flatnonzero((begin < first + len(part)) & (stop > first))
                 low = np.maximum(begin[here], first)
                 length = np.minimum(stop[here], first + len(part)) - low
-                to = _ranges(place[own[here]] + low - begin[here], length)
-                ends[to] = part[_ranges(low - first, length)]
+                to = ranges(place[own[here]] + low - begin[here], length)
+                ends[to] = part[ranges(low - first, length)]
         return ends
 
-    def _opens(self, rows: Rows, steps: Ints) -> NDArray[np.bool_]:
-        """Of every request's steps after its first, whether a gap between its tokens begins there."""
-        record = self._record
+    def _opens(self, visits: Rows, steps: Ints) -> NDArray[np.bool_]:
+        """Of every visit's steps after its first, whether a gap between its tokens begins there."""
         opens = np.ones(int(steps.sum()), dtype=np.bool_)
-        shift = np.zeros(len(record.table), dtype=np.int64)
-        shift[rows] = np.cumsum(steps) - steps - record.first_step[rows] - 1
-        stalled = record.breaks[_members(record, rows, record.breaks)]
-        request, before, after = stalled.T
-        opens[_ranges(before + 2 + shift[request], after - before - 1)] = False
+        shift = np.cumsum(steps) - steps - self._emission.first_step[visits] - 1
+        which, counts = rows_of(self._emission.breaks, visits)
+        _, before, after = self._emission.breaks[which].T
+        opens[ranges(before + 2 + np.repeat(shift, counts), after - before - 1)] = False
         return opens
 
     def times(self, rows: Rows) -> tuple[Ints, Ints]:
@@ -143,28 +207,31 @@ class TokenGaps:
 
 
 class _Seen:
-    """How many of some requests on one instance saw each step's gap."""
+    """How many of some visits to one instance saw each step's gap."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+    def __init__(self, visits: Rows) -> None:
+        self.visits = visits
         self.tallies: list[Tally] = []
-        """Of all groups that have these requests there, and no others."""
-        self.stalled: NDArray[np.bool_]
-        """Which of the instance's breaks are theirs."""
+        """Of all groups that have these visits there, and no others."""
         self._places: Ints
         self._level: Ints
 
-    def prepare(self, record: RunRecord, breaks: Ints) -> None:
-        """The number changes only where a request begins or ends: few places among the steps."""
-        self.stalled = _members(record, self.rows, breaks)
-        stalls = breaks[self.stalled]
-        opened = np.concatenate((record.first_step[self.rows], stalls[:, 2])) + 1
-        closed = np.concatenate((record.last_step[self.rows], stalls[:, 1])) + 1
+    def prepare(self, emission: Emission) -> Rows:
+        """The number changes only where a visit begins or ends: few places among the steps.
+
+        Returns:
+            Which of all breaks are theirs.
+        """
+        stalled, _ = rows_of(emission.breaks, self.visits)
+        stalls = emission.breaks[stalled]
+        opened = np.concatenate((emission.first_step[self.visits], stalls[:, 2])) + 1
+        closed = np.concatenate((emission.last_step[self.visits], stalls[:, 1])) + 1
         places, change = np.unique(np.concatenate((opened, closed)), return_inverse=True)
         level = np.cumsum(np.bincount(change[: len(opened)], minlength=len(places)))
         level -= np.cumsum(np.bincount(change[len(opened) :], minlength=len(places)))
         self._places = np.concatenate((np.zeros(1, np.int64), places))
         self._level = np.concatenate((np.zeros(1, np.int64), level))
+        return stalled
 
     def weights(self, first: int, count: int) -> NDArray[np.float64]:
         """Of the steps from `first` on."""
@@ -176,47 +243,6 @@ class _Seen:
         """Each gap was seen so often."""
         for tally in self.tallies:
             tally.add(gap_ns, counts)
-
-
-class _View:
-    """A group whose gaps are counted."""
-
-    def __init__(self, place: int, rows: Rows, instance: int | None, tally: Tally) -> None:
-        self.place, self.rows, self.tally = place, rows, tally
-        self._instance = instance
-        """Where all of them were served; None = at various."""
-
-    def on(self, record: RunRecord, index: int) -> Rows:
-        """Those of them on one instance."""
-        if self._instance is not None:
-            return self.rows if self._instance == index else self.rows[:0]
-        there: Rows = self.rows[record.instance[self.rows] == index]
-        return there
-
-
-def _seen(record: RunRecord, index: int, views: Sequence[_View]) -> list[_Seen]:
-    """What groups saw on one instance; once, of those of whom the same requests are there."""
-    seen: dict[bytes, _Seen] = {}
-    for view in views:
-        rows = view.on(record, index)
-        if len(rows):
-            seen.setdefault(rows.tobytes(), _Seen(rows)).tallies.append(view.tally)
-    return list(seen.values())
-
-
-def _members(record: RunRecord, rows: Rows, breaks: Ints) -> NDArray[np.bool_]:
-    """Which breaks are of requests in `rows`."""
-    member = np.zeros(len(record.table), dtype=np.bool_)
-    member[rows] = True
-    return member[breaks[:, 0]]
-
-
-def _ranges(start: Ints, length: Ints) -> Ints:
-    """start[0], start[0]+1, ... (length[0] of them), start[1], ..."""
-    total: Ints = np.cumsum(length)
-    starts: Ints = np.repeat(start - total + length, length)
-    ranges: Ints = starts + np.arange(len(starts))
-    return ranges
 
 
 def _places(values: Ints) -> tuple[Ints, Rows]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
+from blis_py.metrics.visits import Onward, Visits
 from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
@@ -119,48 +120,21 @@ class InstanceRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunRecord:
-    """Columns have one row per request of `table`, in its order; times are absolute ns, -1 = not reached.
-
-    Times are what the client sees, front-end delays included; `step` columns index the `step_ends` of
-    the request's instance. Token 1 is emitted when step `first_step` ends, the last one with `last_step`,
-    and one with every step in between, but for `breaks`: a row (request, before, after) says that the
-    request emitted with step `before`, next with step `after`, and with none in between (it was
-    preempted, or the budget ran out before its turn).
+    """The requests of a run and their visits to instances. Columns have one row per request of `table`, in
+    its order, and derive from those of `visits`; times are absolute ns as the client sees them, front-end
+    delays included, -1 = not reached.
     """
 
     table: RequestTable
-    outcome: NDArray[np.int8]
-    instance: NDArray[np.int32]
-    """-1 where the request was never dispatched."""
-    enqueue_ns: Ints
-    """Entry into the instance's waiting queue."""
-    scheduled_ns: Ints
-    """Start of the first step that computed anything for it."""
-    first_token_ns: Ints
-    last_token_ns: Ints
-    finish_ns: Ints
-    """Completion as the client sees it (last token + end delay), or the moment it timed out, was
-    rejected or found unservable."""
-    emitted_tokens: Ints
-    cached_tokens: Ints
-    """Prompt tokens found in the prefix cache at first admission."""
-    preemptions: Ints
-    first_step: Ints
-    last_step: Ints
-    breaks: NDArray[np.int64]
-    """Shape (m, 3)."""
+    visits: Visits
     instances: list[InstanceRecord]
     frontend: FrontendDelays
     end_ns: int
     """Simulated time at which the run stopped."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as written to `config.yaml`."""
-    blocks: Ints | None = None
-    """Block diffusion: blocks that the client got. They come as a whole, one with each step that emits."""
     block_rounds: Ints | None = None
-    """Rounds that these took."""
-    tokens_per_output: int = 1
-    """Tokens that come at once: those of a block."""
+    """Block diffusion: rounds that the blocks of each request took."""
     decisions: Decisions | None = None
     """What the router knew when it decided, where that was recorded."""
     rejection: Labels | None = None
@@ -171,27 +145,93 @@ class RunRecord:
     unsent_turns: UnsentTurns | None = None
     """What was left of sessions in closed loops; `None` where there are none."""
 
+    @property
+    def outcome(self) -> NDArray[np.int8]:
+        """That of the last visit."""
+        return self.visits.last(self.visits.outcome)
+
+    @property
+    def instance(self) -> NDArray[np.int32]:
+        """That of the last visit; -1 where the request was never dispatched."""
+        return self.visits.last_known(self.visits.instance)
+
+    @property
+    def enqueue_ns(self) -> Ints:
+        """Entry into the waiting queue of the first instance."""
+        return self.visits.first(self.visits.enqueue_ns)
+
+    @property
+    def scheduled_ns(self) -> Ints:
+        """Start of the first step that computed anything for it, on any instance."""
+        return self.visits.first_known(self.visits.scheduled_ns)
+
+    @property
+    def first_token_ns(self) -> Ints:
+        """That of the first visit that emitted; neither preemption nor another visit resets it."""
+        return self.visits.first_known(self.visits.first_token_ns)
+
+    @property
+    def last_token_ns(self) -> Ints:
+        """That of the last visit that emitted."""
+        return self.visits.last_known(self.visits.last_token_ns)
+
+    @property
+    def finish_ns(self) -> Ints:
+        """Completion as the client sees it (last token + end delay), or the moment it timed out, was
+        rejected or found unservable."""
+        return self.visits.last(self.visits.finish_ns)
+
+    @property
+    def emitted_tokens(self) -> Ints:
+        """Over all visits."""
+        return self.visits.total(self.visits.emitted_tokens)
+
+    @property
+    def cached_tokens(self) -> Ints:
+        """Prompt tokens found in the prefix cache at first admission to the first instance."""
+        return self.visits.first(self.visits.cached_tokens)
+
+    @property
+    def preemptions(self) -> Ints:
+        """Over all visits."""
+        return self.visits.total(self.visits.preemptions)
+
+    @property
+    def blocks(self) -> Ints | None:
+        """Block diffusion: blocks that the client got, each as a whole."""
+        emission = self.visits.emission
+        return self.visits.total(emission.steps()) if emission.as_blocks else None
+
+    @property
+    def outputs(self) -> Ints:
+        """How often something came out of each request: its tokens, or its blocks."""
+        blocks = self.blocks
+        return self.emitted_tokens if blocks is None else blocks
+
     def take(self, rows: NDArray[np.intp]) -> RunRecord:
         """The given requests, in the given order, which is that of their arrival."""
         columns: dict[str, Any] = {
             column.name: value[rows]
             for column in fields(self)
-            if column.name != "breaks" and isinstance(value := getattr(self, column.name), np.ndarray)
+            if isinstance(value := getattr(self, column.name), np.ndarray)
         }
         place = np.full(len(self.table), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
-        breaks = np.column_stack((place[self.breaks[:, 0]], self.breaks[:, 1:]))
-        breaks = breaks[breaks[:, 0] >= 0]
-        breaks = breaks[np.lexsort(breaks.T[::-1])]
         decisions = None if self.decisions is None else self.decisions.moved(place)
         rejection = None if self.rejection is None else self.rejection.take(rows)
-        moved = {"breaks": breaks, "decisions": decisions, "rejection": rejection}
+        moved: dict[str, Any] = {
+            "visits": self.visits.take(rows),
+            "decisions": decisions,
+            "rejection": rejection,
+        }
         return replace(self, table=self.table.take(rows), **moved, **columns)
 
-    @property
-    def outputs(self) -> Ints:
-        """How often something came out of each request: its tokens, or its blocks."""
-        return self.emitted_tokens if self.blocks is None else self.blocks
+    def on(self, index: int) -> RunRecord:
+        """The visits to one instance as the requests of a run of its own; see `Visits.alone`."""
+        visits = self.visits
+        there = np.flatnonzero((visits.instance == index) & (visits.outcome != Onward.REDISPATCHED))
+        rows = visits.request[there]
+        return replace(self.take(rows), visits=visits.alone(there), instances=[self.instances[index]])
 
     def __repr__(self) -> str:
         counts = np.bincount(self.outcome, minlength=len(Outcome))

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.metrics.distribution import NS_PER_MS, Distribution, in_ms
+from blis_py.metrics.emission import Rows
 from blis_py.metrics.invariants import check
-from blis_py.metrics.itl import Rows, TokenGaps
+from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets

@@ -7,7 +7,6 @@ than we do is counted our way (docs/metrics.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from blis_py.cluster.flow_control import EVICTED, SHED, TTL
 from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL
 from blis_py.metrics.distribution import Distribution
-from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name
+from blis_py.metrics.groups import Rows, rows_by_name
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import ANY_CLASS, GoodputTargets
@@ -45,13 +44,8 @@ def blis_blocks(
     """
     blocks = []
     if len(record.instances) > 1:
-        for index, rows in enumerate(rows_by_instance(record)):
-            alone = replace(
-                record.take(rows),
-                instance=np.zeros(len(rows), dtype=np.int32),
-                instances=[record.instances[index]],
-            )
-            blocks.append(blis_metrics(alone) | {"instance_id": f"instance_{index}"})
+        for index in range(len(record.instances)):
+            blocks.append(blis_metrics(record.on(index)) | {"instance_id": f"instance_{index}"})
     return [*blocks, blis_metrics(record, goodput=goodput, everyone=everyone)]
 
 

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from blis_py.metrics.diffusion import block_sizes
 from blis_py.metrics.distribution import NS_PER_MS, Distribution
+from blis_py.metrics.emission import Rows
 from blis_py.metrics.invariants import check
-from blis_py.metrics.itl import Rows, TokenGaps
+from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, assess

@@ -261,15 +261,15 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
-def differences(one: RunRecord, other: RunRecord, order_of_breaks: bool = True) -> list[str]:
+def differences(one: RunRecord, other: RunRecord) -> list[str]:
     """Names of everything that is not byte for byte the same, but for the compact steps table."""
     found = []
-    for column in fields(RunRecord):
-        a, b = getattr(one, column.name), getattr(other, column.name)
-        if column.name == "breaks" and not order_of_breaks:
-            a, b = (x[np.lexsort(x.T[::-1])] for x in (a, b))
-        if isinstance(a, np.ndarray) and (a.dtype != b.dtype or a.tobytes() != b.tobytes()):
-            found.append(column.name)
+    parts = [(run, run.visits, run.visits.emission) for run in (one, other)]
+    for mine, theirs in zip(*parts, strict=True):
+        for column in fields(mine):
+            a, b = getattr(mine, column.name), getattr(theirs, column.name)
+            if isinstance(a, np.ndarray) and (a.dtype != b.dtype or a.tobytes() != b.tobytes()):
+                found.append(column.name)
     reasons = [run.rejection and run.rejection.to_list() for run in (one, other)]
     if reasons[0] != reasons[1]:
         found.append("rejection")

@@ -66,8 +66,11 @@ def run(table: RequestTable, latency: Linear = DETAILED, seed: int = 1, **given:
 def same(one: RunRecord, other: RunRecord) -> None:
     for name in ("outcome", "instance", "scheduled_ns", "first_token_ns", "last_token_ns", "finish_ns"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    for name in ("emitted_tokens", "preemptions", "first_step", "last_step", "breaks", "blocks"):
+    for name in ("emitted_tokens", "preemptions", "blocks", "block_rounds"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    for name in ("first_step", "last_step", "breaks", "others"):
+        emissions = (one.visits.emission, other.visits.emission)
+        assert np.array_equal(*(getattr(emission, name) for emission in emissions)), name
     for mine, theirs in zip(one.instances, other.instances, strict=True):
         assert np.array_equal(mine.step_end_ns, theirs.step_end_ns)
         assert mine.busy_ns == theirs.busy_ns

@@ -77,7 +77,7 @@ def test_instances_whose_requests_break_off_in_any_order_leave_the_same_record()
     rows = [Row(arrival_us=0, prompt=4, output=15 - 3 * (i % 3), limit=15 - 3 * (i % 3)) for i in range(12)]
     run = Run(rows, config, options={"num_instances": 3})
     record = run.record()
-    assert len(set(record.instance[record.breaks[:, 0]].tolist())) > 1
+    assert len(set(record.instance[record.visits.emission.breaks[:, 0]].tolist())) > 1
     assert differences(record, run.record(single_step=True)) == []
 
 

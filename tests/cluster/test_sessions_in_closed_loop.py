@@ -284,7 +284,7 @@ def _are_causal(record: RunRecord, as_blis: bool) -> None:
             seen_ns = record.finish_ns[before]
             if as_blis:
                 steps = record.instances[record.instance[before]].step_ends
-                seen_ns = steps.one(int(record.last_step[before]))
+                seen_ns = steps.one(int(record.visits.emission.last_step[before]))
             assert table.arrival_ns[after] == seen_ns + table.think_ns[after]
 
 

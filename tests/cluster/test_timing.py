@@ -155,8 +155,8 @@ def test_a_client_that_gives_up_after_a_stall_has_seen_the_tokens_before_it() ->
     )
     record = serve([Row(0, 3, 9, 9, patience_us=25), Row(5, 10, 2, 2)], config)
     assert record.outcome.tolist() == [Outcome.TIMED_OUT, Outcome.COMPLETED]
-    assert (record.emitted_tokens.tolist(), record.last_step.tolist()) == ([1, 2], [0, 2])
-    assert record.breaks.tolist() == []
+    assert (record.emitted_tokens.tolist(), record.visits.emission.last_step.tolist()) == ([1, 2], [0, 2])
+    assert record.visits.emission.breaks.tolist() == []
 
 
 def test_a_request_that_finishes_exactly_at_its_deadline_is_completed() -> None:
@@ -184,7 +184,7 @@ def test_a_preemption_keeps_the_first_token_and_shows_as_one_long_gap() -> None:
     assert record.preemptions.tolist() == [0, 1]
     assert record.first_token_ns.tolist() == [10 * US, 10 * US]
     assert record.last_token_ns.tolist() == [80 * US, 110 * US]
-    assert record.breaks.tolist() == [[1, 4, 8]]
+    assert record.visits.emission.breaks.tolist() == [[1, 4, 8]]
     assert record.scheduled_ns.tolist() == [0, 0]
     assert record.instances[0].prefill_tokens == 4 + 4 + 9
 
@@ -194,7 +194,7 @@ def test_a_decode_that_finds_the_budget_spent_leaves_a_break() -> None:
         num_kv_blocks=100, max_model_len=100, max_num_batched_tokens=10, batch_former="prefill-first"
     )
     record = serve([Row(0, 3, 3, 3), Row(5, 10, 2, 2)], config)
-    assert record.breaks.tolist() == [[0, 0, 2]]
+    assert record.visits.emission.breaks.tolist() == [[0, 0, 2]]
     assert record.last_token_ns.tolist() == [40 * US, 30 * US]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.fleet import MemberState
 from blis_py.cluster.least_load import LeastLoad
 from blis_py.cluster.outlook import Outlook
@@ -52,7 +53,7 @@ def test_everybody_wakes_in_the_order_of_times_and_of_places(data: Any, count: i
     first = data.draw(st.lists(times, min_size=count, max_size=count))
     nap = st.tuples(st.integers(0, count - 1), times)
     naps = data.draw(st.lists(st.lists(nap, max_size=5), min_size=count, max_size=count))
-    timeline, woken = Timeline(Environment(), Outlook()), []
+    timeline, woken = Timeline(EventQueue(Environment()), Outlook()), []
     nappers = [Napper(timeline, woken) for _ in range(count)]
     for napper, own in zip(nappers, naps, strict=True):
         napper.naps = [(nappers[who], nap_ns) for who, nap_ns in own]

@@ -9,9 +9,11 @@ import numpy as np
 
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.emission import Emission
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
+from blis_py.metrics.visits import Visits
 from blis_py.requests.table import Labels, RequestTable
 
 NUM_STEPS = 40
@@ -115,16 +117,25 @@ def record(
         fields.setdefault("rejection", Labels(turned_away.astype(np.int32), ("", "no tokens left")))
     return RunRecord(
         table=requests,
-        outcome=np.asarray(outcome, dtype=np.int8),
-        instance=where,
-        emitted_tokens=counts,
-        cached_tokens=np.zeros(n, dtype=np.int64),
-        preemptions=per_request,
-        breaks=np.asarray(breaks, dtype=np.int64).reshape(-1, 3),
+        visits=Visits(
+            requests=n,
+            request=np.arange(n),
+            instance=where,
+            role=np.zeros(n, dtype=np.int8),
+            outcome=np.asarray(outcome, dtype=np.int8),
+            emitted_tokens=counts,
+            cached_tokens=np.zeros(n, dtype=np.int64),
+            preemptions=per_request,
+            emission=Emission(
+                columns.pop("first_step"),
+                columns.pop("last_step"),
+                np.asarray(breaks, dtype=np.int64).reshape(-1, 3),
+            ),
+            **columns,
+        ),
         instances=instances,
         frontend=frontend,
         end_ns=max([*ends_ns, *columns["finish_ns"].tolist(), 0]),
-        **columns,
         **fields,
     )
 
@@ -198,7 +209,8 @@ def random_runs(rng: np.random.Generator, rows: int) -> StepsTable:
 
 def emission_times(run: RunRecord, row: int) -> list[int]:
     """When each token of a request reached the client, one by one, in ns."""
-    skipped = {s for r, a, b in run.breaks.tolist() if r == row for s in range(a + 1, b)}
-    steps = [s for s in range(run.first_step[row], run.last_step[row] + 1) if s not in skipped]
+    emission = run.visits.emission
+    skipped = {s for r, a, b in emission.breaks.tolist() if r == row for s in range(a + 1, b)}
+    steps = [s for s in range(emission.first_step[row], emission.last_step[row] + 1) if s not in skipped]
     ends = run.instances[run.instance[row]].step_end_ns
     return [int(ends[s]) + (j + 1) * run.frontend.per_token_ns for j, s in enumerate(steps)]

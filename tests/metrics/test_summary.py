@@ -208,6 +208,6 @@ def test_a_record_that_contradicts_itself_is_an_internal_error(
 
 
 def test_a_lost_outcome_is_an_internal_error(tiny: RunRecord) -> None:
-    tiny.outcome = tiny.outcome[:-1]
+    tiny.visits.outcome = tiny.outcome[:-1]
     with pytest.raises(InternalError, match="4 requests went in, 3 outcomes came out"):
         summarise(tiny)

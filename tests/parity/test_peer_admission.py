@@ -153,7 +153,7 @@ def test_with_as_many_under_way_as_at_the_peer_every_budget_holds_as_there(
 def last_step_ns(record: RunRecord, row: int) -> int:
     """When the step began that ended the request."""
     instance = record.instances[record.instance[row]]
-    step = int(record.last_step[row])
+    step = int(record.visits.emission.last_step[row])
     assert instance.runs is not None
     runs = instance.runs
     first = np.concatenate(([0], np.cumsum(runs["steps"])[:-1]))

@@ -68,10 +68,11 @@ def test_the_busiest_second_and_the_most_concurrent_requests_are_counted(seed: i
     ends = run.instances[0].step_end_ns
     ends[200:] += 3_000_000_000  # a long pause, so that seconds differ
     run.instances[0].step_ends = StepEnds.of(ends)
-    for row in np.flatnonzero((run.instance == 0) & (run.first_step >= 0)).tolist():
-        run.first_token_ns[row] = ends[run.first_step[row]] + run.frontend.per_token_ns
+    emission = run.visits.emission
+    for row in np.flatnonzero((run.instance == 0) & (emission.first_step >= 0)).tolist():
+        run.first_token_ns[row] = ends[emission.first_step[row]] + run.frontend.per_token_ns
         late = run.emitted_tokens[row] * run.frontend.per_token_ns
-        run.last_token_ns[row] = ends[run.last_step[row]] + late
+        run.last_token_ns[row] = ends[emission.last_step[row]] + late
         if run.finish_ns[row] >= 0:
             run.finish_ns[row] = run.last_token_ns[row] + run.frontend.at_end_ns
     done = np.flatnonzero(completed_mask(run)).tolist()
