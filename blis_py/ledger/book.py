@@ -69,6 +69,8 @@ class Stay:
     """It reaches the queue; -1 = it did not."""
     cut: int
     """End of what happens on the instance, as far as it matters."""
+    goes_on: bool
+    """Its request is served elsewhere then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +175,11 @@ def life_of(record: RunRecord, row: int) -> Life:
                 first_step = ends.one(int(emission.first_step[visit]))
             if outcome <= Outcome.LENGTH_CAPPED:
                 left = cut = ends.one(int(emission.last_step[visit]))
-        if outcome >= Onward.HANDED_OVER:
+        goes_on = bool(outcome >= Onward.HANDED_OVER)
+        if goes_on:
             left = int(visits.finish_ns[visit])
         if 0 <= enqueue <= end:
-            stays.append(Stay(instance, enqueue, left))
+            stays.append(Stay(instance, enqueue, left, goes_on))
     return Life(arrival, tuple(stays), first_step, cut, end)
 
 
@@ -210,7 +213,7 @@ class _Page:
                 if start_ns < stay.cut and end_ns > self._now_ns:
                     self._step(run, index, start_ns, end_ns, line)
             self._note_others(run)
-        if self._now_ns < stay.cut:
+        if self._now_ns < stay.cut and not stay.goes_on:
             self._book(self._now_ns, stay.cut, {Line.UNFINISHED: stay.cut - self._now_ns})
 
     def leave(self, until_ns: int) -> None:

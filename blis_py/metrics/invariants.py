@@ -22,9 +22,9 @@ def check(record: RunRecord) -> None:
     """
     if len(record.outcome) != len(record.table):
         raise InternalError(f"{len(record.table)} requests went in, {len(record.outcome)} outcomes came out")
+    _check_visits(record)
     known = (record.outcome >= 0) & (record.outcome <= max(Outcome))
     _require(record, known, "a request ended in no known outcome")
-    _check_visits(record)
     _check_rejections(record)
     _check_lifecycle(record)
     _check_tokens(record)
@@ -46,11 +46,10 @@ def _check_visits(record: RunRecord) -> None:
     _require(record, goes_on, "a request began a visit while another lasted", visits.request[order])
     before, after = np.delete(order, lasts), np.delete(order, np.cumsum(counts) - counts)
     left_ns = visits.finish_ns[before]
-    for name in ("enqueue", "scheduled"):
-        moment = getattr(visits, f"{name}_ns")
-        fact = f"a visit is {name}d before the one before it ended"
+    for name, moment in (("enqueued", visits.enqueue_ns), ("scheduled", visits.scheduled_ns)):
+        fact = f"a visit is {name} before the one before it ended"
         _require(record, (moment[after] < 0) | (moment[after] >= left_ns), fact, visits.request[after])
-        fact = f"a visit is {name}d after its end"
+        fact = f"a visit is {name} after its end"
         _require(record, moment[before] <= left_ns, fact, visits.request[before])
 
 

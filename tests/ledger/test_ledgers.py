@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_runs import DENOISING, ENDED, all_ledgers, check_sums, denoising, queueing_ns
 from one_pool import simulate
+from two_visits import handed_over
 
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.flow_settings import FlowSettings
@@ -365,3 +366,20 @@ def test_a_whole_number_is_split_into_whole_parts(total: int, weights: list[int]
     if sum(weights):
         exact = np.array(weights, dtype=float) * total / sum(weights)
         assert all(abs(part - share) <= 1 + 1e-6 * share for part, share in zip(parts, exact, strict=True))
+
+
+def test_between_two_instances_a_request_is_on_the_way() -> None:
+    """Its step ends at 15 us, it leaves at 17, and is in the other queue at 22; see `handed_over`."""
+    (ledger,) = all_ledgers(handed_over, linear(10 * US))[1]
+    beyond = {Line.HOST: 2 * US}  # of a decode step of 12 us, where one takes 10
+    assert ledger.whole == {Line.OWN_PREFILL: 18 * US, Line.DECODE: 10 * US, Line.HAND_OVER: 7 * US} | beyond
+    assert ledger.first == {Line.OWN_PREFILL: 10 * US}
+    assert (ledger.total_ns, ledger.ttft_ns) == (37 * US, 10 * US)
+
+
+def test_a_hand_over_adds_up_with_what_the_front_end_takes() -> None:
+    delays = FrontendDelays(per_token_ns=10, at_end_ns=5, behind_ns=70)
+    record, ledgers = all_ledgers(partial(handed_over, delays), linear(10 * US))
+    check_sums(record, ledgers)
+    assert ledgers[0].whole[Line.FRONT_END_AFTER] == 70 + 3 * 10 + 5
+    assert ledgers[0].first[Line.FRONT_END_AFTER] == 70 + 10

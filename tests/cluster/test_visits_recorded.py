@@ -1,0 +1,139 @@
+"""Requests with several visits, as the recorder writes them down."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from two_visits import US, Pair, handed_over, table
+
+from blis_py.core.request import Request
+from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.groups import rows_by_instance
+from blis_py.metrics.invariants import InternalError, check
+from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.latencies import latencies
+from blis_py.metrics.record import Outcome
+from blis_py.metrics.summary import summarise
+from blis_py.metrics.visits import Onward, Role
+from blis_py.report.blis_text import blis_blocks
+
+DELAYS = FrontendDelays(per_token_ns=100, at_end_ns=7, behind_ns=1000)
+
+
+def test_a_hand_over_shows_in_two_visits_and_one_request() -> None:
+    record = handed_over()
+    check(record)
+    visits = record.visits
+    assert visits.request.tolist() == [0, 0]
+    assert visits.instance.tolist() == [0, 1]
+    assert visits.role.tolist() == [Role.PREFILL, Role.DECODE]
+    assert visits.outcome.tolist() == [Onward.HANDED_OVER, Outcome.COMPLETED]
+    assert visits.enqueue_ns.tolist() == [5 * US, 22 * US]
+    assert visits.scheduled_ns.tolist() == [5 * US, 22 * US]
+    assert visits.finish_ns.tolist() == [17 * US, 42 * US]
+    assert visits.emitted_tokens.tolist() == [1, 2]
+    assert record.outcome.tolist() == [Outcome.COMPLETED]
+    assert record.instance.tolist() == [1]
+    assert record.enqueue_ns.tolist() == record.scheduled_ns.tolist() == [5 * US]
+    assert record.emitted_tokens.tolist() == [3]
+
+
+def test_a_hand_over_is_one_gap_between_tokens_and_resets_no_ttft() -> None:
+    record = handed_over()
+    columns, gaps, rows = latencies(record), TokenGaps(record), np.array([0])
+    assert (columns.ttft_ns[0], columns.e2e_ns[0]) == (10 * US, 37 * US)
+    assert gaps.of_each(rows)[0].tolist() == [15 * US, 12 * US]
+    assert gaps.times(rows)[0].tolist() == [15 * US, 30 * US, 42 * US]
+    assert gaps.distribution(rows).mean() == columns.itl_mean_ns[0] == 13.5 * US
+
+
+def test_the_front_end_delays_tokens_of_the_second_visit_by_all_before_them() -> None:
+    record = handed_over(DELAYS)
+    check(record)
+    assert TokenGaps(record).times(np.array([0]))[0].tolist() == [16_100, 31_200, 43_300]
+    assert record.finish_ns.tolist() == [43_307]
+
+
+def test_reports_of_a_hand_over_agree_with_each_other() -> None:
+    record = handed_over()
+    summary = summarise(record)
+    assert summary["cluster"]["output_tokens"] == 3
+    assert [len(rows) for rows in rows_by_instance(record)] == [0, 1]
+    prefill, decode, cluster = blis_blocks(record)
+    assert (prefill["total_output_tokens"], decode["total_output_tokens"]) == (1, 2)
+    assert cluster["total_output_tokens"] == 3
+
+
+def test_a_request_between_two_instances_when_the_run_ends_is_queued() -> None:
+    pair = Pair(table([0], [3]))
+    request = Request("request_0", 0, 16, 1, row=0)
+    pair.recorder.dispatched(request, 0)
+    pair.come(0, request, 0)
+    pair.step(0, 10)
+    pair.hand_over(request, 10, 50, output=2)
+    record = pair.record(20)
+    check(record)
+    assert record.outcome.tolist() == [Outcome.QUEUED]
+    assert record.visits.enqueue_ns.tolist() == [0, -1]
+    assert record.first_token_ns.tolist() == [10 * US]
+
+
+def test_a_client_that_gives_up_takes_tokens_from_both_visits() -> None:
+    """Its tokens take 9 us through the front end: at 24 us none of the second visit's has reached it."""
+    pair = Pair(table([0], [3]), FrontendDelays(behind_ns=9 * US))
+    request = Request("request_0", 0, 16, 1, row=0)
+    pair.recorder.dispatched(request, 0)
+    pair.come(0, request, 0)
+    pair.step(0, 10)
+    after = pair.hand_over(request, 10, 10, output=4)
+    after.deadline_ns = 24 * US
+    pair.come(1, after, 10)
+    pair.step(1, 20)
+    pair.schedulers[1].settle(after)
+    pair.events[1].timed_out([after])
+    record = pair.record(30)
+    check(record)
+    assert record.visits.emitted_tokens.tolist() == [1, 0]
+    assert (record.outcome.tolist(), record.finish_ns.tolist()) == ([Outcome.TIMED_OUT], [24 * US])
+    assert record.last_token_ns.tolist() == [19 * US]
+
+
+def test_columns_grow_with_the_visits() -> None:
+    count = 200
+    pair = Pair(table([0] * count, [2] * count))
+    for row in range(count):
+        request = Request(f"request_{row}", 0, 16, 1, row=row)
+        pair.recorder.dispatched(request, 0)
+        pair.hand_over(request, 1, 2, output=1)
+    record = pair.record(3)
+    check(record)
+    assert record.visits.request.tolist() == [*range(count)] * 2
+    assert record.visits.instance.tolist() == [0] * count + [1] * count
+    assert record.take(np.array([7, 3])).visits.request.tolist() == [0, 1, 1, 0]
+
+
+def test_a_visit_begins_only_when_the_one_before_has_ended() -> None:
+    pair = Pair(table([0], [2]))
+    request = Request("request_0", 0, 16, 1, row=0)
+    pair.recorder.dispatched(request, 0)
+    with pytest.raises(InternalError, match="begins a visit while another lasts"):
+        pair.recorder.revisit(request)
+
+
+@pytest.mark.parametrize(
+    ("column", "visit", "value", "message"),
+    [
+        ("outcome", 1, Onward.REDISPATCHED, "went on elsewhere and began no visit"),
+        ("outcome", 0, Outcome.RUNNING, "began a visit while another lasted"),
+        ("enqueue_ns", 1, 16 * US, "enqueued before the one before it ended"),
+        ("scheduled_ns", 0, 18 * US, "scheduled after its end"),
+        ("emitted_tokens", 0, 2, "tokens emitted and steps taken disagree"),
+    ],
+)
+def test_visits_that_contradict_each_other_are_an_internal_error(
+    column: str, visit: int, value: int, message: str
+) -> None:
+    record = handed_over()
+    getattr(record.visits, column)[visit] = value
+    with pytest.raises(InternalError, match=message):
+        check(record)
