@@ -102,7 +102,7 @@ class Dispatcher:
 
         From the first instance on that is not ready, every choice of the router is checked.
         """
-        if len(self._ready) < len(self._fleet.members):
+        if len(self._ready) < len(self._instances):
             self._route = self._checked
         if not self._held or state == "added" or (not self._ready and self._fleet.coming):
             return
