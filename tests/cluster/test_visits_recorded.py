@@ -8,6 +8,7 @@ from two_visits import US, Pair, handed_over, table
 
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics import visits_frame
 from blis_py.metrics.groups import rows_by_instance
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.itl import TokenGaps
@@ -137,3 +138,12 @@ def test_visits_that_contradict_each_other_are_an_internal_error(
     getattr(record.visits, column)[visit] = value
     with pytest.raises(InternalError, match=message):
         check(record)
+
+
+def test_the_visits_table_has_a_row_for_each_visit() -> None:
+    frame = visits_frame(handed_over())
+    assert frame["request_id"].tolist() == ["request_0"] * 2
+    assert frame["role"].tolist() == ["prefill", "decode"]
+    assert frame["outcome"].tolist() == ["handed_over", "completed"]
+    assert frame["enqueue_s"].tolist() == [5e-6, 22e-6]
+    assert frame["output_tokens"].tolist() == [1, 2]
