@@ -19,7 +19,7 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test fuzz lint aot bench docs gpu gpu-home gpu-rehearsal clean
+.PHONY: run native test fuzz soak lint aot bench docs gpu gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -38,6 +38,10 @@ test: $(VENV)/.installed-dev
 # 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz/long.py $(FUZZ)
+
+# 3,000 random configurations, jumps against single steps, with every invariant; SOAK='--runs 100 --seed 7' for others.
+soak: $(VENV)/.installed-dev
+	$(BIN)/python tests/soak/soak.py $(SOAK)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

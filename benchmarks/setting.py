@@ -14,6 +14,7 @@ native.activate()  # as the commands do, before anything of it is imported
 
 from blis_py import api  # noqa: E402
 from blis_py.cluster.simulation import simulate  # noqa: E402
+from blis_py.cluster.topology import Cluster  # noqa: E402
 from blis_py.metrics.record import RunRecord  # noqa: E402
 
 MODEL = "llama-3.1-8b"
@@ -40,13 +41,12 @@ def build(output_tokens: int, rate: float, num_requests: int, num_instances: int
 
 def serve(simulation: api.Simulation, *, single_step: bool = False) -> RunRecord:
     """Only the simulation itself: no reading, no summary."""
-    return simulate(
-        simulation.table,
+    cluster = Cluster.of(
         scheduler=simulation.scheduler,
         latency=simulation.latency,
         num_instances=simulation.config.num_instances,
-        single_step=single_step,
     )
+    return simulate(simulation.table, cluster, single_step=single_step)
 
 
 @dataclass(frozen=True, slots=True)

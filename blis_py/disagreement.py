@@ -37,8 +37,10 @@ def disagreements(simulation: Simulation, result: Result) -> tuple[str, ...]:
     """What other latency models say otherwise, a note for each of them that does.
 
     Nothing under `--engine blis`, whose step times are to be BLIS's; of step times that were measured or
-    given; where no other model applies; or where the requests are too few to tell.
+    given; of several pools; where no other model applies; or where the requests are too few to tell.
     """
+    if len(simulation.pools) > 1:
+        return ()
     if simulation.config.engine == PLAIN_ENGINE or simulation.latency.name in OWN_TRUTH:
         return ()
     others = list(_others(simulation))

@@ -84,7 +84,7 @@ class Reruns:
     def _rerun(self, index: int) -> Simulation:
         simulation = self._simulation
         again = Simulation.of(replace(simulation.config, seed=rerun_seed(simulation.config.seed, index)))
-        return replace(again, latency=self._redraw(index))
+        return again.with_pool(latency=self._redraw(index))
 
     def _redraw(self, index: int) -> LatencyModel:
         model = self._simulation.latency
@@ -129,7 +129,7 @@ def _varied(simulation: Simulation) -> Iterator[str]:
         yield "the requests"
     elif config.workload.slo_shares:
         yield "the SLO classes of the requests"
-    if config.num_instances > 1 and config.routing.policy != "round-robin":
+    if config.instances > 1 and config.routing.policy != "round-robin":
         yield "ties of the router"
     if simulation.diffusion is not None:
         yield "the steps that blocks take"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +77,16 @@ class Result(Shown):
         bars = {} if self.intervals is None else {"intervals": self.intervals.as_dict()}
         checked = {} if self.cross_check is None else {"cross_check": self.cross_check}
         fitness = {} if self.fitness_weights is None else {"fitness": self.fitness}
-        scheduler = asdict(self.simulation.scheduler)
         found = {} if self.saturation is None else {"saturation": self.saturation.final}
-        return {**heading, "scheduler": scheduler, **self._numbers, **found, **bars, **checked, **fitness}
+        return {
+            **heading,
+            **self.simulation.schedulers(),
+            **self._numbers,
+            **found,
+            **bars,
+            **checked,
+            **fitness,
+        }
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -208,7 +215,7 @@ class Result(Shown):
         from blis_py.traces.tracev2_header import DIFFUSION
         from blis_py.traces.tracev2_write import write
 
-        config, scheduler = self.config, self.simulation.scheduler
+        config = self.config
         write(
             self.record.table,
             header,
@@ -220,13 +227,22 @@ class Result(Shown):
             server={
                 "type": "blis-py" if self.simulation.diffusion is None else f"blis-py{DIFFUSION}",
                 "model": config.model,
-                "tensor_parallel": config.tp,
-                "max_num_seqs": scheduler.max_num_seqs,
-                "block_size": scheduler.block_size,
-                "gpu_memory_utilization": config.scheduler.gpu_memory_utilization,
-                "max_model_len": scheduler.max_model_len,
+                **self._instance_facts(),
             },
         )
+
+    def _instance_facts(self) -> dict[str, Any]:
+        """What the header of a trace says of the instances, where they are alike."""
+        if len(self.simulation.pools) > 1:
+            return {}
+        config, scheduler = self.config, self.simulation.scheduler
+        return {
+            "tensor_parallel": config.tp,
+            "max_num_seqs": scheduler.max_num_seqs,
+            "block_size": scheduler.block_size,
+            "gpu_memory_utilization": config.scheduler.gpu_memory_utilization,
+            "max_model_len": scheduler.max_model_len,
+        }
 
     def _save_itl(self, folder: Path) -> None:
         from blis_py.metrics.itl import TokenGaps

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.diffusion_request import Batch
+from blis_py.core.features import FEATURE_NAMES, SELDOM, further_names
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -65,10 +66,9 @@ class StepRecorder:
             name: {} for name, kind in STEP_KINDS.items() if kind == "ints"
         }
         self._decoding: Roster | None = None
-        self._shared: dict[int, int] = {}
-        """KV entries read again, of the steps that read any."""
-        self._scanned: dict[int, int] = {}
-        """Waiting requests looked up in the cache, of the steps for which any were."""
+        self._optional = (*(name for name in SELDOM if name not in MASK_KINDS), *further_names())
+        self._seldom: dict[str, dict[int, float]] = {name: {} for name in self._optional}
+        """Features that most runs have none of, of the steps that have some."""
         self._masks: dict[int, MaskTimes] = {}
         """Of the steps with constrained rows."""
         self._states: deque[tuple[int, int, int]] = deque()
@@ -153,10 +153,9 @@ class StepRecorder:
         if ended:
             self._lists["finished_ids"][self.steps] = ended
         f = step.features
-        if f.shared_kv_tokens:
-            self._shared[self.steps] = f.shared_kv_tokens
-        if f.scanned_requests:
-            self._scanned[self.steps] = f.scanned_requests
+        for name, value in zip(self._optional, f.row(self._optional), strict=True):
+            if value:
+                self._seldom[name][self.steps] = value
         self._latest.append(
             (
                 self.steps,
@@ -165,15 +164,7 @@ class StepRecorder:
                 *self._states.popleft(),
                 active_experts,
                 failed,
-                f.prefill_seqs,
-                f.prefill_tokens,
-                f.prefill_pairs,
-                f.prefill_kv_tokens,
-                f.prefill_prompt_pairs,
-                f.decode_seqs,
-                f.decode_kv_tokens,
-                f.max_context,
-                f.emitted_rows,
+                *f.row(FEATURE_NAMES),
                 launch_bound,
             )
         )
@@ -202,16 +193,15 @@ class StepRecorder:
             column = numbers[:, i].tolist()
             steps[name] = column if _KINDS[name] == "float" else [int(value) for value in column]
         steps["regime"] = ["graph" if bucket else "eager" for bucket in steps["bucket"]]
-        if self._shared:
-            steps["shared_kv_tokens"] = [self._shared.get(i, 0) for i in range(self.steps)]
-        if self._scanned:
-            steps["scanned_requests"] = [self._scanned.get(i, 0) for i in range(self.steps)]
+        for name, by_step in self._seldom.items():
+            if by_step or name not in SELDOM:
+                steps[name] = [by_step.get(i, 0) for i in range(self.steps)]
         if self._masks:
             rows = [self._masks.get(i, NO_MASKS) for i in range(self.steps)]
             for name, masked in zip(MASK_KINDS, zip(*rows, strict=True), strict=True):
                 steps[name] = list(masked)
-        for name, by_step in self._lists.items():
-            steps[name] = [by_step.get(i, ()) for i in range(self.steps)]
+        for name, lists in self._lists.items():
+            steps[name] = [lists.get(i, ()) for i in range(self.steps)]
         latest: tuple[int, ...] = ()
         for i in range(self.steps):
             latest = steps["decode_ids"][i] = self._lists["decode_ids"].get(i, latest)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.cluster.simulation import simulate
+from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
@@ -112,7 +113,7 @@ def predict(
         latency = build(model, shape=shape, gpu=gpu, tp=facts["tp"], profile=profile)
     else:
         latency = Trained(shape, gpu, facts["tp"], training)
-    return simulate(run.table, scheduler=config, latency=latency)
+    return simulate(run.table, Cluster.of(scheduler=config, latency=latency))
 
 
 class FrontEnd(NamedTuple):

@@ -91,7 +91,7 @@ def mixed_batches(kv_tokens: int) -> list[StepFeatures]:
     steps = []
     for u in points:
         decode = _decode(u[:2], kv_tokens // 2, 128, 16384)
-        steps.append(_together(decode, _prefill(u[2:], kv_tokens // 2, 2048 - decode.decode_seqs, 8192)))
+        steps.append(decode + _prefill(u[2:], kv_tokens // 2, 2048 - decode.decode_seqs, 8192))
     return steps
 
 
@@ -116,13 +116,6 @@ def _prefill(u: Array, kv_tokens: int, most_tokens: int, most_past: int) -> Step
         max_context=past,
         emitted_rows=1,
     )
-
-
-def _together(decode: StepFeatures, prefill: StepFeatures) -> StepFeatures:
-    names = StepFeatures.__slots__
-    both = StepFeatures(**{name: getattr(decode, name) + getattr(prefill, name) for name in names})
-    both.max_context = max(decode.max_context, prefill.max_context)
-    return both
 
 
 def _between(u: float, low: int, high: int) -> int:

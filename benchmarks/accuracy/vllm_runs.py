@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.cluster.simulation import simulate
+from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
@@ -83,8 +84,7 @@ def predict(
     blocks = meta.get("kv_cache", {}).get("num_gpu_blocks") or kv_capacity(shape, spec).blocks
     engine = meta["engine_kwargs"]
     profile = folder / "kernel_profiles" / f"{gpu}__{MODEL}__tp1"
-    return simulate(
-        requests(folder, gpu),
+    cluster = Cluster.of(
         scheduler=SchedulerConfig(
             num_kv_blocks=blocks,
             max_model_len=engine["max_model_len"] or shape.max_position_embeddings,
@@ -94,6 +94,7 @@ def predict(
         ),
         latency=latency or build("kernel-tables", shape=shape, gpu=spec, kernel_profile=profile),
     )
+    return simulate(requests(folder, gpu), cluster)
 
 
 def errors(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.parity import Difference, Parity
-from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures, further_names
 from blis_py.traces.steplog import Numbers, StepLog
 
 _VERBS = {
@@ -42,8 +42,8 @@ def _what(difference: Difference, log: StepLog) -> str:
     if isinstance(simulator, Composition):
         return "the simulator has a further step, the engine had nothing left to do"
     if isinstance(engine, StepFeatures) and isinstance(simulator, StepFeatures):
-        names = (*FEATURE_NAMES, *SELDOM)
-        pairs = [(name, getattr(engine, name), getattr(simulator, name)) for name in names]
+        names = (*FEATURE_NAMES, *SELDOM, *further_names())
+        pairs = zip(names, engine.row(names), simulator.row(names), strict=True)
         unlike = [f"{name} is {mine:,} and {theirs:,}" for name, mine, theirs in pairs if mine != theirs]
         return f"the same requests, but in engine and simulator {', '.join(unlike)}"
     if difference.part == "batch":

@@ -14,6 +14,7 @@ from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, sch
 from blis_py.calibrate.recorded_blocks import Blocks, diffusion_config, rounds_of_each
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.timeline import Timeline
@@ -79,7 +80,7 @@ class RoundPlayback(Playback):
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
         nobody_else = Outlook()
-        timeline = Timeline(Environment(), nobody_else)
+        timeline = Timeline(EventQueue(Environment()), nobody_else)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
             timeline, core, self.latency, events, nobody_else, *how, new_keys=new_keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from simpy import Environment
 
@@ -11,12 +10,13 @@ from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.features import SELDOM
+from blis_py.core.features import SELDOM, further_names
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -44,7 +44,7 @@ class StepPlayback(Playback):
         self._scheduler, self._single_step = scheduler, single_step
 
     def compositions(self) -> list[Composition]:
-        unknown = [name for name in SELDOM if name not in self.log.steps]
+        unknown = [name for name in (*SELDOM, *further_names()) if name not in self.log.steps]
         tap = _Tap(self._scheduler, self.log.requests["number"], unknown)
         self._serve(tap, single_step=True)
         return tap.compositions
@@ -57,7 +57,7 @@ class StepPlayback(Playback):
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
         nobody_else = Outlook()
-        timeline = Timeline(Environment(), nobody_else)
+        timeline = Timeline(EventQueue(Environment()), nobody_else)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(
@@ -135,7 +135,7 @@ class _Tap:
                 chunks=tuple(tokens for _, tokens in step.prefills),
                 admitted=self._of(step.admitted),
                 preempted=self._of(step.preempted),
-                features=replace(step.features, **self._untold),
+                features=step.features.but(self._untold),
             )
         )
 

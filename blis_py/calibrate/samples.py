@@ -9,15 +9,15 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, SELDOM
+from blis_py.core.diffusion_request import ROUND_FEATURES
+from blis_py.core.features import FEATURE_NAMES, SELDOM, further_names, is_whole
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -30,12 +30,10 @@ SCHEMA = 1
 """Raised whenever a column changes its meaning or goes; further columns do not raise it."""
 _MARK = "# blis-py samples "
 
-_ORDINARY = (*FEATURE_NAMES, *SELDOM)
-DIFFUSION_NAMES = tuple(f.name for f in fields(DiffusionFeatures) if f.name not in _ORDINARY)
+DIFFUSION_NAMES = tuple(ROUND_FEATURES)
 """What the features of a diffusion round have beyond those of other steps; 0 for these."""
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
-_FLOATS = ("prefill_prompt_pairs",)
 _LARGEST = 2**62
 COLUMNS = (
     "source",  # which part of a profile: decode, prefill, served, queued, sentinel, …; or the name of a run
@@ -51,20 +49,27 @@ COLUMNS = (
     "mask_ns",  # host time for masks of constrained rows; in no other time
     *SELDOM,
 )
+"""Of all samples; behind them stand the further features."""
 _LATER = ("launch_bound", "mask_ns", "begins_batch", *SELDOM)
-"""Columns that samples of earlier engines lack; 0 there."""
+"""Columns that samples of earlier engines lack; 0 there. So it is with further features."""
 
 Column = NDArray[Any]
+
+
+def column_names() -> tuple[str, ...]:
+    """`COLUMNS` and further features, in the order of a file."""
+    return (*COLUMNS, *further_names())
 
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
     """Measured steps, one per row.
 
-    `table` has every name of `COLUMNS`: arrays of equal length, int64 but for `source` and `regime` (text)
-    and `prefill_prompt_pairs` (float64). Of the times, `total_ns` is what a synchronous loop pays for the
-    step, up to the beginning of the next one; `gpu_ns` is the forward and sampling, `host_ns` the rest.
-    What masks of constrained rows added to a step is taken out of its times: `mask_ns` has all of it.
+    `table` has every name of `column_names()`: arrays of equal length, int64 but for `source` and `regime`
+    (text) and features that are no whole numbers (float64). Of the times, `total_ns` is what a synchronous
+    loop pays for the step, up to the beginning of the next one; `gpu_ns` is the forward and sampling,
+    `host_ns` the rest. What masks of constrained rows added to a step is taken out of its times: `mask_ns`
+    has all of it.
     What the host does behind the last round of a batch of diffusion rounds counts in the first.
     `meta` says where it was measured, as far as that is known.
     """
@@ -73,7 +78,7 @@ class StepSamples:
     table: dict[str, Column]
 
     def __post_init__(self) -> None:
-        missing = [name for name in COLUMNS if name not in self.table]
+        missing = [name for name in column_names() if name not in self.table]
         if missing:
             raise ValueError(f"samples without the column {missing[0]}")
         if len({len(column) for column in self.table.values()}) != 1:
@@ -96,7 +101,7 @@ def samples_from(meta: dict[str, Any], columns: dict[str, Sequence[Any] | Column
     `host_ns` follows from the other times.
     """
     table: dict[str, Column] = {}
-    for name in COLUMNS:
+    for name in column_names():
         default = "" if name in TEXTS else -1 if name == "active_experts" else 0
         given = columns.get(name)
         table[name] = np.array([default] * rows if given is None else given, dtype=_dtype(name))
@@ -109,7 +114,7 @@ def joined(parts: Iterable[StepSamples], meta: dict[str, Any] | None = None) -> 
     parts = list(parts)
     if not parts:
         return samples_from(meta or {}, {}, 0)
-    table = {name: np.concatenate([part.table[name] for part in parts]) for name in COLUMNS}
+    table = {name: np.concatenate([part.table[name] for part in parts]) for name in column_names()}
     return StepSamples(parts[0].meta if meta is None else meta, table)
 
 
@@ -131,7 +136,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     if not len(log):
         return samples_from(_meta_of(log), {}, 0)
     columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}
-    further = [name for name in (*DIFFUSION_NAMES, *_LATER) if name in log.steps]
+    further = [name for name in (*DIFFUSION_NAMES, *_LATER, *further_names()) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
     exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
@@ -213,13 +218,13 @@ def medians(samples: StepSamples) -> StepSamples:
     for row, key in enumerate(keys):
         rows_of.setdefault(key, []).append(row)
     columns: dict[str, Sequence[Any] | Column] = {}
-    for name in COLUMNS:
+    for name in column_names():
         column = samples[name]
         if name in TEXTS:
             columns[name] = [column[rows[0]] for rows in rows_of.values()]
             continue
         middle = np.array([np.median(column[rows]) for rows in rows_of.values()], dtype=np.float64)
-        columns[name] = middle if name in _FLOATS else np.rint(middle)
+        columns[name] = np.rint(middle) if is_whole(name) else middle
     columns["repetition"] = [len(rows) for rows in rows_of.values()]
     return samples_from(samples.meta, columns, len(rows_of))
 
@@ -237,13 +242,14 @@ def write_samples(samples: StepSamples, path: str | Path) -> None:
 def write_header(meta: dict[str, Any], text: IO[str]) -> None:
     """The lines before the rows."""
     text.write(_MARK + json.dumps({**meta, "schema": SCHEMA}) + "\n")
-    csv.writer(text, lineterminator="\n").writerow(COLUMNS)
+    csv.writer(text, lineterminator="\n").writerow(column_names())
 
 
 def write_rows(samples: StepSamples, text: IO[str]) -> None:
     """The rows alone."""
-    columns = [samples[name].tolist() for name in COLUMNS]
-    columns = [all_harmless(c) if name in TEXTS else c for name, c in zip(COLUMNS, columns, strict=True)]
+    names = column_names()
+    columns = [samples[name].tolist() for name in names]
+    columns = [all_harmless(c) if name in TEXTS else c for name, c in zip(names, columns, strict=True)]
     csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
 
 
@@ -270,11 +276,10 @@ def parse_samples(path: Path, lines: Iterable[str]) -> StepSamples:
         if len(row) != len(header):
             problem = f"a row of {len(row)} cells under {len(header)} columns"
             raise InputError(problem, file=f"{path}:{line}", fix="measure again")
-    columns = {
-        name: _read_column(path, name, header.index(name), cells) for name in COLUMNS if name in header
-    }
+    names = column_names()
+    columns = {name: _read_column(path, name, header.index(name), cells) for name in names if name in header}
     zeros = np.zeros(len(cells), dtype=np.int64)
-    return StepSamples(meta, {name: columns.get(name, zeros) for name in COLUMNS})
+    return StepSamples(meta, {name: columns.get(name, zeros) for name in names})
 
 
 def _read_meta(path: Path, line: str) -> dict[str, Any]:
@@ -299,7 +304,7 @@ def _read_column(path: Path, name: str, place: int, cells: list[tuple[int, list[
         column = np.array(values, dtype=_dtype(name))
         good = (column > -_LARGEST) & (column < _LARGEST)
     except (ValueError, OverflowError):
-        good = np.array([_is(float if name in _FLOATS else int, value) for value in values])
+        good = np.array([_is(int if is_whole(name) else float, value) for value in values])
     if not good.all():
         line, value = cells[int(np.argmin(good))][0], values[int(np.argmin(good))]
         raise InputError("not a number", file=f"{path}:{line}", key=name, value=value)
@@ -314,4 +319,4 @@ def _is(kind: type[int] | type[float], value: str) -> bool:
 
 
 def _dtype(name: str) -> Any:
-    return np.str_ if name in TEXTS else np.float64 if name in _FLOATS else np.int64
+    return np.str_ if name in TEXTS else np.int64 if is_whole(name) else np.float64

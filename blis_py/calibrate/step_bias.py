@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.calibrate.samples import DIFFUSION_NAMES, samples_of
+from blis_py.calibrate.fit.accuracy import features_as
+from blis_py.calibrate.samples import samples_of
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
@@ -76,12 +77,8 @@ class StepBias:
 def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     """Prices every step of a log, but for those that failed, as it was composed in the engine."""
     samples = samples_of(log, "run")
-    kind: type[StepFeatures] = StepFeatures
-    names: tuple[str, ...] = (*FEATURE_NAMES, "shared_kv_tokens", "scanned_requests")
-    if "diffusion" in log.meta:
-        kind, names = DiffusionFeatures, (*FEATURE_NAMES, *DIFFUSION_NAMES)
-    columns = [samples[name].tolist() for name in names]
-    features = [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+    kind = DiffusionFeatures if "diffusion" in log.meta else StepFeatures
+    features = list(features_as(kind, samples, but="constrained_rows"))  # masks are in no time of samples
     prices = [latency.step(of_step) for of_step in features]
     buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
     regimes = np.array(

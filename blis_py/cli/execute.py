@@ -39,13 +39,16 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     from blis_py.api import Simulation
 
     simulation = Simulation.of(config)
-    say(simulation.capacity)
+    for line in simulation.capacity.splitlines():
+        say(line)
     say(simulation.models)
     if simulation.source:
         say(simulation.source)
     for note in (*simulation.notes, *(detectors.notes if detectors else ())):
         say(f"note: {note}")
     reruns = _reruns(simulation, flags)
+    if "--cross-check" in flags:
+        simulation.require_one_pool("--cross-check")
     with Progress(sys.stderr) as progress:
         result = simulation.run(record_steps="--out" in flags, progress=progress)
     result.fitness_weights = weights

@@ -9,37 +9,20 @@ A policy is a class and one line in `ADMISSION_POLICIES`, or an entry point of a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.signals import Signals
 from blis_py.core.bounds import SECOND_NS
 from blis_py.core.request import Request
 from blis_py.core.slo import CLUSTER_PRIORITY, DEFAULT_CLASS
 from blis_py.requests.table import RequestTable
 
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import Membership
+
 REJECT_ALL, NO_TOKENS, TOO_LONG = "reject-all", "insufficient tokens", "prompt beyond the bucket"
 TIER_SHED, SATURATED, OVER_BUDGET = "tier-shed", "saturated", "tenant budget"
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionSettings:
-    """What the policies can be told."""
-
-    token_bucket_capacity: float = 10_000
-    """Prompt tokens that may come at once."""
-    token_bucket_refill_rate: float = 1_000
-    """Prompt tokens per second."""
-    tier_shed_threshold: float = 0
-    """Effective load of the most loaded instance above which `tier-shed` sheds."""
-    tier_shed_min_priority: int = 0
-    """The least priority of an SLO class that it goes on admitting then."""
-    gaie_qd_threshold: float = 5
-    """Requests that wait at an instance which `gaie-legacy` takes for saturated."""
-    gaie_kv_threshold: float = 0.8
-    """The same for the share of its KV blocks in use."""
-    tenant_budgets: Mapping[str, float] = field(default_factory=dict)
-    """By tenant, the share of the cluster's slots above which its sheddable requests are rejected."""
 
 
 class AdmissionSetup:
@@ -47,7 +30,7 @@ class AdmissionSetup:
 
     Args:
         signals: what it may know of the instances.
-        slots: requests that they can run at once, all together.
+        fleet: the instances.
         priorities: of SLO classes, on the cluster's side, that replace the defaults.
     """
 
@@ -55,17 +38,22 @@ class AdmissionSetup:
         self,
         settings: AdmissionSettings,
         signals: Signals,
-        slots: int,
+        fleet: Membership,
         table: RequestTable,
         priorities: Mapping[str, int] | None = None,
     ) -> None:
-        self.settings, self.signals, self.slots = settings, signals, slots
+        self.settings, self.signals, self._fleet = settings, signals, fleet
         by_class = CLUSTER_PRIORITY | dict(priorities or {})
         by_code = [by_class[name or DEFAULT_CLASS] for name in table.slo_class.names]
         self.priority = [by_code[code] for code in table.slo_class.codes.tolist()]
         """Of each request by `request.row`; larger is more urgent, and below 0 it may be shed."""
         self.tenant = table.tenant.to_list()
         """Of each request by `request.row`; empty where it has none."""
+
+    @property
+    def slots(self) -> int:
+        """Requests that the ready instances can run at once, all together."""
+        return self._fleet.slots
 
 
 class Admission(Protocol):
@@ -135,9 +123,13 @@ class TierShed:
         self._least = setup.settings.tier_shed_min_priority
 
     def __call__(self, request: Request, now_ns: int) -> str:
-        if self._priority[request.row] >= self._least or max(self._signals.load) <= self._threshold:
+        if self._priority[request.row] >= self._least or self._largest_load() <= self._threshold:
             return ""
         return TIER_SHED
+
+    def _largest_load(self) -> int:
+        signals, load = self._signals, self._signals.load
+        return max(load) if signals.all_ready else max((load[i] for i in signals.ready), default=0)
 
 
 class GaieLegacy:
@@ -160,9 +152,10 @@ class GaieLegacy:
     def saturation(self) -> float:
         """Of the pool, as last reported."""
         signals, total = self._signals, 0.0
-        for queued, used in zip(signals.queue_depth, signals.kv_utilization, strict=True):
+        for index in signals.ready:
+            queued, used = signals.queue_depth[index], signals.kv_utilization[index]
             total += max(queued / self._queue, used / self._kv)
-        return total / signals.count
+        return total / max(len(signals.ready), 1)
 
 
 class TenantBudgets:
@@ -180,14 +173,15 @@ class TenantBudgets:
     def __init__(self, setup: AdmissionSetup, then: Admission) -> None:
         self._then, self._priority, self._tenant = then, setup.priority, setup.tenant
         budgets = setup.settings.tenant_budgets
-        self._most = {tenant: share * setup.slots for tenant, share in budgets.items()}
+        self._setup, self._budgets = setup, budgets
         self._under_way = dict.fromkeys(budgets, 0)
 
     def __call__(self, request: Request, now_ns: int) -> str:
         tenant = self._tenant[request.row]
-        most = self._most.get(tenant)
-        if most is None:
+        share = self._budgets.get(tenant)
+        if share is None:
             return self._then(request, now_ns)
+        most = share * self._setup.slots
         if self._under_way[tenant] > most and self._priority[request.row] < 0:
             return OVER_BUDGET
         why = self._then(request, now_ns)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from blis_py.cluster.prefixes import Level
 from blis_py.core.request import Request
+
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import MemberState
 
 
 class AffinityIndex:
@@ -18,15 +22,28 @@ class AffinityIndex:
         capacity: blocks of each instance.
     """
 
-    def __init__(self, count: int, block_size: int, capacity: int) -> None:
+    def __init__(self, block_size: int, capacity: int) -> None:
         self._block_size, self._capacity = block_size, capacity
-        self._everybody = (1 << count) - 1
+        self._everybody = 0
         self._holders: dict[Hashable, int] = {}
         """Instances that hold a block, as bits."""
-        self._recent: list[OrderedDict[Hashable, int]] = [OrderedDict() for _ in range(count)]
+        self._recent: list[OrderedDict[Hashable, int]] = []
         """How many blocks there are under each key: one, or all those of a prompt that nobody shares."""
-        self._size = [0] * count
+        self._size: list[int] = []
         self._private = 0
+
+    def change(self, index: int, state: MemberState) -> None:
+        """An instance is added, or takes no more requests and is forgotten."""
+        if state == "added":
+            self._recent.append(OrderedDict())
+            self._size.append(0)
+            self._everybody |= 1 << index
+        elif state == "draining":
+            bit = 1 << index
+            self._everybody &= ~bit
+            self._recent[index].clear()
+            self._size[index] = 0
+            self._holders = {key: rest for key, held in self._holders.items() if (rest := held & ~bit)}
 
     def held(self, request: Request) -> list[Level]:
         """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks."""

@@ -115,9 +115,8 @@ class AutoregressiveInstance(Instance):
         return self.scheduler.blocks_in_use(1 if self._step is None else self._planned_by(now_ns))
 
     def _take_blocks(self, now_ns: int) -> None:
-        steps = 0 if self._step is None else self._planned_by(now_ns) - 1
-        if steps:
-            self.scheduler.take_blocks(steps)
+        if self._step is not None:
+            self.scheduler.take_blocks(self._planned_by(now_ns))
 
     def _disturb(self, time_ns: int) -> None:
         """The run ends with the step in progress then."""
@@ -134,6 +133,6 @@ class AutoregressiveInstance(Instance):
             if len(over):
                 self._run = PricedRun(over)
                 self._end()
-                self.scheduler.schedule(self.now_ns)  # the step in progress
+                self.scheduler.plan_alike()  # the step in progress
         for request in self.scheduler.running:
             self.scheduler.settle(request)

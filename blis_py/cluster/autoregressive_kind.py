@@ -7,43 +7,38 @@ from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.topology import Pool
 from blis_py.cluster.watch import Watch
-from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
-from blis_py.latency.base import LatencyModel
+from blis_py.latency.base import FrontendDelays
+from blis_py.metrics.visits import Role
 from blis_py.requests.table import RequestTable
 
 
 class Autoregressive:
     """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
 
-    def __init__(
-        self,
-        scheduler: SchedulerConfig,
-        latency: LatencyModel,
-        record_steps: bool,
-        single_step: bool,
-        watch: Watch | None = None,
-    ) -> None:
+    def __init__(self, record_steps: bool, single_step: bool, watch: Watch | None = None) -> None:
         self.request: type[Request] = Request
         self._watch = watch
-        self._config, self._latency = scheduler, latency
         self._record_steps, self._single_step = record_steps, single_step
         self._features = FEATURE_NAMES
 
-    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
+    def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder:
         if table.constrained is not None and table.constrained.any():
             self._features = (*FEATURE_NAMES, "constrained_rows")
-        return Recorder(table, self._latency.frontend, on_the_way_ns)
+        return Recorder(table, frontend, on_the_way_ns)
 
-    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> AutoregressiveInstance:
-        longest = self._record_steps or self._latency.uses_max_context
-        core = Scheduler(self._config, track_longest=longest)
-        log = InstanceLog(recorder, core, self._record_steps, self._features)
+    def instance(
+        self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook
+    ) -> AutoregressiveInstance:
+        spec, single = pool.spec, self._single_step
+        latency, longest = spec.latency, self._record_steps or spec.latency.uses_max_context
+        core = Scheduler(spec.scheduler, longest, spec.kv_source, spec.emission)
+        log = InstanceLog(recorder, core, self._record_steps, self._features, Role[pool.role.upper()])
         events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
-        latency, single = self._latency, self._single_step
-        if self._config.async_scheduling:
+        if spec.scheduler.async_scheduling:
             return OverlappedInstance(timeline, core, latency, events, outlook, single)
         return AutoregressiveInstance(timeline, core, latency, events, outlook, single)

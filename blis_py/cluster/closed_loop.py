@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from simpy import Environment, Event, Store
 
+from blis_py.cluster.events import Action, EventQueue
 from blis_py.cluster.source import CHUNK, Maker, Send
 from blis_py.core.request import FinishReason, Request
 from blis_py.requests.loops import Loop, Loops
@@ -64,7 +65,8 @@ class ClosedLoops:
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
     def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
-        self._env, self._make, self._send, self._left = env, make, send, self._at_most
+        self._env, self._events = env, EventQueue(env)
+        self._make, self._send, self._left = make, send, self._at_most
         self._permits = [None if loop.permits is None else self._first_permits(loop) for loop in self._loops]
         for loop, permits in zip(self._loops, self._permits, strict=True):
             env.process(self._run(loop, permits))
@@ -138,14 +140,14 @@ class ClosedLoops:
         if permits is not None:
             self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits, permit))
 
-    def _send_turn(self, row: int, event: Event) -> None:
+    def _send_turn(self, row: int, now_ns: int) -> None:
         """Its client has the answer, and has thought."""
         if self._left:
             self._left -= 1
             (request,) = self._make(slice(row, row + 1))
             self._send_now(request)
 
-    def _arrives(self, request: Request, event: Event) -> None:
+    def _arrives(self, request: Request, now_ns: int) -> None:
         self._send_now(request)
 
     def _upload_ns(self, row: int) -> int:
@@ -154,16 +156,14 @@ class ClosedLoops:
             return 0
         return round(float(self.table.prompt_tokens[row] * self._network_ns[row, 1]))
 
-    def _at(self, time_ns: int, callback: Callable[[Event], None]) -> None:
-        self._after(max(time_ns - int(self._env.now), 0), callback)
+    def _at(self, time_ns: int, action: Action) -> None:
+        self._events.call_at(max(time_ns, self._events.now_ns), action)
 
-    def _after(self, delay_ns: int, callback: Callable[[Event], None]) -> None:
-        callbacks = self._env.timeout(delay_ns).callbacks
-        assert callbacks is not None
-        callbacks.append(callback)
+    def _after(self, delay_ns: int, action: Action) -> None:
+        self._events.call_at(self._events.now_ns + delay_ns, action)
 
 
-def _free(permits: Store, permit: int, event: Event) -> None:
+def _free(permits: Store, permit: int, now_ns: int) -> None:
     permits.put(permit)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from blis_py.cluster.router import Router
-from blis_py.cluster.scorers import by_instance
+from blis_py.cluster.scorers import Known, by_instance
 from blis_py.cluster.signals import Signals
+from blis_py.core.bounds import MOST_INSTANCES
 from blis_py.core.request import Request
 from blis_py.errors import InputError
 from blis_py.metrics.decisions import Decisions
@@ -35,10 +36,13 @@ class DecisionLog:
     """
 
     def __init__(self, signals: Signals, router: Router, candidates: int, requests: int) -> None:
-        self._kept = min(candidates or signals.count, signals.count)
-        if self._kept * requests > MOST_CANDIDATES:
-            problem = f"{requests:,} decisions about {self._kept:,} instances are too many to keep"
+        self._most = candidates or MOST_INSTANCES
+        kept = min(self._most, signals.count)
+        if kept * requests > MOST_CANDIDATES:
+            problem = f"{requests:,} decisions about {kept:,} instances are too many to keep"
             raise InputError(problem, key="counterfactual_k", value=candidates, fix="keep fewer candidates")
+        self._kept: list[int] = []
+        """Candidates of each decision."""
         signals.watch_kv()
         self._signals, self._router = signals, router
         self._caches = signals.watch_prefixes()
@@ -50,17 +54,18 @@ class DecisionLog:
     def note(self, request: Request, now_ns: int, index: int) -> None:
         """A request is about to go to an instance."""
         signals, ints, floats = self._signals, self._ints, self._floats
-        scores = self._scores()
+        scores, ready = self._scores(), np.array(signals.ready)
         held = by_instance(self._caches.held(request), signals.count).astype(np.int64)
-        best = np.lexsort((np.arange(signals.count), -scores))[: self._kept]
+        places = np.lexsort((ready, -scores))[: self._most]
+        best, own = ready[places], scores[signals.ready.index(index)]
         found = int(held[index])
-        for name, value in zip(
-            _OF_DECISION, (now_ns, request.row, index, found, int(held.max()) - found), strict=True
-        ):
+        missed = int(held[ready].max()) - found
+        for name, value in zip(_OF_DECISION, (now_ns, request.row, index, found, missed), strict=True):
             ints[name].append(value)
-        floats["score"].append(scores[index])
-        floats["regret"].append(max(0.0, float(scores[best[0]] - scores[index])))
-        floats["candidate_scores"].frombytes(scores[best].tobytes())
+        self._kept.append(len(best))
+        floats["score"].append(own)
+        floats["regret"].append(max(0.0, float(scores[places[0]] - own)))
+        floats["candidate_scores"].frombytes(scores[places].tobytes())
         kv = signals.kv_utilization
         floats["kv_utilization"].extend([kv[i] for i in best])
         ints["candidates"].extend(best.tolist())
@@ -71,12 +76,22 @@ class DecisionLog:
 
     def _scores(self) -> Any:
         scores = getattr(self._router, "scores", None)
-        return -np.array(self._signals.load, np.float64) if scores is None else scores
+        return -Known(self._signals).load if scores is None else scores
 
     def record(self) -> Decisions:
         """What has been written down."""
         columns: dict[str, Any] = {name: np.array(column, np.int64) for name, column in self._ints.items()}
         columns |= {name: np.array(column, np.float64) for name, column in self._floats.items()}
         for name in (*_OF_CANDIDATE, "candidate_scores", "kv_utilization"):
-            columns[name] = columns[name].reshape(-1, self._kept)
+            columns[name] = self._in_rows(columns[name])
         return Decisions(**columns, block_size=self._caches.block_size)
+
+    def _in_rows(self, column: Any) -> Any:
+        """A row for each decision; where the fleet changes, those of fewer candidates end with -1 or NaN."""
+        kept = np.array(self._kept, np.int64)
+        widest = int(kept.max(initial=1))
+        if len(column) == len(kept) * widest:
+            return column.reshape(-1, widest)
+        rows = np.full((len(kept), widest), np.nan if column.dtype == np.float64 else -1, column.dtype)
+        rows[np.arange(widest) < kept[:, None]] = column
+        return rows

@@ -15,13 +15,14 @@ from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.topology import Pool
 from blis_py.cluster.watch import Watch
-from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
 from blis_py.core.request import Request
-from blis_py.latency.base import LatencyModel
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.requests.table import RequestTable
 
 NewKeys = Callable[[DiffusionRequest], Sequence[Hashable]]
@@ -205,27 +206,26 @@ class Diffusion:
     """The kind of requests that fill blocks by denoising; see `blis_py.cluster.simulation.Kind`."""
 
     def __init__(
-        self,
-        scheduler: SchedulerConfig,
-        latency: LatencyModel,
-        blocks: BlockDiffusion,
-        record_steps: bool,
-        single_step: bool,
-        watch: Watch | None = None,
+        self, blocks: BlockDiffusion, record_steps: bool, single_step: bool, watch: Watch | None = None
     ) -> None:
         self.request: type[Request] = DiffusionRequest
         self._watch = watch
-        self._config, self._latency, self._blocks = scheduler, latency, blocks
+        self._blocks = blocks
         self._record_steps, self._single_step = record_steps, single_step
 
-    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder:
-        block = self._blocks.config.block_tokens
-        return DiffusionRecorder(table, self._latency.frontend, block, on_the_way_ns)
+    def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder:
+        return DiffusionRecorder(table, frontend, self._blocks.config.block_tokens, on_the_way_ns)
 
-    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> DiffusionInstance:
+    def instance(
+        self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook
+    ) -> DiffusionInstance:
         blocks = self._blocks
-        core = DiffusionScheduler(self._config, blocks.config)
+        spec = pool.spec
+        if spec.kv_source is not None or spec.emission is not None:
+            problem = "KV from outside and bursts of tokens are for autoregressive requests"
+            raise InputError(problem, key=f"pools.{pool.name}")
+        core = DiffusionScheduler(spec.scheduler, blocks.config)
         log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), core, self._record_steps)
         events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
         how = (blocks.rounds, blocks.costs, self._single_step)
-        return DiffusionInstance(timeline, core, self._latency, events, outlook, *how)
+        return DiffusionInstance(timeline, core, spec.latency, events, outlook, *how)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, DiffusionRequest
+from blis_py.core.diffusion_request import ROUND_FEATURES, Batch, Commit, DiffusionRequest
 from blis_py.core.diffusion_request import Outcome as BatchOutcome
-from blis_py.core.features import SELDOM
+from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
@@ -20,7 +19,7 @@ from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.visits import Onward
 from blis_py.requests.table import Ints, RequestTable
 
-_FEATURES = tuple(field.name for field in fields(DiffusionFeatures) if field.name not in SELDOM)
+_FEATURES = (*FEATURE_NAMES, *ROUND_FEATURES)
 
 
 class DiffusionRecorder(Recorder):

@@ -8,6 +8,7 @@ from simpy import Environment
 
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
 from blis_py.cluster.diffusion_record import DiffusionRun, RunLog
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.timeline import Timeline
 from blis_py.core.config import SchedulerConfig
@@ -39,7 +40,7 @@ def run_alone(
     """
     core = DiffusionScheduler(scheduler, diffusion or DiffusionConfig())
     nobody_else, log = Outlook(), RunLog()
-    timeline = Timeline(Environment(), nobody_else)
+    timeline = Timeline(EventQueue(Environment()), nobody_else)
     instance = DiffusionInstance(timeline, core, latency, log, nobody_else, rounds, costs, single_step)
     in_order = sorted(requests, key=lambda request: request.arrival_ns)
     instance.submit([(request.arrival_ns, request) for request in in_order])

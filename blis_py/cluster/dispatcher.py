@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import Router
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import CHUNK
 from blis_py.core.request import Request
-from blis_py.metrics.record import NOT_SERVED
+from blis_py.metrics.record import NO_INSTANCE, NOT_SERVED
 
 if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
+    from blis_py.cluster.fleet import Membership, MemberState
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in all)."""
@@ -24,7 +24,8 @@ Progress = Callable[[int, int], None]
 class Dispatcher:
     """Sends every request to the instance that the router picks.
 
-    Who asks for a model that none of them serves is rejected, and the router is not asked.
+    Who asks for a model that none of them serves is rejected, and the router is not asked. Without a ready
+    instance requests are held until one is, or rejected if none has been added.
 
     Args:
         signals: of the instances, for a router that looks at them.
@@ -34,7 +35,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        instances: Sequence[Instance],
+        fleet: Membership,
         router: Router,
         signals: Signals,
         recorder: Recorder,
@@ -43,7 +44,9 @@ class Dispatcher:
         progress: Progress | None = None,
         unserved: Set[int] = frozenset(),
     ) -> None:
-        self._instances = instances
+        self._fleet, self._instances, self._ready = fleet, fleet.instances, fleet.ready
+        self._held: list[tuple[int, Request]] = []
+        """Requests for which no instance is ready."""
         self._route = router
         self._signals = signals
         self._recorder = recorder
@@ -56,11 +59,14 @@ class Dispatcher:
         self._looks = router.looks_at_load or log is not None
         if self._looks:
             signals.watch()
+        fleet.follow(self._change)
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatches requests, each at its time, in this order."""
         if self._unserved:
             due = self._routable(due)
+        if not self._ready:
+            due = self._without_instance(due)
         if self._looks:
             self._one_by_one(due)
         else:
@@ -77,10 +83,32 @@ class Dispatcher:
             if request.row not in self._unserved:
                 routable.append((now_ns, request))
                 continue
-            self._recorder.rejected(request, now_ns, NOT_SERVED)
-            if self._recorder.on_end is not None:
-                self._recorder.on_end(request, now_ns)
+            self._reject(request, now_ns, NOT_SERVED)
         return routable
+
+    def _without_instance(self, due: Sequence[tuple[int, Request]]) -> list[tuple[int, Request]]:
+        """No instance is ready: holds requests, or rejects them."""
+        if self._fleet.coming:
+            self._held.extend(due)
+        else:
+            for now_ns, request in due:
+                self._reject(request, now_ns, NO_INSTANCE)
+        return []
+
+    def _change(self, index: int, state: MemberState) -> None:
+        """Dispatches the requests held, once an instance is ready; rejects them, once none is to come."""
+        if not self._held or state == "added" or (not self._ready and self._fleet.coming):
+            return
+        now_ns, held = self._fleet.now_ns, self._held
+        self._held = []
+        for since_ns, request in held:
+            self._recorder.held(request, now_ns - since_ns)
+        self([(now_ns, request) for _, request in held])
+
+    def _reject(self, request: Request, now_ns: int, why: str) -> None:
+        self._recorder.rejected(request, now_ns, why)
+        if self._recorder.on_end is not None:
+            self._recorder.on_end(request, now_ns)
 
     def _together(self, due: Sequence[tuple[int, Request]]) -> None:
         """Where they go does not depend on what becomes of those before them."""

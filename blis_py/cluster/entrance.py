@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from simpy import Environment
-
-from blis_py.cluster.admission import Admission, AdmissionSettings, AdmissionSetup, TenantBudgets
+from blis_py.cluster.admission import Admission, AdmissionSetup, TenantBudgets
+from blis_py.cluster.admission_settings import AdmissionSettings
+from blis_py.cluster.events import EventQueue
+from blis_py.cluster.fleet import Membership
 from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Dispatch, Gateway
-from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlook import Outlook, Part
 from blis_py.cluster.policies import admission_policy as policy_named
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Source
-
-if TYPE_CHECKING:
-    from blis_py.cluster.flow_settings import FlowSettings
+from blis_py.cluster.topology import Ingress
 
 
 class Entrance:
     """Who is let in, after how long, and where those wait who are.
 
-    Args:
-        admission_policy: by name.
-        settings: what it is told.
-        flow_control: how requests wait at the gateway; None = they do not.
-        admission_ns: from an arrival to the decision about it.
-        routing_ns: from there, or from the queue, to the dispatch.
-
     Raises:
         InputError: an unknown admission policy.
     """
 
-    def __init__(
-        self,
-        admission_policy: str,
-        settings: AdmissionSettings,
-        flow_control: FlowSettings | None,
-        admission_ns: int,
-        routing_ns: int,
-        slo_priorities: Mapping[str, int] | None,
-    ) -> None:
-        self._make = policy_named(admission_policy)
-        self._settings, self._flow_control = settings, flow_control
-        self._admission_ns, self._routing_ns = admission_ns, routing_ns
-        self._slo_priorities = slo_priorities
-        self._decides = admission_policy != "always-admit" or bool(settings.tenant_budgets)
+    def __init__(self, ingress: Ingress) -> None:
+        self._make = policy_named(ingress.admission_policy)
+        self._settings = settings = ingress.admission or AdmissionSettings()
+        self._flow_control, self._slo_priorities = ingress.flow_control, ingress.slo_priorities
+        self._admission_ns, self._routing_ns = ingress.admission_latency_ns, ingress.routing_latency_ns
+        self._decides = ingress.admission_policy != "always-admit" or bool(settings.tenant_budgets)
 
     @property
     def first_ns(self) -> int:
@@ -59,36 +39,31 @@ class Entrance:
 
     def built(
         self,
-        env: Environment,
+        events: EventQueue,
         source: Source,
         signals: Signals,
-        instances: Sequence[Instance],
-        slots: int,
+        fleet: Membership,
         dispatch: Dispatch,
         outlook: Outlook,
         recorder: Recorder,
     ) -> tuple[Gateway, *tuple[Part, ...]]:
-        """The gateway, and the queue behind it if there is one.
-
-        Args:
-            slots: requests that the instances can run at once.
-        """
+        """The gateway, and the queue behind it if there is one."""
         flow_control, routing_ns = self._flow_control, self._routing_ns
         if not self._decides and flow_control is None:
-            return (Gateway(env, source, self.first_ns, dispatch, outlook),)
-        setup = AdmissionSetup(self._settings, signals, slots, source.table, self._slo_priorities)
+            return (Gateway(events, source, self.first_ns, dispatch, outlook),)
+        setup = AdmissionSetup(self._settings, signals, fleet, source.table, self._slo_priorities)
         admit = self._admission(setup, recorder)
         queues: list[Part] = []
         if flow_control is not None:
             from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
 
-            there = instances, routing_ns, dispatch, outlook, recorder
-            queue = FlowControl(env, flow_control, setup, *there, closed=admit.looks_at_load)
+            there = fleet.instances, routing_ns, dispatch, outlook, recorder
+            queue = FlowControl(events, flow_control, setup, *there, closed=admit.looks_at_load)
             dispatch, routing_ns, queues = queue, 0, [queue]
         delays_ns = self._admission_ns, routing_ns
         if not self._decides:
-            return (Gateway(env, source, sum(delays_ns), dispatch, outlook), *queues)
-        return (Gate(env, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
+            return (Gateway(events, source, sum(delays_ns), dispatch, outlook), *queues)
+        return (Gate(events, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
 
     def _admission(self, setup: AdmissionSetup, recorder: Recorder) -> Admission:
         """The policy, behind the tenants' budgets if there are any."""

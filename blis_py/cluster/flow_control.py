@@ -10,15 +10,13 @@ ticks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-from simpy import Environment, Event
-from simpy.events import EventPriority
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 from blis_py.cluster.admission import AdmissionSetup
-from blis_py.cluster.alarm import ARRIVALS, EXAMINATIONS, EXPIRIES, Alarm
 from blis_py.cluster.dispatch_order import Waiting
+from blis_py.cluster.events import EXAMINATIONS, EXPIRIES, EventQueue
 from blis_py.cluster.evictable import Evictable
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.gateway import Dispatch
@@ -49,7 +47,7 @@ class FlowControl:
 
     def __init__(
         self,
-        env: Environment,
+        events: EventQueue,
         settings: FlowSettings,
         setup: AdmissionSetup,
         instances: Sequence[Instance],
@@ -59,7 +57,7 @@ class FlowControl:
         recorder: Recorder,
         closed: bool = False,
     ) -> None:
-        self._env, self._routing_ns, self._dispatch = env, routing_ns, dispatch
+        self._events, self._routing_ns, self._dispatch = events, routing_ns, dispatch
         self._outlook, self._recorder, self._closed = outlook, recorder, closed
         self._signals, self._priority, self._tenant = setup.signals, setup.priority, setup.tenant
         self._table = recorder.table
@@ -89,9 +87,9 @@ class FlowControl:
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Requests come, each at its time, in this order."""
         for now_ns, request in due:
-            if now_ns > self._env.now:
+            if now_ns > self._events.now_ns:
                 self._coming.append((now_ns, request))
-                self._call_at(now_ns, self._arrived, ARRIVALS)
+                self._events.call_at(now_ns, self._arrived)
             else:
                 self._take_in(now_ns, request)
         self._outlook.look()
@@ -113,11 +111,11 @@ class FlowControl:
         if self._evictable is not None:
             self._evictable.ended(request)
         if self._queue and self._after_ends:
-            self._look_at(int(self._env.now) + 1)
+            self._look_at(self._events.now_ns + 1)
 
     # -- coming --------------------------------------------------------------------------------------
 
-    def _arrived(self, event: Event) -> None:
+    def _arrived(self, now_ns: int) -> None:
         self._take_in(*self._coming.popleft())
         self._outlook.look()
 
@@ -160,14 +158,12 @@ class FlowControl:
         if deadline_ns >= 0:
             until_ns = min(until_ns, max(deadline_ns, waiting.since_ns))
         if until_ns < NEVER_NS:
-            self._call_at(until_ns, self._expired, EXPIRIES, waiting)
+            self._events.call_at(until_ns, partial(self._expired, waiting), EXPIRIES)
 
-    def _expired(self, event: Event) -> None:
-        waiting = event.value
-        assert isinstance(waiting, Waiting)
+    def _expired(self, waiting: Waiting, now_ns: int) -> None:
         if waiting.gone:
             return
-        now_ns, request = int(self._env.now), waiting.request
+        request = waiting.request
         self._leave(waiting, now_ns)
         if 0 <= request.deadline_ns <= now_ns:
             self._recorder.gave_up(request, now_ns)
@@ -202,7 +198,7 @@ class FlowControl:
         self._leave(waiting, now_ns, served=True)
         self._on_the_way.append((now_ns + self._routing_ns, waiting.request))
         if self._routing_ns:
-            self._call_at(now_ns + self._routing_ns, self._routed, ARRIVALS)
+            self._events.call_at(now_ns + self._routing_ns, self._send_until)
         else:
             self._send_until(now_ns)
         return True
@@ -224,9 +220,6 @@ class FlowControl:
             return False
         self._recorder.evicted(request, EVICTED)
         return True
-
-    def _routed(self, event: Event) -> None:
-        self._send_until(int(self._env.now))
 
     def _send_until(self, now_ns: int) -> None:
         """Dispatches those whose time has come."""
@@ -255,15 +248,14 @@ class FlowControl:
     def _changed(self) -> None:
         """Something has happened at an instance, and reports are live."""
         if self._queue:
-            self._look_at(int(self._env.now) + 1)
+            self._look_at(self._events.now_ns + 1)
 
     def _look_at(self, time_ns: int) -> None:
         if time_ns < self._next_ns:
             self._next_ns = time_ns
-            self._call_at(time_ns, self._look_again, EXAMINATIONS)
+            self._events.call_at(time_ns, self._look_again, EXAMINATIONS)
 
-    def _look_again(self, event: Event) -> None:
-        now_ns = int(self._env.now)
+    def _look_again(self, now_ns: int) -> None:
         if now_ns != self._next_ns:
             return  # it was done earlier
         self._next_ns = NEVER_NS
@@ -271,10 +263,3 @@ class FlowControl:
             self._send_until(now_ns)
             self._attempt(now_ns)
         self._outlook.look()
-
-    def _call_at(
-        self, time_ns: int, callback: Callable[[Event], None], priority: EventPriority, value: Any = None
-    ) -> None:
-        alarm = Alarm(self._env, value)
-        alarm.callbacks = [callback]
-        alarm.ring_at(time_ns, priority)

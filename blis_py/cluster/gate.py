@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from simpy import Environment, Event
-
 from blis_py.cluster.admission import Admission
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.gateway import Dispatch, Gateway
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import Recorder
@@ -30,7 +29,7 @@ class Gate(Gateway):
 
     def __init__(
         self,
-        env: Environment,
+        events: EventQueue,
         source: Source,
         admission_ns: int,
         routing_ns: int,
@@ -40,7 +39,7 @@ class Gate(Gateway):
         signals: Signals,
         recorder: Recorder,
     ) -> None:
-        super().__init__(env, source, admission_ns + routing_ns, dispatch, outlook)
+        super().__init__(events, source, admission_ns + routing_ns, dispatch, outlook)
         self._admission_ns, self._routing_ns = admission_ns, routing_ns
         self._admit, self._signals, self._recorder = admit, signals, recorder
         self._looks = admit.looks_at_load
@@ -59,9 +58,9 @@ class Gate(Gateway):
         else:
             for one in due:
                 self._asking.append(one)
-                self._call_at(one[0], self._asked)
+                self._events.call_at(one[0], self._asked)
 
-    def _asked(self, event: Event) -> None:
+    def _asked(self, now_ns: int) -> None:
         self._decide([self._asking.popleft()])
 
     def _decide(self, due: Sequence[tuple[int, Request]]) -> None:
@@ -90,10 +89,10 @@ class Gate(Gateway):
     def _hold(self, due: tuple[int, Request]) -> None:
         self._on_the_way.append(due)
         if self._routing_ns or not self._looks:
-            self._call_at(due[0], self._arrived)
+            self._events.call_at(due[0], self._arrived)
 
-    def _arrived(self, event: Event) -> None:
-        self._send_until(int(self._env.now))
+    def _arrived(self, now_ns: int) -> None:
+        self._send_until(now_ns)
 
     def _send_until(self, now_ns: int) -> None:
         """Dispatches those whose time has come."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from simpy import Environment, Event
-
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.outlook import NOT_AT_ALL_NS, Outlook
 from blis_py.cluster.source import Source
 from blis_py.core.request import NEVER_NS, Request
@@ -24,9 +23,9 @@ class Gateway:
     """
 
     def __init__(
-        self, env: Environment, source: Source, delay_ns: int, dispatch: Dispatch, outlook: Outlook
+        self, events: EventQueue, source: Source, delay_ns: int, dispatch: Dispatch, outlook: Outlook
     ) -> None:
-        self._env = env
+        self._events = events
         self._source = source
         self._delay_ns = delay_ns
         self._dispatch = dispatch
@@ -50,14 +49,9 @@ class Gateway:
     def _hold(self, due: tuple[int, Request]) -> None:
         """It is dispatched when its time has come."""
         self._on_the_way.append(due)
-        self._call_at(due[0], self._arrived)
+        self._events.call_at(due[0], self._arrived)
 
-    def _call_at(self, time_ns: int, callback: Callable[[Event], None]) -> None:
-        callbacks = self._env.timeout(time_ns - self._env.now).callbacks
-        assert callbacks is not None
-        callbacks.append(callback)
-
-    def _arrived(self, event: Event) -> None:
+    def _arrived(self, now_ns: int) -> None:
         self._dispatch([self._on_the_way.popleft()])
 
     def quiet_until_ns(self) -> int:

@@ -6,10 +6,11 @@ What differs between kinds of requests, how a step is begun and ended, is in `au
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 from blis_py.cluster.marks import Marks
+from blis_py.cluster.outlet import Outlet
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.cluster.timeline import Sleeper, Timeline
@@ -43,7 +44,7 @@ class Events(Protocol):
         ...
 
     def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
-        """They leave now, settled, and will be served elsewhere."""
+        """The visits of requests end now; the requests go on elsewhere. They are settled."""
         ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
@@ -70,6 +71,8 @@ class Instance(Sleeper):
         """The loop's time: the latest step boundary it has dealt with."""
         self._life = scheduler
         self._fate = events
+        self.outlet: Outlet | None = None
+        """Takes requests further whose visit has ended; None = they are finished."""
         self._log = events if isinstance(events, InstanceLog) else None
         """The same, where nobody stands between: native code calls it without looking its methods up."""
         self._outlook = outlook
@@ -77,6 +80,7 @@ class Instance(Sleeper):
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests on their way through the front end, with the time they are ready to be queued."""
         self._marks: Marks | None = None
+        self._when_idle: Callable[[int], None] | None = None
         self._index = 0
         self._woken_ns = 0
         self.block_size = scheduler.config.block_size
@@ -93,10 +97,17 @@ class Instance(Sleeper):
                 if end_ns > outlook.until_ns:
                     yield end_ns
                 self._end()
-            elif inbox and inbox[0][0] <= outlook.until_ns:
-                self._resume(inbox[0][0])
+                continue
+            next_ns = inbox[0][0] if inbox else NEVER_NS
+            if self._life.loads is not None:
+                next_ns = min(next_ns, self._life.next_change_ns(self.now_ns))
+            if next_ns <= outlook.until_ns and next_ns != NEVER_NS:
+                self._resume(next_ns)
             else:
-                yield inbox[0][0] if inbox else NEVER_NS
+                if self._when_idle is not None and self.is_idle:
+                    self._when_idle(self.now_ns)
+                    self._when_idle = None
+                yield next_ns
                 self._resume(self._woken_ns)
 
     def wake(self, time_ns: int) -> None:
@@ -124,7 +135,7 @@ class Instance(Sleeper):
         return self._life.kv.pool.in_use
 
     def _take_blocks(self, now_ns: int) -> None:
-        """Takes from the pool what steps that are over by now have taken."""
+        """Takes from the pool the blocks of every step planned by now, the one in progress included."""
 
     def _cut(self, now_ns: int) -> None:
         """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
@@ -134,6 +145,9 @@ class Instance(Sleeper):
 
     def submit(self, arrivals: Sequence[tuple[int, Request]]) -> None:
         """Requests dispatched to this instance, each with the time it reaches the queue, in this order."""
+        if self.outlet is not None:
+            for _, request in arrivals:
+                self.outlet.enters(request)
         asleep = not self._inbox
         self._inbox.extend(arrivals)
         self.in_flight += len(arrivals)
@@ -150,6 +164,17 @@ class Instance(Sleeper):
         self._life.call_off(request, now_ns)
         if self._is_busy():
             self._disturb_at(now_ns)
+        elif self._life.loads is not None:
+            self._timeline.set(self, now_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request and no step in progress."""
+        return not self.in_flight and not self._is_busy()
+
+    def when_idle(self, call: Callable[[int], None]) -> None:
+        """Calls once, with the time, when the instance becomes idle."""
+        self._when_idle = call
 
     def watch(self, marks: Marks, index: int) -> None:
         """From now on it marks itself, as the instance of that index, when its state may have changed."""
@@ -157,7 +182,7 @@ class Instance(Sleeper):
 
     def queue_depth(self, now_ns: int) -> int:
         """Requests waiting to be scheduled."""
-        waiting, inbox = len(self._life.waiting), self._inbox
+        waiting, inbox = self._life.queue_depth, self._inbox
         if inbox and inbox[0][0] <= now_ns:
             waiting += sum(ready_ns <= now_ns for ready_ns, _ in inbox)
         return waiting
@@ -177,7 +202,7 @@ class Instance(Sleeper):
         return self._life.kv.follow()
 
     def settle_cache(self, now_ns: int) -> None:
-        """Lets the cache forget what steps that are over by now have overwritten."""
+        """Removes from the cache what the steps planned by now overwrite, the one in progress included."""
         self._take_blocks(now_ns)
         self._life.kv.pool.name_reserved()
 
@@ -208,11 +233,28 @@ class Instance(Sleeper):
 
     def _finished(self, requests: list[Request]) -> None:
         """Their last tokens came with the step that has just ended."""
+        self.in_flight -= len(requests)
+        if self.outlet is not None:
+            requests = self._hand_on(requests, self.outlet)
         if self._log is not None:
             self._log.finished(requests, self.now_ns)
         else:
             self._fate.finished(requests, self.now_ns)
-        self.in_flight -= len(requests)
+
+    def _hand_on(self, requests: list[Request], outlet: Outlet) -> list[Request]:
+        """Closes the visits of requests that go on elsewhere; returns those that are finished."""
+        finished: list[Request] = []
+        onward: list[Request] = []
+        for request in requests:
+            how = outlet.way_on(request)
+            if how is None:
+                finished.append(request)
+            else:
+                onward.append(request)
+                self._fate.goes_on([request], how, self.now_ns)
+        if onward:
+            outlet.take(onward, self.now_ns)
+        return finished
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -226,7 +268,7 @@ class Instance(Sleeper):
         if self._is_busy():
             self._disturb_at(time_ns)
         else:
-            self._timeline.set(self, time_ns)  # it had no time yet
+            self._timeline.set(self, min(time_ns, self.wakes_ns))
 
     def _disturb_at(self, time_ns: int) -> None:
         """Of a step that ends right then, the next one has begun where its turn at that time is over."""
@@ -240,5 +282,5 @@ class Instance(Sleeper):
         """The run ends at `now_ns`: where everybody stands."""
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
-        self._fate.ended(list(self._life.waiting), Outcome.QUEUED)
+        self._fate.ended(self._life.queued, Outcome.QUEUED)
         self._loop.close()  # it would keep itself, and all this, alive

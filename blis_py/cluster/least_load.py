@@ -1,8 +1,13 @@
-"""The instances with the smallest load, kept up to date while loads change: nobody walks them to find one."""
+"""The ready instances with the smallest load, kept up to date while loads change: no walk to find one."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from blis_py.cluster.signals import Signals
+
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import MemberState
 
 
 class LeastLoad:
@@ -12,13 +17,34 @@ class LeastLoad:
     def __init__(self, signals: Signals) -> None:
         signals.track_moves()
         self._signals = signals
-        leaves = 1
-        while leaves < signals.count:
-            leaves *= 2
-        self._leaves = leaves
+        self._plays: list[bool] = []
+        """Whether each instance is ready."""
+        self._leaves = 1
         """A power of two, so that the instances stand in the order of their indices."""
+        self._least = [_NO_LOAD, _NO_LOAD]
+        self._ties = [0, 1]
+        signals.follow(self._change)
+
+    def _change(self, index: int, state: MemberState) -> None:
+        if state == "added":
+            self._plays.append(False)
+            if index == self._leaves:
+                self._grow()
+        elif state == "ready":
+            self._plays[index] = True
+            self._move(index, self._signals.load[index])
+        else:
+            self._plays[index] = False
+            self._move(index, _NO_LOAD)
+
+    def _grow(self) -> None:
+        """Doubles the leaves, and plays all matches again."""
+        loads, leaves = self._least[self._leaves :], 2 * self._leaves
+        self._leaves = leaves
         self._least = [_NO_LOAD] * (2 * leaves)
         self._ties = [0] * leaves + [1] * leaves
+        for index, load in enumerate(loads):
+            self._move(index, load)
 
     def ties(self) -> int:
         """How many instances have the smallest load."""
@@ -27,7 +53,8 @@ class LeastLoad:
         if moved:
             signals.moved = []
             for index in moved:
-                self._move(index, signals.load[index])
+                if self._plays[index]:
+                    self._move(index, signals.load[index])
         return self._ties[1]
 
     def tied(self, number: int) -> int:

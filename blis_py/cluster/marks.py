@@ -8,10 +8,14 @@ from collections.abc import Callable
 class Marks:
     """Instances by index, cheap to add to and to empty."""
 
-    def __init__(self, count: int) -> None:
-        self._is_marked = [False] * count
+    def __init__(self) -> None:
+        self._is_marked: list[bool] = []
         self._marked: list[int] = []
         self._bell: Callable[[], None] | None = None
+
+    def grow(self) -> None:
+        """Makes room for one more index."""
+        self._is_marked.append(False)
 
     def ring(self, bell: Callable[[], None]) -> None:
         """From now on it is called when the first one comes into the empty set."""

@@ -133,9 +133,9 @@ class OverlappedInstance(AutoregressiveInstance):
             self._last_planned_ns = self._run.first(over).end_ns if over else self._flight_end_ns
             self._run = self._run.first(over + 1)
             self._end()
-            self.scheduler.schedule(self.now_ns)  # planned meanwhile
+            self.scheduler.plan_alike()  # behind the step in flight
         if self._flight is not None and self._flight_end_ns > now_ns:
             self.scheduler.kv.pool.tick -= 1
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+        for request in [*self.scheduler.running, *self.scheduler.queued]:
             self.scheduler.settle(request)
             request.forget_since(self.scheduler.resolved)

@@ -8,12 +8,15 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
-from blis_py.cluster.instance import Instance
 from blis_py.cluster.marks import Marks
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.request import Request
+
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import Membership, MemberState
 
 Level = tuple[int, int]
 """Instances, as bits, and the blocks that each of them holds."""
@@ -26,15 +29,28 @@ class PrefixReports:
     holds anything. 0 = they are seen as they are.
     """
 
-    def __init__(self, instances: Sequence[Instance], delay_ns: int) -> None:
-        self.block_size = instances[0].block_size
+    def __init__(self, fleet: Membership, delay_ns: int) -> None:
+        self.block_size = fleet.cluster.block_size
         self.reported_ns = 0
         """When the latest report was made."""
-        self._instances = instances
+        self._fleet, self._instances = fleet, fleet.instances
         self._delay_ns = delay_ns
-        self._logs = [instance.log_cache() for instance in instances]
+        self._logs: list[CacheChanges] = []
         self._holders: dict[Hashable, int] = {}
-        self._noted = Marks(len(instances))
+        self._noted = Marks()
+        self._gone: set[int] = set()
+        fleet.follow(self._change)
+
+    def _change(self, index: int, state: MemberState) -> None:
+        """An instance is added, or gone with what its cache holds."""
+        if state == "added":
+            covered = self._fleet.covers(index)
+            self._logs.append(self._instances[index].log_cache() if covered else [])
+            self._noted.grow()
+        elif state == "gone":
+            bit = 1 << index
+            self._gone.add(index)
+            self._holders = {key: rest for key, held in self._holders.items() if (rest := held & ~bit)}
 
     def note(self, index: int) -> None:
         """Something has happened at an instance."""
@@ -46,6 +62,8 @@ class PrefixReports:
             return
         self.reported_ns = now_ns
         for index in self._noted.take():
+            if index in self._gone:
+                continue
             instance = self._instances[index]
             instance.settle_cache(now_ns)
             self._follow(index, self._logs[index])

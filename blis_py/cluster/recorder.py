@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
+from blis_py.core.features import FEATURE_NAMES, StepFeatures, further_names
 from blis_py.core.request import NEVER_NS, FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
@@ -178,6 +178,10 @@ class Recorder:
         self._instance = self.instance.data
         for log in self.logs:
             log.bind()
+
+    def held(self, request: Request, duration_ns: int) -> None:
+        """It has waited at dispatch, where no instance was ready."""
+        self.ready_ns[request.row] += duration_ns
 
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
         """It is not let in, or has nowhere to go."""
@@ -413,14 +417,14 @@ class InstanceLog:
         self.role = role
         self.bind()
         self._behind_seq_ns = recorder.frontend.behind_seq_ns
-        self._features = features
+        self._features = (*features, *further_names())
         self._scheduler = scheduler
         self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
         """The index of a step, and the time without work before it."""
         self._in_progress = StepFeatures()
         """Of a step that was not over when the run ended."""
-        self._runs = StepsTable((*RUN_COLUMNS, *features), recorder.spool) if record_steps else None
+        self._runs = StepsTable((*RUN_COLUMNS, *self._features), recorder.spool) if record_steps else None
         self._preempted = 0
         """In all rows of the table so far."""
 
@@ -454,9 +458,9 @@ class InstanceLog:
         self._ends.append(run)
         if self._runs is not None:
             scheduler = self._scheduler
-            state = (len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use(run.steps))
+            state = (scheduler.queue_depth, len(scheduler.running), scheduler.blocks_in_use(run.steps))
             before, self._preempted = self._preempted, scheduler.counters.preemptions
-            what = [getattr(features, name) for name in self._features]
+            what = features.row(self._features)
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     def in_progress(self, step: Step) -> None:
@@ -491,8 +495,7 @@ class InstanceLog:
         if self._to.on_end is not None:
             front_end = self._to.frontend
             for request in requests:
-                tokens = self._to.earlier_tokens(request.visit) + request.generated
-                delay_ns = front_end.token_ns(tokens) + front_end.at_end_ns
+                delay_ns = front_end.token_ns(request.generated) + front_end.at_end_ns
                 delay_ns += self._to.late_by(request.visit)
                 self._to.on_end(request, end_ns + delay_ns)
 
@@ -511,7 +514,7 @@ class InstanceLog:
             visit = request.visit
             self._outcome[visit] = outcome
             self._scheduled_ns[visit] = request.scheduled_ns
-            self._emitted_tokens[visit] = request.generated
+            self._emitted_tokens[visit] = request.generated - request.carried
             self._first_step[visit] = request.first_tick
             self._last_step[visit] = request.last_tick
             if request.cached_tokens > 0:

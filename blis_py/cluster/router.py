@@ -8,14 +8,18 @@ A policy is a class and one line in `ROUTING_POLICIES`, or an entry point of a p
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.least_load import LeastLoad
 from blis_py.cluster.signals import Signals
 from blis_py.core.request import Request
+
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import MemberState
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class RouterSetup:
 
 
 class Router(Protocol):
-    """Picks an instance by index for a request dispatched now."""
+    """Picks one of `Signals.ready`, by its index, for a request dispatched now; there is one."""
 
     looks_at_load: bool
     """Whether the choice depends on the state of the instances. Then `Signals.look` has been called when it
@@ -46,29 +50,40 @@ MakeRouter = Callable[[RouterSetup], Router]
 
 
 class RoundRobin:
-    """Each instance in turn."""
+    """Each ready instance in turn."""
 
     looks_at_load = False
 
     def __init__(self, setup: RouterSetup) -> None:
-        self._last = setup.signals.count - 1
+        self._ready = setup.signals.ready
         self._turn = -1
+        setup.signals.follow(self._change)
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        self._turn = self._turn + 1 if self._turn < self._last else 0
-        return self._turn
+        ready, self._turn = self._ready, self._turn + 1
+        if self._turn >= len(ready):
+            self._turn = 0
+        return ready[self._turn]
+
+    def _change(self, index: int, state: MemberState) -> None:
+        """The instances behind the place of one that comes or goes move by one."""
+        if bisect_left(self._ready, index) <= self._turn:
+            if state == "ready":
+                self._turn += 1
+            elif state == "draining":
+                self._turn -= 1
 
 
 class Random:
-    """Any instance, each as likely."""
+    """Any ready instance, each as likely."""
 
     looks_at_load = False
 
     def __init__(self, setup: RouterSetup) -> None:
-        self._dice, self._count = setup.dice, setup.signals.count
+        self._dice, self._ready = setup.dice, setup.signals.ready
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        return self._dice.below(self._count)
+        return self._ready[self._dice.below(len(self._ready))]
 
 
 class LeastLoaded:
@@ -93,12 +108,14 @@ class PowerOfTwo:
         self._dice, self._signals = setup.dice, setup.signals
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        count, load = self._signals.count, self._signals.load
-        first = self._dice.below(count)
+        ready, load = self._signals.ready, self._signals.load
+        count = len(ready)
+        one = self._dice.below(count)
         if count == 1:
-            return first
-        second = self._dice.below(count - 1)
-        second += second >= first
+            return ready[one]
+        other = self._dice.below(count - 1)
+        other += other >= one
+        first, second = ready[one], ready[other]
         return second if load[second] < load[first] else first
 
 
@@ -111,12 +128,15 @@ class AlwaysBusiest:
         self._signals = setup.signals
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        load = self._signals.load
-        return load.index(max(load))
+        ready, load = self._signals.ready, self._signals.load
+        if self._signals.all_ready:
+            return load.index(max(load))
+        return max(ready, key=lambda index: load[index])
 
 
 class SessionAffinity:
-    """Where the session was before. Its first request, and any without session, goes to the least loaded."""
+    """Where the session was before. Its first request, and any without session, goes to the least loaded, as
+    does one whose instance takes no more requests: that is where the session goes on."""
 
     looks_at_load = True
 
@@ -124,12 +144,19 @@ class SessionAffinity:
         self._sessions = setup.session_of_row
         self._least_loaded = LeastLoaded(setup)
         self._home: dict[int, int] = {}
+        self._away: set[int] = set()
+        """Instances that take no more requests."""
+        setup.signals.follow(self._change)
 
     def __call__(self, request: Request, now_ns: int) -> int:
         session = -1 if self._sessions is None else self._sessions[request.row]
         home = self._home.get(session)
-        if home is None:
+        if home is None or home in self._away:
             home = self._least_loaded(request, now_ns)
             if session >= 0:
                 self._home[session] = home
         return home
+
+    def _change(self, index: int, state: MemberState) -> None:
+        if state == "draining":
+            self._away.add(index)

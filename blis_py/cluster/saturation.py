@@ -17,7 +17,10 @@ from blis_py.cluster.signals import Signals
 
 
 class SaturationDetector(Protocol):
-    """Says how saturated the cluster is; from 1 on nobody is dispatched."""
+    """Says how saturated the cluster is; from 1 on nobody is dispatched.
+
+    Without a ready instance the detectors here say 0: the dispatcher then holds requests or rejects them.
+    """
 
     counts_in_flight: bool
     """Whether the answer depends on requests in flight, so that an end changes it."""
@@ -48,7 +51,7 @@ class Never:
 
 
 class Utilization:
-    """The mean over instances of waiting requests or KV use over their thresholds, whichever is larger."""
+    """The mean over ready instances of waiting requests or KV use over their thresholds, the larger one."""
 
     counts_in_flight, reads_reports = False, True
 
@@ -65,8 +68,8 @@ class Utilization:
 
     def _mean(self) -> float:
         signals = self._signals
-        reported = zip(signals.queue_depth, signals.kv_utilization, strict=True)
-        return sum(max(queued / self._queue, used / self._kv) for queued, used in reported) / signals.count
+        ready, queued, used = signals.ready, signals.queue_depth, signals.kv_utilization
+        return sum(max(queued[i] / self._queue, used[i] / self._kv) for i in ready) / max(len(ready), 1)
 
 
 class Concurrency:
@@ -75,10 +78,11 @@ class Concurrency:
     counts_in_flight, reads_reports = True, False
 
     def __init__(self, settings: FlowSettings, signals: Signals) -> None:
-        self._most = signals.count * settings.max_concurrency_per_instance
+        self._ready, self._most_of_one = signals.ready, settings.max_concurrency_per_instance
 
     def __call__(self, in_flight: int) -> float:
-        return in_flight / self._most
+        most = len(self._ready) * self._most_of_one
+        return in_flight / most if most else 0.0
 
 
 SATURATION_DETECTORS: dict[str, MakeDetector] = {

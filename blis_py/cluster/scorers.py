@@ -11,7 +11,7 @@ that looks at the request is a class like those below. Installed packages can br
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,11 @@ from blis_py.cluster.prefixes import Level
 from blis_py.cluster.signals import Signals
 from blis_py.core.request import Request
 
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import MemberState
+
 Scores = NDArray[np.float64]
-"""By instance."""
+"""By ready instance, in the order of `Signals.ready`."""
 
 DEFAULT_PROFILE = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))
 AFFINITY_BLOCKS = 10_000
@@ -32,7 +35,7 @@ GROUP = "blis_py.routing_scorers"
 
 
 class Scorer(Protocol):
-    """Scores all instances for a request."""
+    """Scores the ready instances for a request."""
 
     def version(self) -> int:
         """While it does not change, the scores do not either; -1 = they depend on the request."""
@@ -49,30 +52,38 @@ MakeScorer = Callable[[Signals], Scorer]
 
 
 class Known:
-    """The signals as arrays, by instance."""
+    """The signals as arrays, by ready instance."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
 
     @property
     def queue_depth(self) -> Scores:
-        return np.array(self._signals.queue_depth, np.float64)
+        return self._of_ready(self._signals.queue_depth)
 
     @property
     def batch_size(self) -> Scores:
-        return np.array(self._signals.batch_size, np.float64)
+        return self._of_ready(self._signals.batch_size)
 
     @property
     def kv_utilization(self) -> Scores:
-        return np.array(self._signals.kv_utilization, np.float64)
+        return self._of_ready(self._signals.kv_utilization)
 
     @property
     def in_flight(self) -> Scores:
-        return np.array(self._signals.in_flight, np.float64)
+        return self._of_ready(self._signals.in_flight)
 
     @property
     def load(self) -> Scores:
-        return np.array(self._signals.load, np.float64)
+        return self._of_ready(self._signals.load)
+
+    def _of_ready(self, values: Sequence[float]) -> Scores:
+        return ready_only(np.array(values, np.float64), self._signals)
+
+
+def ready_only(values: Scores, signals: Signals) -> Scores:
+    """Of one value for each index, those of the ready instances."""
+    return values if signals.all_ready else values[signals.ready]
 
 
 Score = Callable[[Known], Scores]
@@ -160,13 +171,14 @@ class PrecisePrefixCache:
     """The most blocks of the prompt in the instance's prefix cache, as last reported."""
 
     def __init__(self, signals: Signals) -> None:
-        self._caches, self._count = signals.watch_prefixes(), signals.count
+        self._caches, self._signals = signals.watch_prefixes(), signals
 
     def version(self) -> int:
         return -1
 
     def __call__(self, request: Request) -> Scores:
-        blocks = by_instance(self._caches.held(request), self._count)
+        held = self._caches.held(request)
+        blocks = ready_only(by_instance(held, self._signals.count), self._signals)
         least, most = smallest(blocks), largest(blocks)
         return (blocks - least) / (most - least) if most > least else np.ones_like(blocks)
 
@@ -177,15 +189,17 @@ class PrefixAffinity:
     """The share of the prompt that was sent there before, as the router remembers; it sees no eviction."""
 
     def __init__(self, signals: Signals) -> None:
-        self._count, self._block_size = signals.count, signals.block_size
-        self._index = AffinityIndex(signals.count, signals.block_size, AFFINITY_BLOCKS)
+        self._signals, self._block_size = signals, signals.block_size
+        self._index = AffinityIndex(signals.block_size, AFFINITY_BLOCKS)
+        signals.follow(self._index.change)
 
     def version(self) -> int:
         return -1
 
     def __call__(self, request: Request) -> Scores:
         blocks = max(request.prompt_tokens // self._block_size, 1)
-        return by_instance(self._index.held(request), self._count) / blocks
+        held = by_instance(self._index.held(request), self._signals.count)
+        return ready_only(held, self._signals) / blocks
 
     def sent(self, request: Request, index: int) -> None:
         self._index.sent(request, index)
@@ -195,23 +209,46 @@ class NoHitLRU:
     """Spreads prompts of which nobody holds anything: who has had none of them for longest scores 1."""
 
     def __init__(self, signals: Signals) -> None:
-        self._caches, self._count = signals.watch_prefixes(), signals.count
-        self._rank = np.arange(signals.count, dtype=np.float64)
-        """Who never had one first, in order; then the least recent."""
+        self._caches, self._signals = signals.watch_prefixes(), signals
+        self._rank = np.zeros(0)
+        """By index: those without one so far first, in order; then the least recent."""
+        self._fresh = 0
+        """How many have had none so far."""
+        signals.follow(self._change)
 
     def version(self) -> int:
         return -1
 
     def __call__(self, request: Request) -> Scores:
-        if self._caches.held(request):
-            return np.full(self._count, 0.5)
-        return 1 - self._rank / max(self._count - 1, 1)
+        count = len(self._signals.ready)
+        if self._is_held(request):
+            return np.full(count, 0.5)
+        rank = ready_only(self._rank, self._signals)
+        if len(rank) < len(self._rank):
+            rank = rank.argsort(kind="stable").argsort(kind="stable")
+        return 1 - rank / max(count - 1, 1)
 
     def sent(self, request: Request, index: int) -> None:
-        if not self._caches.held(request):
+        if not self._is_held(request):
             rank = self._rank
+            if rank[index] < self._fresh:
+                self._fresh -= 1
             rank[rank > rank[index]] -= 1
-            rank[index] = self._count - 1
+            rank[index] = len(rank) - 1
+
+    def _is_held(self, request: Request) -> bool:
+        """Whether a ready instance holds a block of the prompt."""
+        held = self._caches.held(request)
+        if not held or self._signals.all_ready:
+            return bool(held)
+        return bool(ready_only(by_instance(held[:1], self._signals.count), self._signals).any())
+
+    def _change(self, index: int, state: MemberState) -> None:
+        """An instance that is added has had none: it comes before those that had one."""
+        if state == "added":
+            self._rank[self._rank >= self._fresh] += 1
+            self._rank = np.append(self._rank, float(self._fresh))
+            self._fresh += 1
 
 
 def by_instance(levels: Sequence[Level], count: int) -> Scores:

@@ -10,13 +10,16 @@ the one before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from blis_py.cluster.instance import Instance
 from blis_py.cluster.marks import Marks
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.prefixes import PrefixReports
 from blis_py.cluster.timeline import Timeline
+
+if TYPE_CHECKING:
+    from blis_py.cluster.fleet import Follower, Membership, MemberState
 
 
 class Signals:
@@ -28,49 +31,82 @@ class Signals:
     """
 
     def __init__(
-        self,
-        instances: Sequence[Instance],
-        refresh_ns: int,
-        cache_delay_ns: int,
-        timeline: Timeline,
-        outlook: Outlook,
+        self, fleet: Membership, refresh_ns: int, cache_delay_ns: int, timeline: Timeline, outlook: Outlook
     ) -> None:
-        self.count = count = len(instances)
-        """Instances."""
-        self.block_size = instances[0].block_size
+        self.count = 0
+        """Instances that there have been so far: the length of every list by index."""
+        self.ready = fleet.ready
+        """Indices of the instances to which requests are dispatched, ascending; it changes with the fleet."""
+        self.block_size = fleet.cluster.block_size
         """Tokens of their KV blocks."""
-        self.in_flight = [0] * count
+        self.in_flight: list[int] = []
         """Requests sent to each that have not ended."""
         self.total_in_flight = 0
         """To all of them."""
-        self.queue_depth = [0] * count
-        self.batch_size = [0] * count
-        self.kv_utilization = [0.0] * count
+        self.queue_depth: list[int] = []
+        self.batch_size: list[int] = []
+        self.kv_utilization: list[float] = []
         """Share of its KV blocks in use. Zero unless somebody has said `watch_kv`."""
-        self.load = [0] * count
+        self.load: list[int] = []
         """Effective load: waiting and running, as last reported, and in flight."""
         self.reports = 0
-        """How often there has been a report."""
+        """How often there has been a report, or a change of the fleet."""
         self.looks = 0
         """How often somebody has looked."""
         self.reported_ns = 0
         """When the latest report was made."""
         self.moved: list[int] = []
         """Whose load may have changed since somebody emptied the list; kept if `track_moves`."""
-        self._instances = instances
+        self._fleet = fleet
+        self._instances = fleet.instances
         self.refresh_ns, self._cache_delay_ns = refresh_ns, cache_delay_ns
         self._timeline, self._outlook = timeline, outlook
-        self._watches_kv = self._tracks_moves = False
-        self._noted, self._to_report = Marks(count), Marks(count)
+        self._watches = self._watches_kv = self._tracks_moves = False
+        self._noted, self._to_report = Marks(), Marks()
         """Where something has happened since the latest look, and the latest report."""
         self._prefixes: PrefixReports | None = None
+        fleet.follow(self._change)
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every instance that there has been is ready."""
+        return len(self.ready) == self.count
+
+    # -- membership --------------------------------------------------------------------------------
+
+    def follow(self, follower: Follower) -> None:
+        """See `Fleet.follow`; the signals themselves have followed before."""
+        self._fleet.follow(follower)
+
+    def _change(self, index: int, state: MemberState) -> None:
+        """An instance is added, ready, draining or gone."""
+        self.reports += 1
+        if state == "added":
+            self._add(index)
+        elif state == "gone":
+            self.total_in_flight -= self.in_flight[index]
+            for known in (self.in_flight, self.queue_depth, self.batch_size, self.load):
+                known[index] = 0
+            self.kv_utilization[index] = 0.0
+
+    def _add(self, index: int) -> None:
+        self.count += 1
+        for known in (self.in_flight, self.queue_depth, self.batch_size, self.load):
+            known.append(0)
+        self.kv_utilization.append(0.0)
+        self._noted.grow()
+        self._to_report.grow()
+        if self._watches and self._fleet.covers(index):
+            self._instances[index].watch(self._noted, index)
 
     # -- who wants to know what --------------------------------------------------------------------
 
     def watch(self) -> None:
         """Somebody is going to look."""
+        self._watches = True
         for index, instance in enumerate(self._instances):
-            instance.watch(self._noted, index)
+            if self._fleet.covers(index):
+                instance.watch(self._noted, index)
 
     def ring(self, bell: Callable[[], None]) -> None:
         """Calls somebody when something happens at an instance, for the first time since the latest look."""
@@ -83,13 +119,12 @@ class Signals:
     def watch_prefixes(self) -> PrefixReports:
         """What the instances' prefix caches hold, as last reported."""
         if self._prefixes is None:
-            self._prefixes = PrefixReports(self._instances, self._cache_delay_ns)
+            self._prefixes = PrefixReports(self._fleet, self._cache_delay_ns)
         return self._prefixes
 
     def track_moves(self) -> None:
         """Somebody empties `moved`."""
         self._tracks_moves = True
-        self.moved = list(range(self.count))
 
     # -- looking -------------------------------------------------------------------------------------
 

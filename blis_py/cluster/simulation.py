@@ -7,38 +7,42 @@ listens
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from simpy import Environment
 
-from blis_py.cluster.admission import AdmissionSettings
+from blis_py.cluster.agenda import Agenda
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.entrance import Entrance
+from blis_py.cluster.events import Action, EventQueue
+from blis_py.cluster.fleet import Fleet, Membership
+from blis_py.cluster.fleet_view import FleetView
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.outlet import NoLookahead, Outlet
+from blis_py.cluster.outlook import Outlook, Part
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.router import RouterSetup
+from blis_py.cluster.router import Router, RouterSetup
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Maker, Send, Source, TableSource
 from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.topology import Cluster, Pool
 from blis_py.cluster.watch import Watch
-from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.latency.base import LatencyModel
+from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
+    from blis_py.cluster.decisions import DecisionLog
     from blis_py.cluster.diffusion import BlockDiffusion
-    from blis_py.cluster.flow_settings import FlowSettings
 
 _ROUTER_STREAM = 0x726F757465
 """Sets the router's random stream apart from those of the workload under the same seed."""
@@ -49,9 +53,9 @@ class Kind(Protocol):
 
     request: type[Request]
 
-    def recorder(self, table: RequestTable, on_the_way_ns: int) -> Recorder: ...
+    def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder: ...
 
-    def instance(self, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
+    def instance(self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
 
 
 @contextmanager
@@ -66,48 +70,14 @@ def _without_garbage_collector() -> Iterator[None]:
             gc.enable()
 
 
-@_without_garbage_collector()
-def simulate(
-    demand: RequestTable | Source,
-    *,
-    scheduler: SchedulerConfig,
-    latency: LatencyModel,
-    num_instances: int = 1,
-    routing_policy: str = "round-robin",
-    routing_scorers: Mapping[str, float] | None = None,
-    admission_policy: str = "always-admit",
-    admission: AdmissionSettings | None = None,
-    flow_control: FlowSettings | None = None,
-    admission_latency_ns: int = 0,
-    routing_latency_ns: int = 0,
-    snapshot_refresh_ns: int = 50_000_000,
-    cache_delay_ns: int = 50_000_000,
-    seed: int = 42,
-    horizon_ns: int | None = None,
-    slo_priorities: Mapping[str, int] | None = None,
-    served_models: Collection[str] | None = None,
-    diffusion: BlockDiffusion | None = None,
-    record_steps: bool = False,
-    record_decisions: int | None = None,
-    single_step: bool = False,
-    progress: Progress | None = None,
-    watch: Watch | None = None,
-) -> RunRecord:
-    """Serves requests on `num_instances` identical instances.
+class Simulation:
+    """The parts of a run, put together; `run` lets time pass.
 
     Args:
         demand: the requests, or a source that sends them.
-        routing_scorers: weights by name, of the `weighted` policy; None = its default profile.
-        admission: what the admission policy is told; None = its defaults.
-        flow_control: how requests wait at the gateway; None = they do not.
-        snapshot_refresh_ns: how old the load an instance reports to the router may get.
-        cache_delay_ns: the same for what its prefix cache holds.
         seed: of the router's random ties.
         horizon_ns: end of the run; requests arriving later are not part of it. None = until the
             last request has ended.
-        slo_priorities: cluster-side priorities of SLO classes that replace the defaults.
-        served_models: what the instances answer to; who asks for another model is rejected at routing. A
-            request without model goes anywhere. None = they answer to every name.
         diffusion: the requests fill blocks by denoising; None = they are autoregressive.
         record_steps: keep the compact steps table.
         record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
@@ -115,52 +85,169 @@ def simulate(
         progress: called with (requests ended, requests in all).
         watch: sees every step, and costs what it does with them.
 
+    Attributes:
+        env: SimPy's clock.
+        events: the event queue on it.
+        fleet: the instances; they can be added and drained in the events of `call_at`.
+        signals: what is known of the instances outside of them.
+        dispatcher: from the gateway to an instance.
+        recorder: the columns of the record.
+
     Raises:
-        InputError: an unknown admission or routing policy or scorer, no instances, an SLO class without a
-            priority, times that go beyond the clock.
+        InputError: an unknown admission or routing policy or scorer, an SLO class without a priority, a part
+            of the cluster that is not supported yet.
     """
-    if num_instances < 1:
-        raise InputError("must be at least 1", key="num_instances", value=num_instances)
-    rules = admission or AdmissionSettings()
-    delays_ns = admission_latency_ns, routing_latency_ns
-    entrance = Entrance(admission_policy, rules, flow_control, *delays_ns, slo_priorities)
-    new_router = policy(routing_policy)
-    kind = _kind(diffusion, scheduler, latency, record_steps, single_step, watch)
-    source = _source(demand, horizon_ns, entrance.first_ns)
 
-    env = Environment()
-    outlook = Outlook(NEVER_NS if horizon_ns is None else horizon_ns, none_ahead=single_step)
-    timeline = Timeline(env, outlook)
-    recorder = kind.recorder(source.table, sum(delays_ns))
-    instances = [kind.instance(timeline, recorder, outlook) for _ in range(num_instances)]
-    signals = Signals(instances, snapshot_refresh_ns, cache_delay_ns, timeline, outlook)
-    router = new_router(
-        RouterSetup(
-            signals,
-            Dice(np.random.default_rng([seed, _ROUTER_STREAM])),
-            tuple((routing_scorers or {}).items()),
-            None if source.table.session is None else source.table.session.data,
+    def __init__(
+        self,
+        demand: RequestTable | Source,
+        cluster: Cluster,
+        *,
+        seed: int = 42,
+        horizon_ns: int | None = None,
+        diffusion: BlockDiffusion | None = None,
+        record_steps: bool = False,
+        record_decisions: int | None = None,
+        single_step: bool = False,
+        progress: Progress | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        ingress = cluster.ingress
+        entrance = Entrance(ingress)
+        kind = _kind(diffusion, record_steps, single_step, watch)
+        self.cluster, self._seed, self._horizon_ns = cluster, seed, horizon_ns
+        self.source = source = _source(demand, horizon_ns, entrance.first_ns)
+        table = source.table
+
+        self.env = env = Environment()
+        last_ns = NEVER_NS if horizon_ns is None else horizon_ns
+        self.outlook = outlook = Outlook(last_ns, none_ahead=single_step)
+        self.events = events = EventQueue(env)
+        self.timeline = timeline = Timeline(events, outlook)
+        on_the_way_ns = ingress.admission_latency_ns + ingress.routing_latency_ns
+        self.recorder = recorder = kind.recorder(table, cluster.frontend, on_the_way_ns)
+        self._agenda = Agenda(events)
+        self.fleet = fleet = Fleet(
+            cluster, lambda pool: kind.instance(pool, timeline, recorder, outlook), self._agenda
         )
-    )
-    log = None
-    if record_decisions is not None:
-        from blis_py.cluster.decisions import DecisionLog
+        self._dispatchers: dict[str, Dispatcher] = {}
+        entered = [pool.name for pool in cluster.pools if pool.role != "decode"]
+        members = fleet if len(entered) == len(cluster.pools) else FleetView(fleet, entered)
+        self.signals, self.router = signals, router = self._routing(members)
+        self._decisions = _decision_log(signals, router, record_decisions, len(table))
+        unserved = _unserved(table, ingress.served_models)
+        self.dispatcher = Dispatcher(
+            members, router, signals, recorder, outlook, self._decisions, progress, unserved
+        )
+        self.gateway, *queues = entrance.built(
+            events, source, signals, members, self.dispatcher, outlook, recorder
+        )
+        self._parts: list[Part] = [self.gateway, *queues]
+        self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, kind.request)
 
-        log = DecisionLog(signals, router, record_decisions, len(source.table))
-    unserved = _unserved(source.table, served_models)
-    dispatch = Dispatcher(instances, router, signals, recorder, outlook, log, progress, unserved)
-    slots = num_instances * scheduler.max_num_seqs
-    gateway, *queues = entrance.built(env, source, signals, instances, slots, dispatch, outlook, recorder)
-    outlook.over(gateway, *queues)
-    make = Maker(source.table, scheduler.block_size, slo_priorities, kind.request)
-    source.start(env, make, _way_in(source, recorder, gateway), outlook.is_open)
+    def call_at(self, time_ns: int, action: Action) -> None:
+        """Calls `action` with the time, at that time, before everything else of the same nanosecond.
 
-    end_ns = _run(env, instances, horizon_ns)
-    recorder.decisions = None if log is None else log.record()
-    dispatch.report(len(source.table))
-    outlook.over()  # the parts hold one another, and the instances with their KV pools
-    del instances, signals, router, log, dispatch, gateway, queues
-    return recorder.record(end_ns)
+        A run that begins with such an event has no lookahead, and its events may schedule others.
+
+        Raises:
+            InputError: the time is over, or the run has begun without any event.
+        """
+        self._agenda.call_at(time_ns, action)
+
+    def connect(self, pool: str, outlet: Outlet) -> None:
+        """Gives the requests whose visit to an instance of a pool has ended a way on; before the run.
+
+        Such a run has no lookahead: a visit may begin anywhere, at any time.
+
+        Raises:
+            InputError: no such pool.
+        """
+        self.fleet.connect(pool, outlet)
+        self._parts.append(NoLookahead())
+
+    def send_on(self, request: Request, pool: str, time_ns: int) -> None:
+        """Opens the next visit of a request and dispatches it to an instance of a pool at a time.
+
+        Args:
+            request: as `Request.next_visit` returns it; its latest visit has ended.
+            time_ns: not earlier than now.
+
+        Raises:
+            InputError: no such pool.
+        """
+        dispatch = self._dispatcher_to(pool)
+        self.recorder.revisit(request, time_ns + self.cluster.frontend.before_enqueue_ns)
+        self.events.call_at(time_ns, lambda now_ns: dispatch([(now_ns, request)]))
+
+    def _dispatcher_to(self, pool: str) -> Dispatcher:
+        dispatcher = self._dispatchers.get(pool)
+        if dispatcher is None:
+            members = FleetView(self.fleet, [self.cluster.pool(pool).name])
+            signals, router = self._routing(members, self.cluster.pool(pool))
+            dispatcher = Dispatcher(members, router, signals, self.recorder, self.outlook)
+            self._dispatchers[pool] = dispatcher
+        return dispatcher
+
+    def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
+        """A router among instances, and what it knows of them.
+
+        Args:
+            pool: behind a link, with routing of its own; None = the ingress.
+        """
+        ingress, table = self.cluster.ingress, self.source.table
+        name, scorers, stream = ingress.routing_policy, ingress.routing_scorers, [self._seed, _ROUTER_STREAM]
+        if pool is not None:
+            name, scorers = pool.routing_policy or name, pool.routing_scorers or scorers
+            stream.append(self.cluster.pools.index(pool))
+        delays_ns = ingress.snapshot_refresh_ns, ingress.cache_delay_ns
+        signals = Signals(members, *delays_ns, self.timeline, self.outlook)
+        sessions = None if table.session is None else table.session.data
+        dice = Dice(np.random.default_rng(stream))
+        return signals, policy(name)(RouterSetup(signals, dice, tuple((scorers or {}).items()), sessions))
+
+    def run(self) -> RunRecord:
+        """Lets time pass until all is done, or until the horizon. To be called once.
+
+        Raises:
+            InputError: times that go beyond the clock; a pool that needs an outlet and has none.
+        """
+        self.cluster.require_supported(self.fleet.connected)
+        self._agenda.begin()
+        self.outlook.over(*self._parts, *([self._agenda] if self._agenda.is_used else []))
+        way_in = _way_in(self.source, self.recorder, self.gateway)
+        self.source.start(self.env, self._maker, way_in, self.outlook.is_open)
+        end_ns = _run(self.env, self.fleet.instances, self._horizon_ns)
+        log, self._decisions = self._decisions, None
+        self.recorder.decisions = None if log is None else log.record()
+        self.dispatcher.report(len(self.source.table))
+        self._dispatchers.clear()
+        self.outlook.over()  # the parts hold one another, and the instances with their KV pools
+        self.fleet.close()
+        record = self.recorder.record(end_ns)
+        self.fleet.enter_lives(record.instances)
+        return record
+
+
+@_without_garbage_collector()
+def simulate(demand: RequestTable | Source, cluster: Cluster, **options: Any) -> RunRecord:
+    """Serves requests on a cluster.
+
+    Args:
+        demand: the requests, or a source that sends them.
+        options: as `Simulation` takes them.
+    """
+    return Simulation(demand, cluster, **options).run()
+
+
+def _decision_log(
+    signals: Signals, router: Router, candidates: int | None, requests: int
+) -> DecisionLog | None:
+    if candidates is None:
+        return None
+    from blis_py.cluster.decisions import DecisionLog
+
+    return DecisionLog(signals, router, candidates, requests)
 
 
 def _unserved(table: RequestTable, served_models: Collection[str] | None) -> frozenset[int]:
@@ -205,18 +292,13 @@ def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int
 
 
 def _kind(
-    diffusion: BlockDiffusion | None,
-    scheduler: SchedulerConfig,
-    latency: LatencyModel,
-    record_steps: bool,
-    single_step: bool,
-    watch: Watch | None,
+    diffusion: BlockDiffusion | None, record_steps: bool, single_step: bool, watch: Watch | None
 ) -> Kind:
     if diffusion is None:
-        return Autoregressive(scheduler, latency, record_steps, single_step, watch)
+        return Autoregressive(record_steps, single_step, watch)
     from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
 
-    return Diffusion(scheduler, latency, diffusion, record_steps, single_step, watch)
+    return Diffusion(diffusion, record_steps, single_step, watch)
 
 
 @contextmanager

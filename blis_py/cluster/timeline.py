@@ -6,9 +6,7 @@ the others follow at once, and its clock stands still.
 
 from __future__ import annotations
 
-from simpy import Environment, Event
-
-from blis_py.cluster.alarm import Alarm
+from blis_py.cluster.events import STEP_ENDS, Call, EventQueue
 from blis_py.cluster.outlook import Outlook
 from blis_py.core.request import NEVER_NS
 
@@ -34,16 +32,16 @@ class Timeline:
     the next one.
     """
 
-    def __init__(self, env: Environment, outlook: Outlook) -> None:
-        self.env = env
+    def __init__(self, events: EventQueue, outlook: Outlook) -> None:
+        self._events = events
         self._outlook = outlook
         self._sleepers: list[Sleeper] = []
         self._first: list[Sleeper] = []
         """A tournament: who wakes first of all below each node. Node 1 is above everybody, node i above 2 i
         and 2 i + 1; the second half of the list are the sleepers themselves."""
-        self._alarm = Alarm(env)
-        """The latest that was set; those before it do not count."""
-        self._alarm_ns = NEVER_NS
+        self._call: Call | None = None
+        """The scheduled call for the first sleeper."""
+        self._call_ns = NEVER_NS
         self._passing = False
         self._woken_ns, self._woken_place = -1, -1
         """Who was woken last, and when."""
@@ -57,8 +55,8 @@ class Timeline:
         """The sleeper wakes then, and not at the time that was set before."""
         sleeper.wakes_ns = time_ns
         self._play(sleeper)
-        if time_ns < self._alarm_ns and not self._passing:
-            self._call_at(time_ns)
+        if time_ns < self._call_ns and not self._passing:
+            self._schedule(time_ns)
 
     def has_passed(self, sleeper: Sleeper, time_ns: int) -> bool:
         """Whether its turn at that time is over, since somebody behind it has been woken then."""
@@ -72,15 +70,12 @@ class Timeline:
             while self._first[1].wakes_ns <= time_ns:
                 self._wake(self._first[1])
             self._passing = False
-            if self._first[1].wakes_ns < self._alarm_ns:
-                self._call_at(self._first[1].wakes_ns)
+            if self._first[1].wakes_ns < self._call_ns:
+                self._schedule(self._first[1].wakes_ns)
 
-    def _called(self, event: Event) -> None:
-        """SimPy's clock has come to the time of an alarm."""
-        if event is not self._alarm:
-            return
-        self._alarm_ns = NEVER_NS
-        if self._first[1].wakes_ns <= int(self.env.now):
+    def _called(self, now_ns: int) -> None:
+        self._call_ns = NEVER_NS
+        if self._first[1].wakes_ns <= now_ns:
             self._passing = True
             self._wake(self._first[1])  # one alone: what it leads to may come before the others of this time
             self._passing = False
@@ -111,11 +106,10 @@ class Timeline:
             first[node] = winner
             node >>= 1
 
-    def _call_at(self, time_ns: int) -> None:
-        self._alarm, self._alarm_ns = Alarm(self.env), time_ns
-        assert self._alarm.callbacks is not None
-        self._alarm.callbacks.append(self._called)
-        self._alarm.ring_at(time_ns)
+    def _schedule(self, time_ns: int) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._call, self._call_ns = self._events.call_at(time_ns, self._called, STEP_ENDS), time_ns
 
 
 def _sooner(one: Sleeper, other: Sleeper) -> Sleeper:

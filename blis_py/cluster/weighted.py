@@ -31,7 +31,7 @@ class Part:
 
 
 class Weighted:
-    """The instance with the largest weighted sum of scores; ties at random.
+    """The ready instance with the largest weighted sum of scores; ties at random.
 
     Weights are divided by their sum, and the products added in the order of the profile.
     """
@@ -41,20 +41,21 @@ class Weighted:
     def __init__(self, setup: RouterSetup, scorers: Sequence[tuple[Scorer, float]]) -> None:
         total = sum(weight for _, weight in scorers)
         self._parts = [Part(scorer, weight / total) for scorer, weight in scorers]
-        self._dice = setup.dice
+        self._dice, self._signals = setup.dice, setup.signals
         self.scores: Scores = np.zeros(0)
-        """Of the latest decision, by instance."""
+        """Of the latest decision, by ready instance."""
 
     def __call__(self, request: Request, now_ns: int) -> int:
         self.scores = scores = self.score(request)
         ties = (scores == largest(scores)).nonzero()[0]
-        index = int(ties[0] if len(ties) == 1 else ties[self._dice.below(len(ties))])
+        place = int(ties[0] if len(ties) == 1 else ties[self._dice.below(len(ties))])
+        index = self._signals.ready[place]
         for part in self._parts:
             part.scorer.sent(request, index)
         return index
 
     def score(self, request: Request) -> Scores:
-        """What each instance is worth to the request."""
+        """What each ready instance is worth to the request."""
         total = self._parts[0].scores(request)
         for part in self._parts[1:]:
             total = total + part.scores(request)

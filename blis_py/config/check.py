@@ -7,10 +7,10 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
-from blis_py.config.layers import Layers, did_you_mean
+from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
-from blis_py.core.bounds import LAST_NS, clock_ns
+from blis_py.core.bounds import LAST_NS, MOST_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
 
@@ -50,6 +50,7 @@ def check(config: RunConfig, layers: Layers) -> None:
         raise layers.error(
             "unknown value", "latency.model", value=name, fix=did_you_mean(name, LATENCY_MODELS)
         )
+    _check_pools(config, layers)
     _check_routing(config.routing, layers)
     _check_admission(config.admission, layers)
     _check_gateway(config.gateway, layers)
@@ -96,6 +97,34 @@ def check(config: RunConfig, layers: Layers) -> None:
     on = "scheduler.enable_prefix_caching"
     if layers.by_flag(on) and scheduler.enable_prefix_caching and scheduler.prefix_cache == "none":
         raise layers.error("contradicts prefix_cache: none", on, fix="drop one of the two")
+
+
+def _check_pools(config: RunConfig, layers: Layers) -> None:
+    if config.links:
+        fix = "drop it: a request stays with one instance"
+        raise layers.error("not supported yet", "links", value=list(config.links), fix=fix)
+    if not config.pools:
+        return
+    names = [pool.name for pool in config.pools]
+    if "" in names:
+        raise layers.error(f"pool {names.index('')} has no name", "pools", fix="write - {name: …, count: …}")
+    if len(set(names)) < len(names):
+        raise layers.error("two pools have the same name", "pools", value=names, fix="rename one")
+    for pool in config.pools:
+        if pool.role != "both":
+            fix = "use both: each instance serves prefill and decode"
+            raise layers.error(
+                f"the role of {pool.name} is not supported yet", "pools", value=pool.role, fix=fix
+            )
+    if not 1 <= config.instances <= MOST_INSTANCES:
+        problem = f"must be 1 to {MOST_INSTANCES:,} instances in all"
+        raise layers.error(problem, "pools", value=config.instances, fix="change a count")
+    for key in set.intersection(*(set(flatten(pool.overrides(), RunConfig)) for pool in config.pools)):
+        if layers.by_flag(key):
+            raise layers.error("has no effect: every pool has its own", key, fix="change it in the pools")
+    if config.num_instances != 1:
+        fix = "drop it: each pool has a count"
+        raise layers.error("contradicts pools", "num_instances", value=config.num_instances, fix=fix)
 
 
 def _check_sessions(load: WorkloadSection, layers: Layers) -> None:

@@ -102,6 +102,10 @@ class Layers:
         """How the user wrote `path`: the flag, or the key."""
         return self._origin[path][1] if path in self._origin else path
 
+    def file(self, path: str) -> str | Path | None:
+        """The file that sets `path`; None = none does."""
+        return self._origin.get(path, (None, path))[0]
+
     def error(self, problem: str, path: str, *, fix: str | None = None, value: Any = None) -> InputError:
         """An error about the setting at `path`, told in the words of where it was given."""
         file, label = self._origin.get(path, (None, path))

@@ -7,7 +7,7 @@ Layers, later over earlier: defaults, the config file, a policy bundle, flags an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from blis_py.config.check import check
 from blis_py.config.layers import Layers, flatten
 from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
 from blis_py.config.paths import from_folder, with_full_paths, workload_source
+from blis_py.config.pools import PoolSection, of_pool, read_pools
 from blis_py.errors import InputError
 from blis_py.files.paths import full_path
 from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
 
+DEFAULT_POOL = "default"
 _OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
 
 
@@ -64,11 +66,40 @@ def load_config(
         if not equals or not key:
             raise InputError("must look like a.b.c=value", key="--set", value=text)
         _lay_flag(layers, f"--set {key.strip()}", key.strip(), _yaml_value(key, value))
+    read_pools(layers)
     _imply_fitted(layers, inherited=base)
     _imply_engine(layers)
     config = layers.build(RunConfig)
     check(config, layers)
-    return with_full_paths(config)
+    config = with_full_paths(config)
+    if config.pools:
+        pool_configs(config)  # every contradiction within one is told now
+    return config
+
+
+def pool_configs(config: RunConfig) -> list[tuple[PoolSection, RunConfig]]:
+    """The pools of a configuration, each with the configuration of its instances by themselves.
+
+    Without pools there is one, of `num_instances`. The preset of a pool's engine on its GPU replaces that of
+    the configuration.
+
+    Raises:
+        InputError: what a pool overrides is unknown, of the wrong type, or contradicts something.
+    """
+    if not config.pools:
+        return [(PoolSection(name=DEFAULT_POOL, count=config.num_instances), config)]
+    return [(pool, _pool_config(config, pool)) for pool in config.pools]
+
+
+def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
+    overrides = pool.overrides()
+    if "gpu" in overrides:
+        overrides.setdefault("engine", config.engine)
+    base = replace(config, pools=(), num_instances=max(pool.count, 1))
+    try:
+        return load_config(overrides=overrides, base=base)
+    except InputError as error:
+        raise of_pool(error, f".{pool.name}") from error
 
 
 def _inherited(
@@ -131,7 +162,18 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
             return {key: plain(item) for key, item in value.items()}
         return list(value) if isinstance(value, tuple) else value
 
-    return {key: plain(value) for key, value in asdict(config).items()}
+    values = {key: plain(value) for key, value in asdict(config).items()}
+    for key in ("pools", "links"):
+        if not values[key]:
+            del values[key]
+    if config.pools:
+        values["pools"] = [_given(pool) for pool in values["pools"]]
+    return values
+
+
+def _given(pool: dict[str, Any]) -> dict[str, Any]:
+    """What a pool says."""
+    return {key: value for key, value in pool.items() if value not in (None, {})}
 
 
 def _yaml_value(key: str, text: str) -> Any:

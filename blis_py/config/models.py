@@ -4,9 +4,11 @@ Annotations are evaluated here and no later: every run reads them several times,
 """
 
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.layers import setting
+from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import (
     LAST_NS,
@@ -162,6 +164,11 @@ class RunConfig:
     """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
     num_instances: int = setting(1, least=1, most=MOST_INSTANCES)
     """Instances behind the router."""
+    pools: tuple[PoolSection, ...] = ()
+    """Pools of unlike instances, all behind the router, instead of `num_instances` alike ones; each overrides
+    some of `engine`, `gpu`, `tp`, `link_gbps`, `memory`, `scheduler` and `latency`."""
+    links: tuple[dict[str, Any], ...] = ()
+    """Ways for KV blocks between pools; not supported yet."""
     seed: int | None = setting(None, least=0, most=MOST_SEED)
     """null = the spec's own, else 42."""
     horizon: str | int | None = setting(None, least=1)
@@ -186,6 +193,11 @@ class RunConfig:
     """Targets every request should meet, such as `ttft:500` (ms)."""
     goodput_by_class: dict[str, str] = field(default_factory=dict)
     """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
+
+    @property
+    def instances(self) -> int:
+        """Of all pools."""
+        return sum(pool.count for pool in self.pools) if self.pools else self.num_instances
 
 
 NAMES: dict[str, str] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import RunConfig
+from blis_py.config.pools import PoolSection
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.paths import exists, expanded, full_path, is_file, is_folder
@@ -20,7 +22,23 @@ def from_folder(leaves: dict[str, Any], folder: Path) -> dict[str, Any]:
         own = isinstance(value, str) and key in _IS_FILE and _IS_FILE[key](value)
         return str(folder / expanded(value, key=key)) if own else value
 
-    return {key: moved(key, value) for key, value in leaves.items()}
+    return {
+        key: [_moved_pool(pool, moved) for pool in value]
+        if key == "pools" and isinstance(value, list)
+        else moved(key, value)
+        for key, value in leaves.items()
+    }
+
+
+def _moved_pool(pool: Any, moved: Callable[[str, Any], Any]) -> Any:
+    """A pool as plain data, with files of its own moved."""
+    if not isinstance(pool, Mapping):
+        return pool
+    latency = pool.get("latency")
+    if isinstance(latency, Mapping):
+        latency = {key: moved(f"latency.{key}", value) for key, value in latency.items()}
+        pool = {**pool, "latency": latency}
+    return {key: moved(key, value) for key, value in pool.items()}
 
 
 def with_full_paths(config: RunConfig) -> RunConfig:
@@ -34,6 +52,7 @@ def with_full_paths(config: RunConfig) -> RunConfig:
         config,
         model_config=full("model_config", config.model_config),
         gpu=full("gpu", config.gpu) or config.gpu,
+        pools=tuple(_full_pool(pool, full) for pool in config.pools),
         engine=full("engine", config.engine) or config.engine,
         latency=replace(
             config.latency,
@@ -55,9 +74,22 @@ def with_full_paths(config: RunConfig) -> RunConfig:
     )
 
 
+def _full_pool(pool: PoolSection, full: Callable[[str, Any], Any]) -> PoolSection:
+    latency = {
+        key: full(f"latency.{key}", value) if f"latency.{key}" in _IS_FILE else value
+        for key, value in pool.latency.items()
+    }
+    return replace(pool, gpu=full("gpu", pool.gpu), engine=full("engine", pool.engine), latency=latency)
+
+
 def named_files(config: RunConfig) -> dict[str, Path]:
     """The files and folders of the user's own that a configuration names, by key."""
     found = {}
+    for pool in config.pools:
+        values = {"gpu": pool.gpu, **{f"latency.{key}": value for key, value in pool.latency.items()}}
+        for key, name in {"engine": pool.engine, **values}.items():
+            if name and key in _IS_FILE and _IS_FILE[key](name):
+                found[f"pools.{pool.name}.{key}"] = full_path(name, key=key)
     for key, is_own in _IS_FILE.items():
         value: Any = config
         for part in key.split("."):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.decoding import DecodeSet
+from blis_py.core.emission import Bursts
 from blis_py.core.kv import KVCache
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.policies import PREEMPTION_POLICIES
@@ -19,8 +20,11 @@ from blis_py.core.step import Prefills, Step
 class Running:
     """Who runs on an instance, by what they do next. `Lifecycle.running` has them all, in order."""
 
-    def __init__(self, decoding: DecodeSet) -> None:
+    def __init__(self, decoding: DecodeSet, bursts: Bursts | None = None) -> None:
         self.prefilling: dict[Request, None] = {}
+        """Prompts that are not computed yet; and, since these are handled one by one too, all requests whose
+        decode steps may emit several tokens."""
+        self.bursts = bursts
         self.decoding = decoding
         self.stalled: dict[Request, None] = {}
         """Would decode, but the budget ended before their turn."""
@@ -104,6 +108,11 @@ class BatchFormer:
             while not self._allocate(request, tokens, tick):
                 if self._free_ending():
                     continue
+                if life.loads is not None and len(_not_ending(order)) == 1:
+                    dropped = life.drop_load()
+                    if dropped is not None:
+                        preempted.append(dropped)
+                        continue
                 victims = self._victims(order, step, granted)
                 for victim in victims:
                     v = order.index(victim)
@@ -133,7 +142,13 @@ class BatchFormer:
         """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
         if request.status is not PREFILLING:
             return 1
-        return min(request.num_tokens - request.computed, self._chunk, budget)
+        return min(self._lacking(request), self._chunk, budget)
+
+    def _lacking(self, request: Request) -> int:
+        """Tokens of a request until it emits; where it decodes in bursts, those it can use."""
+        if self._running.bursts is not None and request.bursting:
+            return self._running.bursts.rows(request)
+        return request.num_tokens - request.computed
 
     def _allocate(self, request: Request, tokens: int, tick: int) -> bool:
         if request.status is PREFILLING:
@@ -148,7 +163,7 @@ class BatchFormer:
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
         """Whom to preempt so that an allocation may succeed."""
-        candidates = [request for request in order if request.status is not ENDING]
+        candidates = _not_ending(order)
         victim = candidates[self._pick_victim(candidates)]
         if victim.status is not PREFILLING or victim not in granted:
             return [victim]
@@ -203,14 +218,14 @@ class RunningFirst(BatchFormer):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         budget = self._serve_running(step, prefills, life, self._budget, tick)
-        if life.waiting and not step.preempted:
+        if life.asks_in and not step.preempted:
             self._admit(step, prefills, life, budget, now_ns)
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
         chunks: Prefills = []
         prefilling, last_decode = self._running.prefilling, self._running.decoding.last_seq
         for request in prefilling:
-            wanted = min(request.num_tokens - request.computed, self._chunk)
+            wanted = min(self._lacking(request), self._chunk)
             if wanted > budget and next(iter(prefilling)).seq < last_decode:
                 return None  # a decode behind this prefill would find the budget spent
             tokens = min(wanted, budget)
@@ -235,8 +250,9 @@ class PrefillFirst(BatchFormer):
         return True
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
-        budget = self._continue_prefills(prefills, self._budget)
-        if life.waiting and len(prefills) == len(self._running.prefilling):
+        prompts = self._prompts()
+        budget = self._continue_prefills(prompts, prefills, self._budget)
+        if life.asks_in and len(prefills) == len(prompts):
             budget = self._admit(step, prefills, life, budget, now_ns)
         self._serve_running(step, prefills, life, budget, tick)
 
@@ -244,8 +260,14 @@ class PrefillFirst(BatchFormer):
         tokens = super().first_tokens(wanted, budget)
         return 0 if tokens < wanted and budget < self._budget else tokens
 
-    def _continue_prefills(self, prefills: Prefills, budget: int) -> int:
-        for request in list(self._running.prefilling):
+    def _prompts(self) -> list[Request]:
+        """Those not computed yet."""
+        if self._running.bursts is None:
+            return list(self._running.prefilling)
+        return [request for request in self._running.prefilling if not request.bursting]
+
+    def _continue_prefills(self, prompts: list[Request], prefills: Prefills, budget: int) -> int:
+        for request in prompts:
             tokens = self._wanted(request, budget)
             if tokens and self._kv.extend(request, tokens):
                 prefills.append((request, tokens))
@@ -254,6 +276,11 @@ class PrefillFirst(BatchFormer):
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
         return [] if len(prefills) == len(self._running.prefilling) else None
+
+
+def _not_ending(order: list[Request]) -> list[Request]:
+    """Requests that still take part in steps."""
+    return [request for request in order if request.status is not ENDING]
 
 
 BATCH_FORMERS: dict[str, Callable[[SchedulerConfig, KVCache, Running], BatchFormer]] = {

@@ -8,14 +8,32 @@ from functools import lru_cache
 from itertools import islice
 
 CacheChanges = list[tuple[bool, Sequence[Hashable]]]
-"""What a cache has begun (True) and ceased to hold, in order, for who follows it and empties the list. A key
+"""What a cache has begun (True) and ceased to hold, in order, for a reader that empties the list. A key
 that was there already may begin again."""
 
 
+class CacheLog:
+    """Contents that a cache begins and ceases to hold, for any number of readers."""
+
+    def __init__(self) -> None:
+        self.readers: list[CacheChanges] = []
+
+    def follow(self) -> CacheChanges:
+        """A list of its own for one more reader, from now on."""
+        changes: CacheChanges = []
+        self.readers.append(changes)
+        return changes
+
+    def note(self, begins: bool, keys: Sequence[Hashable]) -> None:
+        """Readers share the keys, which must not change any more."""
+        for changes in self.readers:
+            changes.append((begins, keys))
+
+
 @lru_cache(maxsize=4)
-def _descending(total: int) -> tuple[int, ...]:
-    """total-1..0: the pools of a large cluster share the numbers."""
-    return tuple(range(total - 1, -1, -1))
+def _ids(total: int) -> tuple[int, ...]:
+    """0..total-1: the pools of a large cluster share the numbers."""
+    return tuple(range(total))
 
 
 class BlockPool:
@@ -47,8 +65,11 @@ class BlockPool:
         """Reserved blocks that are still in the free queue, at its front."""
         self._named: list[int] = []
         """Reserved blocks that have left it."""
-        self._head: list[int] = list(_descending(total))
-        """The chunk being consumed; it has left the queue."""
+        self._ids = _ids(total)
+        self._touched = 0
+        """Blocks from this one on have never been used; they are used first, and in this order."""
+        self._head: list[int] = []
+        """Then: the chunk being consumed; it has left the queue."""
         self._queue: deque[list[int] | dict[int, None]] = deque()
         """Chunks, and runs of cached blocks, some of them empty by now."""
         self._id_of: dict[Hashable, int] = {}
@@ -57,15 +78,14 @@ class BlockPool:
         """Content key -> further blocks with the same content, computed by requests side by side."""
         self._key_of: list[Hashable] = []
         """Content key of each block, None where it has none. This and the next two are empty as long as no
-        block has one."""
+        block has one, and then as long as blocks have been used."""
         self._users: list[int] = []
         """Requests using each block that has a content key."""
         self._run_of: list[dict[int, None]] = []
         """The run in which a block that nobody uses lies."""
         self.shared_uses = 0
         """Uses of cached blocks beyond the first of each."""
-        self.changes: CacheChanges | None = None
-        """What contents come and go, where somebody follows."""
+        self.log = CacheLog()
 
     def take(self, count: int) -> list[int]:
         """Removes `count` blocks, at least one, from the free queue, forgetting what they held.
@@ -110,9 +130,12 @@ class BlockPool:
         return blocks
 
     def _remove_across_chunks(self, count: int) -> list[int]:
-        # A chunk is shortened as its blocks go: who kept it can see what is left.
-        blocks = self._head.copy()
-        self._head.clear()
+        if self._touched < self.total:
+            blocks = self._first_use(count)
+        else:
+            blocks = self._head.copy()
+            self._head.clear()
+        # A chunk is shortened as its blocks go: the request that kept it sees what is left.
         while len(blocks) < count:
             entry = self._queue.popleft()
             missing = count - len(blocks)
@@ -127,6 +150,14 @@ class BlockPool:
                 blocks += entry[-missing:]
                 del entry[-missing:]
                 self._head = entry
+        return blocks
+
+    def _first_use(self, count: int) -> list[int]:
+        """Up to `count` blocks that have never been used."""
+        first = self._touched
+        self._touched = end = min(first + count, self.total)
+        blocks = list(self._ids[first:end])
+        blocks.reverse()
         return blocks
 
     def _oldest(self, run: dict[int, None], count: int) -> list[int]:
@@ -170,25 +201,33 @@ class BlockPool:
 
     def is_cached(self, block: int) -> bool:
         """Whether the block's content can be found by key."""
-        return bool(self._key_of) and self._key_of[block] is not None
+        return block < len(self._key_of) and self._key_of[block] is not None
 
     def remember(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
         """Names the contents of some blocks, each in use by one request."""
-        if not self._key_of:
-            self._key_of, self._users, self._run_of = [None] * self.total, [0] * self.total, [{}] * self.total
+        if len(self._key_of) < self._touched:
+            self._cover_touched()
         id_of, key_of, users = self._id_of, self._key_of, self._users
         for key, block in zip(keys, blocks, strict=True):
             if id_of.setdefault(key, block) != block:
                 self._twins.setdefault(key, []).append(block)
             key_of[block] = key
             users[block] = 1
-        if self.changes is not None:
-            self.changes.append((True, keys))
+        if self.log.readers:
+            self.log.note(True, keys)
+
+    def _cover_touched(self) -> None:
+        more = self._touched - len(self._key_of)
+        self._key_of += [None] * more
+        self._users += [0] * more
+        self._run_of += [{}] * more
 
     def forget(self, blocks: Sequence[int]) -> None:
         """Takes back `remember`: these blocks are about to hold something else, or never held it."""
         if not self._key_of:
             return
+        if len(self._key_of) < self._touched:
+            self._cover_touched()
         id_of, key_of, twins = self._id_of, self._key_of, self._twins
         gone: list[Hashable] = []
         for block in blocks:
@@ -201,8 +240,8 @@ class BlockPool:
             else:
                 del id_of[key]
                 gone.append(key)
-        if gone and self.changes is not None:
-            self.changes.append((False, gone))
+        if gone and self.log.readers:
+            self.log.note(False, gone)
 
     def forget_free(self) -> None:
         """Of blocks that nobody uses, nobody finds the content any more."""
@@ -256,7 +295,7 @@ class BlockPool:
     @property
     def num_blank(self) -> int:
         """Blocks, at least, that can be taken before any content is forgotten."""
-        return len(self._head) - self._unnamed
+        return self.total - self._touched + len(self._head) - self._unnamed
 
     @property
     def in_use(self) -> int:
@@ -283,13 +322,17 @@ class BlockPool:
         self.num_free += count
         self._in_use_ticks += count * self.tick
 
+    def _blank(self) -> list[int]:
+        """Free blocks that are in no entry of the queue."""
+        return [*range(self._touched, self.total), *self._head]
+
     def check(self, held: list[int]) -> None:
         """Raises `AssertionError` unless free and held blocks are exactly the pool.
 
         Args:
             held: every block of every request's table; cached blocks as often as they are used.
         """
-        free = list(self._head)
+        free = self._blank()
         for entry in self._queue:
             free += entry
         assert len(free) == self.num_free, f"{len(free)} blocks are free, {self.num_free} counted"

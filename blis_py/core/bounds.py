@@ -22,7 +22,7 @@ MOST_ARRIVALS_PER_S = 1_000_000.0
 """Generated arrivals are whole microseconds apart."""
 MOST_INSTANCES = 100_000
 MOST_KV_BLOCKS = 100_000_000
-"""Of all instances together: each takes 36 bytes from the start."""
+"""Of one instance. Alike instances share 36 bytes for each; one that has been used takes 8 more."""
 MOST_BLOCK_ROUNDS = 1_000_000
 """Of a diffusion block; those measured take up to twice its positions."""
 MOST_RERUNS = MOST_REDRAWS = 10_000

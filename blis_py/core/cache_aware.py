@@ -61,7 +61,7 @@ class CacheAwareQueue(dict[Request, None]):
 
     def matched_tokens(self, request: Request) -> int:
         """Length of the request's cached prefix."""
-        return self.kv.matched_blocks(request) * self._block_size
+        return self.kv.match(request) * self._block_size
 
     def waited_tokens(self, request: Request) -> int:
         """Prefill tokens the instance has computed since the request came."""
@@ -143,7 +143,7 @@ class CacheAwareQueue(dict[Request, None]):
 
     def _will_share(self, request: Request, other: Request) -> bool:
         """Whether enough of what the request lacks is being computed by the other."""
-        end = self.kv.matched_blocks(request) + self._sharing_blocks
+        end = self.kv.match(request) + self._sharing_blocks
         keys, others = request.block_keys, other.block_keys
         limit = (request.num_tokens - 1) // self._block_size
         if end > min(limit, len(keys), len(others), other.num_tokens // self._block_size):

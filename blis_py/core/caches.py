@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.hash_kv import HashKV
 from blis_py.core.kv import KVCache
 from blis_py.core.radix_kv import RadixKV
 
 PREFIX_CACHES: dict[str, Callable[[SchedulerConfig], KVCache]] = {
-    "hash": lambda config: KVCache(config.num_kv_blocks, config.block_size, prefix_caching=True),
+    "hash": lambda config: HashKV(config.num_kv_blocks, config.block_size, prefix_caching=True),
     "radix": lambda config: RadixKV(config.num_kv_blocks, config.block_size, config.radix_eviction_policy),
-    "none": lambda config: KVCache(config.num_kv_blocks, config.block_size, prefix_caching=False),
+    "none": lambda config: HashKV(config.num_kv_blocks, config.block_size, prefix_caching=False),
 }
 
 

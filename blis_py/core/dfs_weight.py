@@ -22,7 +22,7 @@ class DfsWeight(CacheAwareQueue):
         below: dict[Node, list[Request]] = {}
         children: dict[Node | None, list[Node]] = {}
         for request in waiting:
-            self.kv.matched_blocks(request)
+            self.kv.match(request)
             node = request.match.node if request.match is not None else None
             while node is not None and node.parent is not None:
                 if node not in below:
@@ -37,7 +37,7 @@ class DfsWeight(CacheAwareQueue):
         return min(waiting if end is None else below[end], key=self.score)
 
     def score(self, request: Request) -> tuple[Any, ...]:
-        return (-self.kv.matched_blocks(request), *by_arrival(request))
+        return (-self.kv.match(request), *by_arrival(request))
 
 
 def _weight(requests: list[Request]) -> tuple[Any, ...]:

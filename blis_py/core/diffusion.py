@@ -29,9 +29,9 @@ from blis_py.core.diffusion_request import (
     DiffusionRequest,
     Outcome,
 )
+from blis_py.core.features import computed, further_features
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.policies import PREEMPTION_POLICIES
-from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import DECODING, PREFILLING, FinishReason, Request, Status
 
 _DENOISING: Final = DECODING
@@ -58,6 +58,7 @@ class DiffusionScheduler(Lifecycle):
         self.totals = totals
         """The counters, by their own type."""
         self._block = block
+        self._further = further_features()
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self._chunk = (config.long_prefill_token_threshold or config.max_num_batched_tokens) // block * block
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
@@ -81,7 +82,9 @@ class DiffusionScheduler(Lifecycle):
         if not (batch.prefills or batch.denoise):
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(batch.admitted, now_ns)
-        batch.features = self._features(batch)
+        batch.features = features = self._features(batch)
+        if self._further:
+            features.further = computed(self._further, batch, self)
         return batch
 
     def must_yield(self, now_ns: int) -> bool:
@@ -104,7 +107,7 @@ class DiffusionScheduler(Lifecycle):
         for request, tokens in batch.prefills:
             counters.prefill_tokens += tokens
             request.computed += tokens
-            self._publish(request)
+            self.kv.publish(request)
             if request.computed == self._prefill_target(request):
                 request.status = _DENOISING
         spent = outcome.spent or [outcome.rounds] * len(batch.denoise)
@@ -210,11 +213,7 @@ class DiffusionScheduler(Lifecycle):
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
         budget = self.config.max_num_batched_tokens - self._block * len(self.running)
         tokens = self._first_tokens(request, (len(shared) + own) * self._block_size, budget)
-        if isinstance(kv, RadixKV):
-            from_free = kv.tree.unlocked(request.match) if request.match is not None else 0
-        else:
-            from_free = kv.pool.count_free(shared)
-        return -(-tokens // self._block_size) + own + from_free <= kv.pool.num_free
+        return kv.blocks_needed(request, shared, own, tokens) <= kv.pool.num_free
 
     def _extend(self, request: DiffusionRequest, tokens: int, batch: Batch, parked: bool = False) -> bool:
         """Pages for `tokens` more, preempting if need be; False if the request had to go itself."""
@@ -284,7 +283,7 @@ class DiffusionScheduler(Lifecycle):
         self._forget_block(request)
         if request in outcome.keys:
             request.block_keys = [*request.block_keys, *outcome.keys[request]]
-        self._publish(request)
+        self.kv.publish(request)
         counters = self.totals
         counters.committed_blocks += 1
         counters.emitted_tokens += emitted

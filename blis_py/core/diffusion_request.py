@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from blis_py.core.counters import Counters
-from blis_py.core.features import StepFeatures
+from blis_py.core.features import Feature, StepFeatures
 from blis_py.core.request import Request
 
 NO_SLOT = -1
@@ -69,6 +69,15 @@ class DiffusionRequest(Request):
         return self.num_tokens - self.computed
 
 
+ROUND_FEATURES: Final = {
+    "denoise_blocks": Feature("blocks"),
+    "commit_blocks": Feature("blocks"),
+    "prefill_blocks": Feature("blocks"),
+    "begins_batch": Feature("batches"),
+}
+"""What the features of a round have beyond those of other steps; see `FEATURES`."""
+
+
 @dataclass(slots=True, init=False)
 class DiffusionFeatures(StepFeatures):
     """A round as a latency model sees it.
@@ -89,43 +98,27 @@ class DiffusionFeatures(StepFeatures):
 
     def __init__(
         self,
-        prefill_seqs: int = 0,
-        prefill_tokens: int = 0,
-        prefill_pairs: int = 0,
-        prefill_kv_tokens: int = 0,
-        prefill_prompt_pairs: float = 0.0,
-        decode_seqs: int = 0,
-        decode_kv_tokens: int = 0,
-        max_context: int = 0,
-        emitted_rows: int = 0,
+        *,
         denoise_blocks: int = 0,
         commit_blocks: int = 0,
         prefill_blocks: int = 0,
         begins_batch: int = 0,
-        constrained_rows: int = 0,
-        shared_kv_tokens: int = 0,
-        scanned_requests: int = 0,
+        **common: Any,
     ) -> None:
-        """Spelled out: mypyc cannot put a generated one on top of that of `StepFeatures`."""
-        StepFeatures.__init__(
-            self,
-            prefill_seqs,
-            prefill_tokens,
-            prefill_pairs,
-            prefill_kv_tokens,
-            prefill_prompt_pairs,
-            decode_seqs,
-            decode_kv_tokens,
-            max_context,
-            emitted_rows,
-            constrained_rows,
-            shared_kv_tokens,
-            scanned_requests,
-        )
+        """Spelled out: mypyc neither puts a generated one on that of `StepFeatures` nor hands on `common`."""
+        StepFeatures.__init__(self)
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks
         self.prefill_blocks = prefill_blocks
         self.begins_batch = begins_batch
+        for name, value in common.items():
+            setattr(self, name, value)
+
+    def names(self) -> tuple[str, ...]:
+        return _ATTRIBUTES
+
+
+_ATTRIBUTES: Final = (*StepFeatures().names(), *ROUND_FEATURES)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,8 @@
               ^                      |
               +----- preempted ------+          expired or aborted from anywhere
 
+With a `KVSource`, a request may wait for KV between the waiting queue and admission.
+
 Queue, priorities, deadlines, admission and the counters are here. A kind of request (autoregressive, block
 diffusion) supplies how much of it a step computes, what it holds while it runs, and how a batch is formed and
 finished; see `blis_py.core.scheduler` and `blis_py.core.diffusion`.
@@ -13,13 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from typing import Final
 
 from blis_py.core.caches import build_cache
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
+from blis_py.core.kv_loads import KVLoads
+from blis_py.core.kv_source import KVSource, Supply
 from blis_py.core.policies import SCHEDULERS
-from blis_py.core.radix_kv import RadixKV
 from blis_py.core.request import FINISHED, NEVER_NS, WAITING, FinishReason, Request
+
+_LOADING: Final = -1
+"""It waits for KV: others may be admitted past it."""
 
 
 class _Count:
@@ -37,10 +44,16 @@ class Lifecycle:
         counters: fresh.
         max_tokens: of the longest sequence there is room for; longer ones are refused, or cut.
         granularity: tokens of the smallest piece of work.
+        source: KV from outside the instance.
     """
 
     def __init__(
-        self, config: SchedulerConfig, counters: Counters, max_tokens: int, granularity: int = 1
+        self,
+        config: SchedulerConfig,
+        counters: Counters,
+        max_tokens: int,
+        granularity: int = 1,
+        source: KVSource | None = None,
     ) -> None:
         self.config = config
         self.counters = counters
@@ -48,7 +61,8 @@ class Lifecycle:
         self.running: dict[Request, None] = {}
         """In running order: the order of admission."""
         self.kv = build_cache(config)
-        self._radix = self.kv if isinstance(self.kv, RadixKV) else None
+        self.loads = None if source is None else KVLoads(source, self.kv)
+        """Requests that have left the queue and hold blocks, but do not run."""
         self.first_deadline_ns = NEVER_NS
         """No request gives up before this time."""
         self._max_tokens = max_tokens
@@ -99,6 +113,8 @@ class Lifecycle:
         if least > self._max_tokens:
             return self._refusal(least)
         target = limit or self._max_tokens - prompt
+        if request.carried >= target:
+            return f"has all its {target} output tokens"
         if request.output_tokens is not None and request.output_tokens < target:
             target = request.output_tokens
         request.target = target
@@ -115,6 +131,32 @@ class Lifecycle:
         self._count_waiting(request.priority, 1)
         self.waiting.push(request)
         return None
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests that do not run: in the queue, or waiting for KV."""
+        return len(self.waiting) + (0 if self.loads is None else len(self.loads))
+
+    @property
+    def queued(self) -> list[Request]:
+        """These requests, in no particular order."""
+        return [*self.waiting, *(() if self.loads is None else self.loads.requests)]
+
+    @property
+    def asks_in(self) -> bool:
+        """Whether a request could be admitted, were there room."""
+        return bool(self.waiting) or (self.loads is not None and bool(self.loads.arrived))
+
+    def kv_ready_at(self, request: Request, ready_ns: int) -> None:
+        """The KV a request waits for comes at another time than offered; call it between steps."""
+        if self.loads is not None:
+            self.loads.move(request, ready_ns)
+
+    def next_change_ns(self, now_ns: int) -> int:
+        """Earliest time at which a step boundary may bring a change that depends on time alone."""
+        change = self.waiting.next_change_ns(now_ns) if self.waiting else None
+        first_ns = self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
+        return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     def expire(self, now_ns: int) -> list[Request]:
         """Drops the requests whose deadline has come; call it between steps."""
@@ -160,11 +202,11 @@ class Lifecycle:
             raise RuntimeError(f"no room for {request!r} in {self!r}")
         request.target = request.max_tokens or self._max_tokens - request.prompt_tokens
         request.computed = request.cached_tokens = computed
-        self._publish(request)
+        self.kv.publish(request)
         self._run(request)
 
     def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
-        """Lets waiting requests in, from the head of the queue until one does not fit.
+        """Lets waiting requests in until one does not fit: those that have got their KV, then the queue.
 
         Args:
             budget: tokens the step has left.
@@ -174,13 +216,19 @@ class Lifecycle:
         """
         waiting, running = self.waiting, self.running
         admitted: list[tuple[Request, int]] = []
+        if self.loads is not None and self.loads.arrived:
+            budget = self._admit_arrived(admitted, budget)
+            if self.loads.arrived:
+                return admitted
         while waiting and budget >= self._granularity and len(running) < self._max_num_seqs:
             request = waiting.head(now_ns)
-            tokens = 0 if request is None else self._find_room(request, budget)
+            tokens = 0 if request is None else self._find_room(request, budget, now_ns)
             if request is None or tokens == 0:
                 break
             waiting.pop_head(now_ns)
             self._count_waiting(request.priority, -1)
+            if tokens == _LOADING:
+                continue
             if waiting:
                 self._note_inversion(request.priority)
             self._run(request)
@@ -195,21 +243,33 @@ class Lifecycle:
         self.running[request] = None
         self._admitted(request)
 
-    def _publish(self, request: Request) -> None:
-        """Others can find what has been computed; a hash cache names blocks by itself."""
-        if self._radix is not None:
-            self._radix.publish(request)
+    def _admit_arrived(self, admitted: list[tuple[Request, int]], budget: int) -> int:
+        """Requests whose KV has come, in that order; returns the budget left."""
+        loads = self.loads
+        assert loads is not None
+        while loads.arrived and budget >= self._granularity and len(self.running) < self._max_num_seqs:
+            request = loads.arrived[0]
+            tokens = self._first_tokens(request, request.computed, budget)
+            if tokens == 0 or not self.kv.extend(request, tokens):
+                break
+            self._run(loads.next_arrived())
+            admitted.append((request, tokens))
+            budget -= tokens
+        return budget
 
-    def _find_room(self, request: Request, budget: int) -> int:
-        """Finds what is cached of the head of the queue, and blocks for its first step; 0 if it must wait."""
+    def _find_room(self, request: Request, budget: int, now_ns: int) -> int:
+        """Finds KV of the head of the queue, and blocks for its first step; 0 if it must wait."""
         kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
         cached = (len(shared) + own) * self._block_size
-        tokens = self._first_tokens(request, cached, budget)
-        if tokens == 0:
+        supply = None if self.loads is None else self.loads.offer(request, cached, now_ns)
+        later = supply is not None and supply.ready_ns > now_ns
+        supplied = 0 if supply is None else supply.tokens
+        tokens = 0 if later else self._first_tokens(request, cached + supplied, budget)
+        if tokens == 0 and not later:
             return 0
-        if not kv.admit(request, shared, own, tokens):
+        if not kv.admit(request, shared, own, supplied + tokens, not later):
             if not request.blocked_at_head and len(self.waiting) > 1:
                 request.blocked_at_head = True
                 self.counters.head_of_line_events += 1
@@ -219,11 +279,29 @@ class Lifecycle:
             request.cached_tokens = cached
             self.counters.prefix_queried_tokens += request.prompt_tokens
             self.counters.prefix_hit_tokens += cached
-        return tokens
+        return tokens if supply is None else self._load(request, supply, tokens, now_ns)
+
+    def _load(self, request: Request, supply: Supply, tokens: int, now_ns: int) -> int:
+        """Begins the load of what the head of the queue has been offered and has blocks for."""
+        assert self.loads is not None
+        self.loads.begin(request, request.computed, supply, now_ns)
+        return _LOADING if supply.ready_ns > now_ns else tokens
+
+    def drop_load(self) -> Request | None:
+        """Sends the request whose load began last back to the queue, so that its blocks are free."""
+        request = None if self.loads is None else self.loads.latest
+        if request is not None:
+            assert self.loads is not None
+            self.loads.remove(request)
+            self._back_to_queue(request)
+        return request
 
     def preempt(self, request: Request) -> None:
         """Back to the queue; what it had computed is computed again, what it had emitted stays."""
         self._leave(request, keep=True)
+        self._back_to_queue(request)
+
+    def _back_to_queue(self, request: Request) -> None:
         request.status = WAITING
         request.computed = 0
         request.preemptions += 1
@@ -244,7 +322,9 @@ class Lifecycle:
 
     def _part_with(self, request: Request) -> None:
         """It leaves for good, from the queue or from the running list."""
-        if request.status is WAITING:
+        if self.loads is not None and request in self.loads:
+            self.loads.remove(request)
+        elif request.status is WAITING:
             self.waiting.remove(request)
             self._count_waiting(request.priority, -1)
         else:

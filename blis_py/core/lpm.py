@@ -12,4 +12,4 @@ class LongestPrefixMatch(CacheAwareQueue):
     """Longest cached prefix first, in tokens; among equals by arrival (SGLang's `lpm`)."""
 
     def score(self, request: Request) -> tuple[Any, ...]:
-        return (-self.kv.matched_blocks(request), request.arrival_ns, request.id)
+        return (-self.kv.match(request), request.arrival_ns, request.id)

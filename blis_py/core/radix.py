@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import ne
 
-from blis_py.core.blocks import CacheChanges
+from blis_py.core.blocks import CacheLog
 from blis_py.core.eviction import Worth, lru
 from blis_py.core.radix_node import Family, Keys, Node
 
@@ -62,8 +62,8 @@ class RadixTree:
         """Heap of what can be evicted next; some entries are stale."""
         self._entries = 0
         self._tidy_at = _FEWEST_ENTRIES
-        self.changes: CacheChanges | None = None
-        """What contents come and go, where somebody follows; of namespaces nothing is said."""
+        self.log = CacheLog()
+        """Without namespaces."""
 
     def evictable_size(self) -> int:
         """Blocks that nobody locks. All of them can be evicted."""
@@ -197,8 +197,8 @@ class RadixTree:
             node = self._least_worth()
             first = max(len(node.blocks) - (count - len(evicted)), 0)
             evicted += reversed(node.blocks[first:])
-            if self.changes is not None:
-                self.changes.append((False, node.keys[first:]))
+            if self.log.readers:
+                self.log.note(False, node.keys[first:])
             if first:
                 del node.blocks[first:], node.keys[first:]
                 node.version += 1
@@ -220,8 +220,8 @@ class RadixTree:
     def _append(self, node: Node, keys: Keys, blocks: list[int], priority: int) -> Node:
         """New blocks behind a locked node: in the node itself if only the caller ends there."""
         self._size += len(keys)
-        if self.changes is not None:
-            self.changes.append((True, list(keys)))
+        if self.log.readers:
+            self.log.note(True, list(keys))
         if node.locks == 1 and not node.children and node.parent is not None:
             node.keys += keys
             node.blocks += blocks

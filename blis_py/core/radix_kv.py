@@ -56,7 +56,7 @@ class RadixPool(BlockPool):
         self.unlocked(len(duplicates) - locked)
 
     def check(self, held: list[int]) -> None:
-        blank = self._head + [block for chunk in self._queue for block in chunk]
+        blank = self._blank() + [block for chunk in self._queue for block in chunk]
         locks = {block: node.locks for node in self._tree.nodes() for block in node.blocks}
         private = [block for block in held if block not in locks]
         every = blank + private + list(locks)
@@ -76,20 +76,18 @@ class RadixKV(KVCache):
     for the same step do not share it yet; its answer when it leaves. Where the tree has the same content
     already, the request's own block is given back and its table rewritten to the tree's.
 
-    A preempted request finds its named blocks in the tree and its private ones as with `KVCache`.
+    A preempted request finds its named blocks in the tree and its private ones as with every cache.
     """
 
     def __init__(self, num_blocks: int, block_size: int, eviction_policy: str = "lru") -> None:
-        super().__init__(num_blocks, block_size, prefix_caching=True)
         self.tree = RadixTree(EVICTION_POLICIES[eviction_policy])
-        self.pool = self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
+        self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
+        super().__init__(self._pool, block_size, prefix_caching=True)
 
     def follow(self) -> CacheChanges:
-        changes: CacheChanges = []
-        self.tree.changes = changes
-        return changes
+        return self.tree.log.follow()
 
-    def matched_blocks(self, request: Request) -> int:
+    def match(self, request: Request) -> int:
         keys = request.block_keys
         if not keys:
             return 0
@@ -102,18 +100,27 @@ class RadixKV(KVCache):
         return match.blocks
 
     def cached_blocks(self, request: Request) -> list[int]:
-        self.matched_blocks(request)
+        self.match(request)
         return self.tree.blocks(request.match) if request.match is not None else []
 
-    def admit(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
+    def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
+        return -(-new_tokens // self.block_size) + own + self._unlocked(request)
+
+    def _unlocked(self, request: Request) -> int:
+        """Blocks of its match that could be evicted."""
+        match: Match | None = request.match
+        return self.tree.unlocked(match) if match is not None else 0
+
+    def admit(
+        self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
+    ) -> bool:
         pool = self._pool
         match: Match | None = request.match
-        fresh = -(-new_tokens // self.block_size)
-        unlocked = self.tree.unlocked(match) if match is not None else 0
-        if fresh + own + unlocked > pool.num_free:
+        if self.blocks_needed(request, shared, own, new_tokens) > pool.num_free:
             return False
         if match is not None:
             # First of all: taking blocks may evict whatever nobody has locked.
+            unlocked = self._unlocked(request)
             request.node = self.tree.lock(match, request.priority)
             request.published = match.blocks
             pool.locked(unlocked)
@@ -123,11 +130,11 @@ class RadixKV(KVCache):
         if own:
             assert request.kept_blocks is not None
             request.block_table += pool.reclaim(request.kept_blocks, own)
-        request.block_table += pool.take(fresh)
+        request.block_table += pool.take(-(-new_tokens // self.block_size))
         return True
 
-    def _register(self, request: Request, first: int, end: int) -> None:
-        """Nothing is known before it has been computed."""
+    def publish_supplied(self, request: Request, first_tokens: int) -> None:
+        self.publish(request)
 
     def publish(self, request: Request) -> None:
         """Hands the full blocks computed so far to the tree; the request goes on using them."""

@@ -25,6 +25,8 @@ class Status(IntEnum):
     ENDING = 4
     """In the running list until the outcome of its last step is known; no more steps."""
     FINISHED = 5
+    WAITING_FOR_KV = 6
+    """Holds blocks, to which KV is on its way; then WAITING again, before the others that wait."""
 
 
 # Under these names native code finds them without looking anything up.
@@ -34,6 +36,7 @@ DECODING: Final = Status.DECODING
 STALLED: Final = Status.STALLED
 ENDING: Final = Status.ENDING
 FINISHED: Final = Status.FINISHED
+WAITING_FOR_KV: Final = Status.WAITING_FOR_KV
 
 
 class FinishReason(IntEnum):
@@ -70,6 +73,8 @@ class Request:
         constrained: a grammar says of each of its tokens what may come next.
         ends_by_eos: the `output_tokens` end with an end of sequence, which nobody knows before it is there.
         row: where the driver keeps its own notes on this request.
+        carried: output tokens that earlier visits to other instances emitted. They count towards the output;
+            their KV, but for the last one's, is computed again unless a `KVSource` supplies it.
 
     Attributes:
         visit: where the driver keeps its notes on this stay at an instance; `row`, unless it has been at
@@ -82,7 +87,9 @@ class Request:
         "block_keys",
         "block_table",
         "blocked_at_head",
+        "bursts",
         "cached_tokens",
+        "carried",
         "computed",
         "constrained",
         "deadline_ns",
@@ -128,7 +135,7 @@ class Request:
     block_table: list[int]
     """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
     cached_tokens: int
-    """Tokens found in the prefix cache at the first admission; -1 = not admitted yet."""
+    """Tokens found in the prefix cache, or supplied by a `KVSource`, at the first admission; -1 = not yet."""
     scheduled_ns: int
     preemptions: int
     finish_reason: FinishReason | None
@@ -139,6 +146,9 @@ class Request:
     """Index of the step that emitted the latest token; stale while decoding."""
     gaps: list[tuple[int, int]] | None
     """(step, next step) pairs between which it emitted nothing though it had begun."""
+
+    bursts: list[tuple[int, int]] | None
+    """(step, tokens) of steps that emitted more than one token; None = none will, see `Emission`."""
 
     number: int
     """Of a request with a deadline, on its instance."""
@@ -174,6 +184,7 @@ class Request:
         extra_key: Hashable = None,
         ends_by_eos: bool = False,
         constrained: bool = False,
+        carried: int = 0,
     ) -> None:
         self.id = id
         self.arrival_ns = arrival_ns
@@ -187,13 +198,15 @@ class Request:
         self.extra_key = extra_key
         self.ends_by_eos = ends_by_eos
         self.constrained = constrained
+        self.carried = carried
 
         self.status = WAITING
-        self.computed = self.generated = self.target = self.preemptions = 0
+        self.generated = carried
+        self.computed = self.target = self.preemptions = 0
         self.cached_tokens = self.scheduled_ns = self.first_tick = self.last_tick = -1
         self.ends_late = self.blocked_at_head = False
         self.block_table = []
-        self.finish_reason = self.gaps = None
+        self.finish_reason = self.gaps = self.bursts = None
         self.base = self.seq = self.kept_full = 0
         self.number = self.finish_tick = -1
         self.kept_blocks = self.match = self.node = None
@@ -202,6 +215,33 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt plus emitted tokens: what must be in the cache, but for the last, before the next."""
         return self.prompt_tokens + self.generated
+
+    @property
+    def bursting(self) -> bool:
+        """Whether its next step is a decode step that may emit more than one token."""
+        return self.bursts is not None and self.generated > 0 and self.computed + 1 == self.num_tokens
+
+    def next_visit(self, output_tokens: int | None, max_tokens: int) -> Request:
+        """The request as another instance goes on with it, from the tokens emitted so far.
+
+        Args:
+            output_tokens, max_tokens: of the whole output, as this visit may have had limits of its own.
+        """
+        return Request(
+            self.id,
+            self.arrival_ns,
+            self.prompt_tokens,
+            output_tokens,
+            max_tokens,
+            self.priority,
+            self.deadline_ns,
+            self.block_keys,
+            self.row,
+            self.extra_key,
+            self.ends_by_eos,
+            self.constrained,
+            carried=self.generated,
+        )
 
     def note_emission(self, tick: int) -> None:
         """The step of this index, counted from 0, emits for it."""
@@ -213,13 +253,14 @@ class Request:
 
     def forget_since(self, tick: int) -> None:
         """Nothing that steps from this index on would have emitted will reach anybody."""
-        while self.generated and self.last_tick >= tick:
-            self.generated -= 1
+        while self.generated > self.carried and self.last_tick >= tick:
+            in_burst = self.bursts and self.bursts[-1][0] == self.last_tick
+            self.generated -= self.bursts.pop()[1] if self.bursts and in_burst else 1
             if self.gaps and self.gaps[-1][1] == self.last_tick:
                 self.last_tick = self.gaps.pop()[0]
             else:
                 self.last_tick -= 1
-        if not self.generated:
+        if self.generated == self.carried:
             self.first_tick = self.last_tick = -1
 
     def note_gap(self, tick: int) -> None:

@@ -23,7 +23,9 @@ from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
-from blis_py.core.features import StepFeatures
+from blis_py.core.emission import Bursts, Emission
+from blis_py.core.features import FEATURES, StepFeatures, computed, further_features
+from blis_py.core.kv_source import KVSource
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
 from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, FinishReason, Request
 from blis_py.core.step import Prefills, Step
@@ -37,35 +39,53 @@ class Scheduler(Lifecycle):
     Args:
         config: limits and policies.
         track_longest: report the longest context in the features (-1 otherwise).
+        source: KV from outside the instance; None = there is none.
+        emission: requests whose decode steps emit several tokens; None = every step emits one.
 
     Raises:
         InputError: a setting that cannot work.
     """
 
-    def __init__(self, config: SchedulerConfig, track_longest: bool = False) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        track_longest: bool = False,
+        source: KVSource | None = None,
+        emission: Emission | None = None,
+    ) -> None:
         check_scheduler_config(config)
         # A sequence can be no longer than the pool, or it could never finish.
         room = config.num_kv_blocks * config.block_size + 1
-        super().__init__(config, Counters(), min(config.max_model_len, room))
+        super().__init__(config, Counters(), min(config.max_model_len, room), source=source)
         self.tick = 0
         """Steps launched; the index of the step being planned."""
         self.resolved = 0
         """Steps whose outcome is known."""
         self._budget = config.max_num_batched_tokens
         self._track_longest = track_longest
+        self._further = further_features()
+        self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._decoding = DecodeSet(config.block_size, track_longest)
-        self._running = Running(self._decoding)
+        self._bursts = None if emission is None else Bursts(emission, self._max_tokens)
+        self._burst_rows = 0
+        """Positions computed by decode steps of requests that emit several tokens a step."""
+        self._running = Running(self._decoding, self._bursts)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
-        """Blocks the decodes of the planned step need, not yet taken from the pool."""
+        """Blocks the decodes of the planned step need, not yet reserved; negative where that is ahead."""
         self._cache_aware: CacheAwareQueue | None = None
         """The waiting queue, if its order depends on the cache."""
         if isinstance(self.waiting, CacheAwareQueue):
             self._cache_aware = self.waiting
             self.waiting.attach(self.kv, self._prefilling, self.counters)
+
+    def add(self, request: Request) -> str | None:
+        if self._bursts is not None and self._bursts.emission.is_irregular(request):
+            request.bursts = []
+        return super().add(request)
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -74,7 +94,8 @@ class Scheduler(Lifecycle):
 
         Allocates the blocks the step needs and, if there are too few, preempts.
         """
-        if not (self.waiting or self._prefilling or self._stalled):
+        arrived = self.loads is not None and self.loads.receive(now_ns)
+        if not (self.waiting or self._prefilling or self._stalled or arrived):
             decoding, tick = self._decoding, self.tick
             decodes = decoding.count
             if decodes == 0:
@@ -85,9 +106,18 @@ class Scheduler(Lifecycle):
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
                 constrained, shared = decoding.constrained, self.kv.pool.shared_uses * self._block_size
-                return Step(
-                    StepFeatures(0, 0, 0, 0, 0.0, decodes, kv_tokens, longest, decodes, constrained, shared)
+                features = StepFeatures(
+                    decode_seqs=decodes,
+                    decode_kv_tokens=kv_tokens,
+                    max_context=longest,
+                    emitted_rows=decodes,
+                    constrained_rows=constrained,
+                    shared_kv_tokens=shared,
                 )
+                planned = Step(features)
+                if self._further:
+                    features.further = computed(self._further, planned, self)
+                return planned
         prefills: Prefills = []
         step = Step(_NO_FEATURES, prefills)
         if self._cache_aware is not None:
@@ -96,9 +126,17 @@ class Scheduler(Lifecycle):
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
                 return None  # what is in flight holds what it takes
+            if self.loads is not None and self.loads.under_way:
+                return None
+            if self.drop_load() is not None:
+                return self.schedule(now_ns)  # what has arrived held the blocks it lacked
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(step.admitted, now_ns)
-        step.features = self._features(prefills)
+        if self._bursts is not None:
+            step.emissions = self._bursts.emissions(prefills, self.tick)
+        step.features = features = self._features(prefills)
+        if self._further:
+            features.further = computed(self._further, step, self)
         return step
 
     def finish(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
@@ -124,9 +162,10 @@ class Scheduler(Lifecycle):
         blocks = self._owed_blocks
         if steps > 1:
             blocks += decoding.blocks_for(tick + 1, steps - 1)
-        if blocks:
+        if blocks > 0:
             pool.reserve(blocks)
-        self._owed_blocks = 0
+            blocks = 0
+        self._owed_blocks = blocks  # negative: reserved already for the step behind these
         self.tick = pool.tick = step.end_tick = tick = tick + steps
         if step.prefills:
             self._advance_prefills(step, tick)
@@ -137,23 +176,44 @@ class Scheduler(Lifecycle):
 
     def _advance_prefills(self, step: Step, tick: int) -> None:
         """Who has its whole prompt in the cache begins to decode, if it has to."""
-        publish = None if self._radix is None else self._radix.publish
+        kv = self.kv
         for request, tokens in step.prefills:
+            if request.bursts is not None and request.bursting:
+                self._advance_burst(step, request, tokens, tick)
+                continue
             self.counters.prefill_tokens += tokens
             request.computed = computed = request.computed + tokens
-            if publish is not None:
-                publish(request)
+            kv.publish(request)
             if computed < request.prompt_tokens + request.generated:
                 continue
-            del self._prefilling[request]
             request.generated += 1
             request.note_emission(tick - 1)
             if request.generated >= request.target:
                 step.ending.append(request)
                 if not request.ends_late:
+                    del self._prefilling[request]
                     self._expects_no_more(request)
                     continue
-            self._decoding.start(request, tick)
+            if request.bursts is None:
+                del self._prefilling[request]
+                self._decoding.start(request, tick)
+
+    def _advance_burst(self, step: Step, request: Request, rows: int, tick: int) -> None:
+        """A decode step that may emit several tokens; drafts that were refused are computed anew."""
+        emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
+        self._burst_rows += rows
+        before = request.generated
+        request.computed += emitted
+        request.generated = before + emitted
+        request.note_emission(tick - 1)
+        if emitted > 1:
+            assert request.bursts is not None
+            request.bursts.append((tick - 1, emitted))
+        if before < request.target <= request.generated:
+            step.ending.append(request)
+            if not request.ends_late:
+                del self._prefilling[request]
+                self._expects_no_more(request)
 
     def _advance_decodes(self, step: Step, tick: int) -> None:
         """Whose last token comes with this step gets no more, unless that is not known yet."""
@@ -212,8 +272,10 @@ class Scheduler(Lifecycle):
         last of them, every block allocation succeeds, and whoever waits goes on waiting: free
         blocks only become fewer, so a head of the queue that does not fit now will not fit then.
         """
-        if step.prefills or step.preempted or self._unsettled:
+        if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
+        if self.loads is not None and (self.loads.begun or (self.waiting and self._room_to_admit())):
+            return 1  # what the source can supply to the head of the queue may change with time
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
         if steps == 1:
@@ -231,11 +293,6 @@ class Scheduler(Lifecycle):
         budget_left = self._former.admits_first or self._decoding.count < self._budget
         return budget_left and len(self.running) < self._max_num_seqs
 
-    def next_change_ns(self, now_ns: int) -> int:
-        """Earliest time at which a step boundary may bring a change that depends on time alone."""
-        change = self.waiting.next_change_ns(now_ns) if self.waiting else None
-        return self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
-
     # -- what the driver may look at -------------------------------------------------------------
 
     @property
@@ -245,8 +302,8 @@ class Scheduler(Lifecycle):
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens computed by decoding requests so far."""
-        return self._decoding.computed_tokens(self.tick)
+        """Tokens computed by decoding requests so far, refused drafts included."""
+        return self._decoding.computed_tokens(self.tick) + self._burst_rows
 
     def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
@@ -254,11 +311,15 @@ class Scheduler(Lifecycle):
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def take_blocks(self, steps: int) -> None:
-        """Takes those that the first so many of alike steps need, before `advance` is told of them."""
+        """Reserves the blocks of the first `steps` of the planned alike steps, ahead of `advance`."""
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:
             self.kv.pool.reserve(blocks)
             self._owed_blocks -= blocks
+
+    def plan_alike(self) -> None:
+        """Plans the next of alike steps, of which fewer than planned have been launched."""
+        self._owed_blocks += self._decoding.crossings[self.tick % self._block_size]
 
     def settle(self, request: Request) -> None:
         """Brings `computed`, `generated` and the block table of a decoding request up to date.
@@ -296,8 +357,11 @@ class Scheduler(Lifecycle):
         held = [block for request in self.running for block in request.block_table]
         assert not self.kv.pool.num_reserved, "blocks were taken for nobody"
         for request in self.running:
-            expected = -(-request.computed // self._block_size)
-            assert len(request.block_table) == expected, f"{request!r} holds a wrong number of blocks"
+            expected, holds = self.kv.blocks_of(request.computed), len(request.block_table)
+            drafted = holds > expected and request.bursts is not None
+            assert holds == expected or drafted, f"{request!r} holds a wrong number of blocks"
+        if self.loads is not None:
+            held += self.loads.check_blocks()
         self.kv.pool.check(held)
 
     # -- what a kind of request supplies ----------------------------------------------------------
@@ -345,7 +409,11 @@ class Scheduler(Lifecycle):
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if past + new == length:
+            if request.bursts is not None and request.bursting:
+                rows += new
+                if request.constrained:
+                    constrained += new
+            elif past + new == length:
                 rows += 1
                 if request.constrained:
                     constrained += 1
@@ -354,18 +422,18 @@ class Scheduler(Lifecycle):
             longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         shared = self.kv.pool.shared_uses * self._block_size
         return StepFeatures(
-            len(prefills),
-            tokens,
-            pairs,
-            past_tokens,
-            prompt_pairs,
-            decodes,
-            kv_tokens,
-            longest,
-            rows,
-            constrained,
-            shared,
-            0 if self._cache_aware is None else self._cache_aware.scanned_requests,
+            prefill_seqs=len(prefills),
+            prefill_tokens=tokens,
+            prefill_pairs=pairs,
+            prefill_kv_tokens=past_tokens,
+            prefill_prompt_pairs=prompt_pairs,
+            decode_seqs=decodes,
+            decode_kv_tokens=kv_tokens,
+            max_context=longest,
+            emitted_rows=rows,
+            constrained_rows=constrained,
+            shared_kv_tokens=shared,
+            scanned_requests=0 if self._cache_aware is None else self._cache_aware.scanned_requests,
         )
 
 

@@ -13,7 +13,7 @@ Prefills = list[tuple[Request, int]]
 class Step:
     """A planned step. `Scheduler.decoding` lists the requests that compute one token in it."""
 
-    __slots__ = ("admitted", "end_tick", "ending", "features", "preempted", "prefills")
+    __slots__ = ("admitted", "emissions", "end_tick", "ending", "features", "preempted", "prefills")
 
     def __init__(
         self,
@@ -24,9 +24,12 @@ class Step:
     ) -> None:
         self.features = features
         self.prefills = prefills
-        """Requests computing (part of) a prompt, with the number of tokens."""
+        """Requests computing (part of) a prompt, with the number of tokens; and those whose decode steps may
+        emit several tokens, with the positions computed."""
         self.admitted = admitted
         self.preempted = preempted
+        self.emissions: dict[Request, int] | None = None
+        """Tokens the step emits for a request, where they are more than one."""
         self.end_tick = -1
         """Index of the step that follows it, or the last of the steps like it; known once it is launched."""
         self.ending: list[Request] = []

@@ -35,6 +35,9 @@ def workload(config: Config) -> str:
 
 def cluster(config: Config) -> str:
     """How many instances of what, on which GPUs."""
+    if config.get("pools"):
+        own = ({**config, **one, "num_instances": one["count"], "pools": None} for one in config["pools"])
+        return ", ".join(map(cluster, own))
     count, tp = config.get("num_instances"), config.get("tp") or 1
     parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
     model = config.get("model") or config.get("model_config")

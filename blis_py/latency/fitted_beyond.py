@@ -21,9 +21,7 @@ Limits = Sequence[tuple[str, int]]
 
 def inside(f: StepFeatures, limits: Limits) -> StepFeatures:
     """The step with no feature beyond what was measured."""
-    cut = {name: getattr(f, name) for name in FEATURE_NAMES}
-    cut |= {name: min(cut[name], most) for name, most in limits if name in cut}
-    return StepFeatures(**cut)
+    return f.but({name: min(f[name], most) for name, most in limits if name in FEATURE_NAMES})
 
 
 def further_ns(guide: LatencyModel, f: StepFeatures, limits: Limits) -> int:

@@ -16,7 +16,7 @@ No part is negative, or larger than what is left, whatever a latency model says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
@@ -62,7 +62,7 @@ class Divider:
         others = len(chunks) > 1
         alone_ns = with_decodes_ns = gpu_ns
         if others or decodes.seqs:
-            alone_ns = self._gpu_ns(self._with(type(step)(), own), gpu_ns)
+            alone_ns = self._gpu_ns(self._alone(own), gpu_ns)
         if others:
             with_decodes_ns = alone_ns
             if decodes.seqs:
@@ -78,40 +78,33 @@ class Divider:
 
     def _without(self, step: StepFeatures, chunks: Sequence[Chunk]) -> StepFeatures:
         """The step without its prefills."""
-        if not self._block:
-            return StepFeatures(
-                decode_seqs=step.decode_seqs,
-                decode_kv_tokens=step.decode_kv_tokens,
-                max_context=step.max_context,
-                emitted_rows=step.decode_seqs,
-            )
-        rest = _copy(step)
         for chunk in chunks:
-            self._count(rest, chunk, -1)
-        return rest
+            step = step - self._alone(chunk)
+        return step
 
     def _with(self, step: StepFeatures, chunk: Chunk) -> StepFeatures:
-        together = _copy(step)
-        self._count(together, chunk, 1)
-        together.max_context = max(step.max_context, chunk.past)
-        if not self._block and chunk.past + chunk.tokens == chunk.length:
-            together.emitted_rows += 1
-        return together
+        return step + self._alone(chunk)
 
-    def _count(self, step: StepFeatures, chunk: Chunk, sign: int) -> None:
+    def _alone(self, chunk: Chunk) -> StepFeatures:
+        """The step of a chunk and nothing else."""
         tokens, past, block = chunk.tokens, chunk.past, self._block
-        step.prefill_seqs += sign
-        step.prefill_tokens += sign * tokens
-        step.prefill_kv_tokens += sign * past
-        if isinstance(step, DiffusionFeatures):
+        if block:
             blocks = tokens // block
-            step.prefill_pairs += sign * (tokens * past + block * block * blocks * (blocks + 1) // 2)
-            step.prefill_prompt_pairs += sign * tokens * (past + tokens)
-            step.prefill_blocks += sign * blocks
-        else:
-            step.prefill_pairs += sign * (tokens * past + tokens * (tokens + 1) // 2)
-            step.prefill_prompt_pairs += sign * tokens * (chunk.length + tokens / 2)
-
-
-def _copy(step: StepFeatures) -> StepFeatures:
-    return type(step)(**{field.name: getattr(step, field.name) for field in fields(step)})
+            return DiffusionFeatures(
+                prefill_seqs=1,
+                prefill_tokens=tokens,
+                prefill_pairs=tokens * past + block * block * blocks * (blocks + 1) // 2,
+                prefill_kv_tokens=past,
+                prefill_prompt_pairs=tokens * (past + tokens),
+                max_context=past,
+                prefill_blocks=blocks,
+            )
+        return StepFeatures(
+            prefill_seqs=1,
+            prefill_tokens=tokens,
+            prefill_pairs=tokens * past + tokens * (tokens + 1) // 2,
+            prefill_kv_tokens=past,
+            prefill_prompt_pairs=tokens * (chunk.length + tokens / 2),
+            max_context=past,
+            emitted_rows=int(past + tokens == chunk.length),
+        )

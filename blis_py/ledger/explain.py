@@ -224,6 +224,7 @@ def explain(
     question = ask(request, metric, slo_class)
     told: Stage = stage or (lambda what: None)
     simulation, result, saved = _resolved(run, settings)
+    simulation.require_one_pool("explain")
     changes = _changes(simulation, what_if)
     if result is None:
         result = simulation.run(record_steps=False, progress=told("the run"))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 NOT_SERVED = "model not served"
 """Why a request is rejected at routing: no instance serves the model that it asks for."""
 
+NO_INSTANCE = "no instance"
+"""Why a request is rejected at dispatch: no instance is ready, and none is to come."""
+
 
 class Outcome(IntEnum):
     """Where a request ended. Every injected request is in exactly one."""
@@ -86,6 +89,17 @@ class InstanceRecord:
     diffusion: DiffusionCounters | None = None
     """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
     in all rounds."""
+    pool: str = ""
+    gpus: int = 1
+    price_per_hour: float | None = None
+    added_ns: int = 0
+    gone_ns: int | None = None
+    """None = it lived to the end of the run."""
+
+    def lived_ns(self, since_ns: int, end_ns: int) -> int:
+        """How much of a span of time it lived."""
+        until_ns = end_ns if self.gone_ns is None else min(self.gone_ns, end_ns)
+        return max(0, until_ns - max(self.added_ns, since_ns))
 
     @property
     def steps(self) -> int:

@@ -10,9 +10,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.features import is_whole
+from blis_py.errors import InputError
+
 _ROWS = 4096
 """To write at once."""
-_NOT_WHOLE = "prefill_prompt_pairs"
 
 
 class Spool:
@@ -47,6 +49,10 @@ class StepsTable:
 
     def __init__(self, names: Sequence[str], spool: Spool | None = None) -> None:
         self.names = tuple(names)
+        if len(set(names)) < len(self.names):
+            double = next(name for name in names if self.names.count(name) > 1)
+            fix = "give the step feature another name"
+            raise InputError("two columns of the steps table", key="name", value=double, fix=fix)
         self._spool = spool or Spool()
         self._latest = array("d")
         self._written: list[tuple[int, int]] = []
@@ -84,4 +90,4 @@ class StepsTable:
         return np.frombuffer(data, dtype=np.float64).reshape(-1, len(self.names))
 
     def _typed(self, name: str, column: NDArray[np.float64]) -> NDArray[Any]:
-        return column if name == _NOT_WHOLE else column.astype(np.int64)
+        return column.astype(np.int64) if is_whole(name) else column

@@ -54,6 +54,7 @@ class _Summary:
         self.classes = rows_by_name(slo_classes(record))
         self.tenants = rows_by_name(tenants(record))
         self.instances = rows_by_instance(record)
+        self.has_pools = len({one.pool for one in record.instances}) > 1
         self.everyone: Rows = np.arange(len(record.table))
         self.itl = self._token_gaps()
         first = int(record.table.arrival_ns[0]) if len(record.table) else 0
@@ -82,7 +83,8 @@ class _Summary:
                 "num_instances": len(self.record.instances),
                 **cluster,
                 **self._per_unit(cluster["throughput"]),
-                **engine(self.record.instances, self._elapsed_ns()),
+                **engine(self.record.instances, self._lived_ns(self.record.instances)),
+                **self._cost(),
                 "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
                 **self._diffusion(self.everyone, self.record.instances),
@@ -151,8 +153,9 @@ class _Summary:
         own = [self.record.instances[index]]
         return {
             "instance": index,
+            **({"pool": own[0].pool} if self.has_pools else {}),
             **group,
-            **engine(own, self._elapsed_ns()),
+            **engine(own, self._lived_ns(own)),
             **self._diffusion(rows, own),
         }
 
@@ -211,12 +214,30 @@ class _Summary:
         return answers
 
     def _per_unit(self, throughput: Mapping[str, float]) -> dict[str, float]:
-        """Output tokens per second of one instance, and of one GPU of its tensor-parallel group."""
-        per_instance = throughput["output_tokens_per_s"] / max(len(self.record.instances), 1)
+        """Output tokens per second of one instance and of one GPU, by the means of those that lived."""
+        mean = self._mean_lived([1] * len(self.record.instances)) or 1
+        gpus = self._mean_lived([one.gpus for one in self.record.instances]) or 1
+        per_instance = throughput["output_tokens_per_s"] / mean
         return {
             "output_tokens_per_s_per_instance": per_instance,
-            "output_tokens_per_s_per_gpu": per_instance / int(self.record.config.get("tp", 1)),
+            "output_tokens_per_s_per_gpu": per_instance / (gpus / mean),
         }
+
+    def _mean_lived(self, weights: Sequence[int]) -> float:
+        """The sum of the weights of the instances that lived, as its mean over the window."""
+        elapsed_ns = self._elapsed_ns()
+        lived_ns = [self._lived_ns([one]) for one in self.record.instances]
+        if not elapsed_ns or all(own_ns == elapsed_ns for own_ns in lived_ns):
+            return sum(weights)
+        return sum(w * own_ns for w, own_ns in zip(weights, lived_ns, strict=True)) / elapsed_ns
+
+    def _cost(self) -> dict[str, float]:
+        """What the instances cost from being added to being gone, where all have a price."""
+        prices = [one.price_per_hour for one in self.record.instances]
+        if not prices or None in prices:
+            return {}
+        hours = [one.lived_ns(0, self.record.end_ns) / 3.6e12 for one in self.record.instances]
+        return {"cost": sum((price or 0.0) * own for price, own in zip(prices, hours, strict=True))}
 
     def _rate(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else 0.0
@@ -224,14 +245,20 @@ class _Summary:
     def _elapsed_ns(self) -> int:
         return self.record.end_ns - self.first_arrival_ns
 
+    def _lived_ns(self, instances: Sequence[InstanceRecord]) -> int:
+        """Since the first arrival, all together."""
+        if all(one.gone_ns is None and one.added_ns <= self.first_arrival_ns for one in instances):
+            return self._elapsed_ns() * len(instances)
+        return sum(one.lived_ns(self.first_arrival_ns, self.record.end_ns) for one in instances)
+
 
 def _digest(rows: Rows) -> bytes:
     """A short name of a group of requests."""
     return sha256(rows.tobytes()).digest()
 
 
-def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, Any]:
-    """What the engines did, over one or several instances that ran for `elapsed_ns`."""
+def engine(instances: Sequence[InstanceRecord], lived_ns: int) -> dict[str, Any]:
+    """What the engines did, over one or several instances that lived for `lived_ns` all together."""
 
     def total(name: str) -> int:
         return int(sum(getattr(instance, name) for instance in instances))
@@ -242,7 +269,7 @@ def engine(instances: Sequence[InstanceRecord], elapsed_ns: int) -> dict[str, An
     peak = max((instance.peak_kv_blocks / instance.num_kv_blocks for instance in instances), default=None)
     return {
         "steps": steps,
-        "busy_pct": _ratio(100 * total("busy_ns"), elapsed_ns * len(instances)),
+        "busy_pct": _ratio(100 * total("busy_ns"), lived_ns),
         "prefill_tokens": total("prefill_tokens"),
         "decode_tokens": total("decode_tokens"),
         "mean_batch_tokens": _ratio(tokens, steps),

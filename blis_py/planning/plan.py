@@ -117,6 +117,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         InputError: no target, it cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
+    _refuse_pools(config)
     config = _drained(config)
     if config.workload.concurrency is not None:
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
@@ -233,6 +234,7 @@ class _Space:
         for first in self._firsts:
             if isinstance(first, RunConfig):
                 goal.check(first)
+                _refuse_pools(first)
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
@@ -326,6 +328,12 @@ class _Space:
             except InputError as error:
                 self._configs[probe] = str(error)
         return self._configs[probe]
+
+
+def _refuse_pools(config: RunConfig) -> None:
+    if config.pools:
+        fix = "drop pools, or compare the configurations with blis sweep"
+        raise InputError("a plan is of alike instances", key="pools", value=len(config.pools), fix=fix)
 
 
 def _drained(config: RunConfig) -> RunConfig:

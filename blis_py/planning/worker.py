@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from blis_py import native
@@ -123,10 +123,11 @@ def _with_factors(demand: Demand, variation: Variation) -> Demand:
 def _with_other_parts(simulation: Simulation, variation: Variation) -> Simulation:
     if variation.gpu_time != 1.0 or variation.host_time != 1.0:
         latency = scaled(simulation.latency, variation.gpu_time, variation.host_time)
-        simulation = replace(simulation, latency=latency)
+        simulation = simulation.with_pool(latency=latency)
     if variation.kv_blocks != 1.0:
         blocks = max(round(simulation.scheduler.num_kv_blocks * variation.kv_blocks), 1)
-        simulation = replace(simulation, scheduler=replace(simulation.scheduler, num_kv_blocks=blocks))
+        scheduler = replace(simulation.scheduler, num_kv_blocks=blocks)
+        simulation = simulation.with_pool(scheduler=scheduler)
     return simulation
 
 
@@ -174,9 +175,9 @@ def _facts(simulation: Setup) -> dict[str, object]:
         "model": simulation.config.model,
         "gpu": simulation.config.gpu,
         "tp": simulation.config.tp,
-        "scheduler": asdict(simulation.scheduler),
+        **simulation.schedulers(),
         "capacity": simulation.capacity,
         "models": simulation.models,
-        "provenance": simulation.latency.provenance,
+        "provenance": "; ".join(pool.latency.provenance for pool in simulation.pools),
         "notes": list(simulation.notes),
     }

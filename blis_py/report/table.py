@@ -277,7 +277,10 @@ _INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str
 
 def _instance_table(instances: Sequence[Summary], width: int) -> Table:
     """One row per instance, or the spread over them when they are many."""
-    columns = _INSTANCE_COLUMNS.values()
+    named = _INSTANCE_COLUMNS
+    if len(instances) <= _MOST_INSTANCES and "pool" in instances[-1]:
+        named = {"pool": (lambda one: one["pool"], str), **named}
+    columns = named.values()
     if len(instances) <= _MOST_INSTANCES:
         rows = [[str(one["instance"]), *(show(read(one)) for read, show in columns)] for one in instances]
     else:
@@ -285,7 +288,7 @@ def _instance_table(instances: Sequence[Summary], width: int) -> Table:
             [f"{name} of {len(instances)}", *(_over(instances, read, pick, show) for read, show in columns)]
             for name, pick in (("least", min), ("median", median), ("most", max))
         ]
-    return _table("instance", tuple(_INSTANCE_COLUMNS), rows, width)
+    return _table("instance", tuple(named), rows, width)
 
 
 def _over(

@@ -49,11 +49,7 @@ def deployed(config: RunConfig) -> Deployment:
     if gpu is not None:
         line, blocks = capacity(config, shape, gpu)
     check_count(
-        config.num_instances * blocks,
-        least=1,
-        most=MOST_KV_BLOCKS,
-        key="KV blocks of all instances",
-        fix="use fewer instances, fewer or larger blocks",
+        blocks, least=1, most=MOST_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
     return Deployment(config, shape, gpu, profile, line, blocks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def block_diffusion(
-    demand: Demand, settings: DllmSection, scheduler: SchedulerConfig
+    demand: Demand, settings: DllmSection, schedulers: Iterable[SchedulerConfig]
 ) -> BlockDiffusion | None:
     """Rounds for every block, and how blocks are executed; None for an autoregressive workload.
 
@@ -40,7 +41,8 @@ def block_diffusion(
 
     block_tokens = _block_tokens(demand)
     config = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)
-    check_diffusion_config(scheduler, config)
+    for scheduler in schedulers:
+        check_diffusion_config(scheduler, config)
     parameters: dict[str, Any] = {} if settings.config is None else load_mapping(Path(settings.config))
     measured = {
         name: client.choose(settings.algorithm, parameters) for name, client in demand.diffusion.items()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from blis_py.config.cluster import AdmissionSection, GatewaySection
 
 if TYPE_CHECKING:
-    from blis_py.cluster.admission import AdmissionSettings
+    from blis_py.cluster.admission_settings import AdmissionSettings
     from blis_py.cluster.flow_settings import FlowSettings
 
 
 def admission_settings(settings: AdmissionSection) -> AdmissionSettings:
     """What the admission policy is told."""
-    from blis_py.cluster.admission import AdmissionSettings
+    from blis_py.cluster.admission_settings import AdmissionSettings
 
     return AdmissionSettings(**{f.name: getattr(settings, f.name) for f in fields(AdmissionSettings)})
 

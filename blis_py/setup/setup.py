@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
-from blis_py.config.engine import load_engine
 from blis_py.config.layers import did_you_mean
-from blis_py.config.loader import as_dict
-from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.config.loader import as_dict, pool_configs
+from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.notes import domain_notes, forget, link_notes, model_notes
+from blis_py.latency.notes import domain_notes, forget
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import (
     DIMENSIONS,
@@ -27,15 +26,17 @@ from blis_py.requests.table import RequestTable
 from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
-from blis_py.setup.deployment import deployed
+from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.diffusion import block_diffusion
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
+from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import served_models, served_notes
-from blis_py.setup.step_times import check_delays, step_times
+from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.topology import Cluster
     from blis_py.cluster.watch import Watch
     from blis_py.requests.loops import Loops
 
@@ -49,14 +50,10 @@ class Setup:
 
     config: RunConfig
     table: RequestTable
-    scheduler: SchedulerConfig
-    latency: LatencyModel
-    capacity: str
-    """The KV capacity, in one line."""
+    pools: tuple[PoolSetup, ...]
+    """One, where the configuration has none."""
     targets: GoodputTargets
     """What a good request meets."""
-    engine: str = "vLLM v1"
-    """Whose engine this is."""
     notes: tuple[str, ...] = ()
     """What the user should know before believing the result."""
     source: str = ""
@@ -84,50 +81,90 @@ class Setup:
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
-        served = deployed(config)
-        config = served.config
-        max_model_len, notes = longest_sequence(config, served.shape, served.num_kv_blocks)
+        served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
+        config = _of_one_model(config, [one for _, one in served])
+        sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
         asked = ask(config)
         if config.horizon is None and asked.horizon_ns is not None:
             config = replace(config, horizon=asked.horizon_ns // 1000)
-        scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
-        if asked.diffusion:
-            scheduler = _of_diffusion(config, scheduler)
-        model, host_notes = step_times(served, asked.table, scheduler)
-        check_delays(model, asked.table, max_model_len)
+        pools = tuple(
+            PoolSetup.of(pool, one, longest, asked)
+            for (pool, one), (longest, _) in zip(served, sized, strict=True)
+        )
         names = served_models(asked, config)
+        beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
             config=config,
             table=asked.table,
-            scheduler=scheduler,
-            latency=model,
-            capacity=served.capacity,
+            pools=pools,
             targets=_asked_of(config, asked, targets),
-            engine=load_engine(config.engine).title,
             notes=(
-                *model_notes(served.shape, served.gpu),
-                *link_notes(served.gpu, config.tp),
-                *notes,
+                *notes_of(pools, beforehand),
                 *asked.notes,
-                *host_notes,
+                *notes_of(pools, [pool.host_notes for pool in pools]),
                 *served_notes(asked, names, config),
                 *flow_notes(config.gateway),
             ),
             source=asked.source,
-            diffusion=block_diffusion(asked, config.dllm, scheduler),
+            diffusion=block_diffusion(asked, config.dllm, [pool.scheduler for pool in pools]),
             loops=asked.loops,
             served_models=names,
         )
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        """Of the only pool; see `only`."""
+        return self.only.scheduler
+
+    @property
+    def latency(self) -> LatencyModel:
+        """Of the only pool; see `only`."""
+        return self.only.latency
+
+    @property
+    def only(self) -> PoolSetup:
+        """
+        Raises:
+            InputError: there are several pools.
+        """
+        self.require_one_pool("pools")
+        return self.pools[0]
+
+    def require_one_pool(self, what: str) -> None:
+        """
+        Raises:
+            InputError: there are several pools.
+        """
+        if len(self.pools) > 1:
+            fix = "use a configuration of alike instances, without pools"
+            raise InputError(f"not supported yet for {len(self.pools)} pools", key=what, fix=fix)
+
+    @property
+    def capacity(self) -> str:
+        """The KV capacity, in a line for each pool."""
+        if len(self.pools) == 1:
+            return self.pools[0].capacity
+        return "\n".join(f"{pool.name}: {pool.capacity}" for pool in self.pools)
+
+    def schedulers(self) -> dict[str, Any]:
+        """The resolved scheduler settings, as results have them; by pool where there are several."""
+        if len(self.pools) == 1:
+            return {"scheduler": asdict(self.scheduler)}
+        return {"schedulers": {pool.name: asdict(pool.scheduler) for pool in self.pools}}
+
+    def with_pool(self, **changes: Any) -> Self:
+        """The same with another scheduler or latency model of the only pool."""
+        return replace(self, pools=(replace(self.only, **changes),))
 
     def priced_by(self, model: str) -> Self:
         """The same under another latency model that needs nothing but the model and the GPU.
 
         Raises:
-            InputError: it does not apply.
+            InputError: it does not apply, or there are several pools.
         """
         config = replace(self.config, latency=self.config.latency.under(model))
         latency, _ = step_times(deployed(config), self.table, self.scheduler)
-        return replace(self, config=config, latency=latency)
+        return replace(self.with_pool(latency=latency, config=config), config=config)
 
     def busiest(self, count: int) -> Self:
         """The same with so many requests alone: those that come while most is asked for.
@@ -142,21 +179,9 @@ class Setup:
     @property
     def models(self) -> str:
         """What is being modelled, and what its step times rest on, in one line."""
-        batches = f"{self.scheduler.scheduler} scheduler, {self.scheduler.batch_former} batches"
-        if self.scheduler.prefix_cache == "radix":
-            batches += ", radix prefix cache"
-        if self.scheduler.async_scheduling:
-            batches += ", asynchronous scheduling"
-        several = "s" if self.config.num_instances > 1 else ""
-        if self.diffusion is not None:
-            return (
-                f"models {self.config.num_instances} instance{several} of {self.diffusion.config.describe()} "
-                f"({self.scheduler.scheduler} scheduler); step times: {self.latency.provenance}"
-            )
-        return (
-            f"models {self.config.num_instances} instance{several} of {self.engine} ({batches}); "
-            f"step times: {self.latency.provenance}"
-        )
+        if len(self.pools) == 1:
+            return f"models {self.only.models(self.diffusion)}"
+        return "models " + "; ".join(f"{pool.name}: {pool.models(self.diffusion)}" for pool in self.pools)
 
     def simulate(
         self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
@@ -170,25 +195,13 @@ class Setup:
 
         config = self.config
         keeps = config.routing.trace_level == "decisions"
-        forget(self.latency)
+        for pool in self.pools:
+            forget(pool.latency)
         record = simulate(
             self._source(),
-            scheduler=self.scheduler,
-            latency=self.latency,
-            num_instances=config.num_instances,
-            routing_policy=config.routing.policy,
-            routing_scorers=config.routing.scorers,
-            admission_policy=config.admission.policy,
-            admission=admission_settings(config.admission),
-            flow_control=flow_settings(config.gateway),
-            admission_latency_ns=config.admission.latency_us * 1000,
-            routing_latency_ns=config.routing.latency_us * 1000,
-            snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
-            cache_delay_ns=config.routing.cache_signal_delay_us * 1000,
+            self.cluster(),
             seed=DEFAULT_SEED if config.seed is None else config.seed,
             horizon_ns=horizon_ns_of(config),
-            slo_priorities=config.admission.slo_priorities or None,
-            served_models=self.served_models,
             diffusion=self.diffusion,
             record_steps=record_steps,
             record_decisions=config.routing.counterfactual_k if keeps else None,
@@ -196,7 +209,27 @@ class Setup:
             watch=watch,
         )
         record.config = as_dict(config)
-        return record, domain_notes(self.latency)
+        return record, tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
+
+    def cluster(self) -> Cluster:
+        """The cluster as data."""
+        from blis_py.cluster.topology import Cluster, Ingress
+
+        config = self.config
+        ingress = Ingress(
+            admission_policy=config.admission.policy,
+            admission=admission_settings(config.admission),
+            flow_control=flow_settings(config.gateway),
+            routing_policy=config.routing.policy,
+            routing_scorers=config.routing.scorers,
+            admission_latency_ns=config.admission.latency_us * 1000,
+            routing_latency_ns=config.routing.latency_us * 1000,
+            snapshot_refresh_ns=config.routing.snapshot_refresh_interval_us * 1000,
+            cache_delay_ns=config.routing.cache_signal_delay_us * 1000,
+            slo_priorities=config.admission.slo_priorities or None,
+            served_models=self.served_models,
+        )
+        return Cluster(pools=tuple(pool.as_data() for pool in self.pools), ingress=ingress)
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as they come, or as permits allow."""
@@ -214,19 +247,15 @@ class Setup:
         return ClosedLoop(self.table, load.concurrency, think_ns, paced=paced, as_blis=as_blis)
 
 
-def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
-    own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
-    resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
-    return SchedulerConfig(**own | resolved)
-
-
-def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
-    """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
-    wanted = scheduler.async_scheduling
-    if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
-        fix = "drop it: FDFO with re-looping saves the time between rounds instead"
-        raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
-    return replace(scheduler, async_scheduling=False, late_length_stops=False)
+def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
+    """With the model that all pools serve, which a fitted profile may name."""
+    if not config.pools:
+        return served[0].config
+    names = [one.shape.name for one in served]
+    if len(set(names)) > 1:
+        fix = "simulate each model by itself"
+        raise InputError("all pools must serve one model", key="pools", value=names, fix=fix)
+    return replace(config, model=config.model or served[0].config.model)
 
 
 def _targets(config: RunConfig) -> GoodputTargets:

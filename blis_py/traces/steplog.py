@@ -23,8 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_TOKENS, check_count
-from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
+from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
+from blis_py.core.features import (
+    FEATURE_NAMES,
+    SELDOM,
+    StepFeatures,
+    features_from,
+    further_names,
+    is_whole,
+)
 from blis_py.errors import InputError
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -48,9 +55,7 @@ Kind = str
 SEGMENTS = ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
 """Host time of a step by what the host was doing. `launch_ns` on the CPU is the forward itself; `sample_ns`
 contains the wait for the device."""
-FEATURE_KINDS: dict[str, Kind] = {
-    name: "float" if name == "prefill_prompt_pairs" else "int" for name in FEATURE_NAMES
-}
+FEATURE_KINDS: dict[str, Kind] = {name: "int" if is_whole(name) else "float" for name in FEATURE_NAMES}
 STEP_KINDS: dict[str, Kind] = {
     "step": "int",  # index in the log
     "start_ns": "int",  # when the scheduler planned it: what had arrived by then was seen
@@ -92,7 +97,8 @@ REQUEST_KINDS: dict[str, Kind] = {
     "block_keys": "ints",  # equal numbers = equal content up to the end of the block
 }
 
-DIFFUSION_FEATURES = ("denoise_blocks", "commit_blocks", "prefill_blocks")
+DIFFUSION_FEATURES = tuple(name for name in ROUND_FEATURES if name != "begins_batch")
+"""The batch says which round begins it."""
 DIFFUSION_STEP_KINDS: dict[str, Kind] = {
     "batch": "int",  # index of the batch it belongs to: rounds between two calls of the scheduler
     **dict.fromkeys(DIFFUSION_FEATURES, "int"),
@@ -150,18 +156,22 @@ class StepLog:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of numbers of the steps."""
-        return np.array(self.steps[name], dtype=np.float64 if STEP_KINDS.get(name) == "float" else np.int64)
+        return np.array(self.steps[name], dtype=np.int64 if is_whole(name) else np.float64)
 
     def features(self, index: int) -> StepFeatures:
         """The features of one step; `DiffusionFeatures` of a round."""
-        common = {name: self.steps[name][index] for name in FEATURE_KINDS}
+        names = (*FEATURE_KINDS, *further_names())
         if "batch" not in self.steps:
-            seldom = {name: self.steps[name][index] for name in SELDOM if name in self.steps}
-            if "constrained" not in self.requests:  # nobody can tell whose rows these were
-                seldom.pop("constrained_rows", None)
-            return StepFeatures(**common, **seldom)
-        blocks = {name: self.steps[name][index] for name in DIFFUSION_FEATURES}
-        return DiffusionFeatures(**common, **blocks, begins_batch=self.begins_batch(index))
+            values = self._values((*names, *SELDOM), index)
+            if "constrained" not in self.requests:  # whose rows these were is not known
+                values.pop("constrained_rows", None)
+            return features_from(StepFeatures, values)
+        values = self._values((*names, *DIFFUSION_FEATURES), index)
+        return features_from(DiffusionFeatures, {**values, "begins_batch": self.begins_batch(index)})
+
+    def _values(self, names: Iterable[str], index: int) -> dict[str, Any]:
+        """Of one step, those that the log has."""
+        return {name: self.steps[name][index] for name in names if name in self.steps}
 
     def begins_batch(self, index: int) -> int:
         """Whether a round of block diffusion is the first of its batch: 1 or 0."""
@@ -204,7 +214,8 @@ def read_step_log(path: str | Path) -> StepLog:
 def _kinds(always: dict[str, Kind], there: Iterable[str]) -> dict[str, Kind]:
     """The columns of a table: those that always are there, and which of the others are."""
     found = set(there)
-    return always | {name: kind for name, kind in _FURTHER.items() if name in found}
+    further = {name: "int" if is_whole(name) else "float" for name in further_names()}
+    return always | {name: kind for name, kind in (_FURTHER | further).items() if name in found}
 
 
 def _filled(lists: Iterable[Numbers | None]) -> Iterator[Numbers]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_pool import simulate
 
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu

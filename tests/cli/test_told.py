@@ -254,7 +254,6 @@ def test_skipping_needs_a_trace(blis: Blis) -> None:
 
 TOO_MUCH = [
     (("--num-instances", 10**9), "--num-instances: must be at most 100,000"),
-    (("--num-instances", 90_000), "KV blocks of all instances: must be at most 100,000,000"),
     (("--num-kv-blocks", 2**70), "--num-kv-blocks: must be at most 100,000,000"),
     (("--max-num-seqs", 2**70), "--max-num-seqs: must be at most"),
     (("--max-num-batched-tokens", 2**70), "--max-num-batched-tokens: must be at most"),

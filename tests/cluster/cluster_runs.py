@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from one_pool import simulate
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
@@ -17,7 +18,6 @@ from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.scorers import SCORERS
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.eviction import EVICTION_POLICIES

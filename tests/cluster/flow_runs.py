@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from cluster_runs import Row, differences, linear, table_of
+from one_pool import simulate
 
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import RunRecord

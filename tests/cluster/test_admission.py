@@ -12,6 +12,7 @@ import pytest
 from cluster_runs import CLASSES, Row, Run, differences, linear, of_diffusion, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
 from blis_py.cluster.admission import (
     ADMISSION_POLICIES,
@@ -24,7 +25,6 @@ from blis_py.cluster.admission import (
     AdmissionSettings,
 )
 from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import InternalError, check

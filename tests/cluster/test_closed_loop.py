@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cluster_runs import Row, linear, table_of
+from one_pool import simulate
 
 import blis_py as blis
 from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.diffusion_run import run_alone
-from blis_py.cluster.simulation import simulate
 from blis_py.cluster.source import Maker
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cluster_runs import Row, linear, table_of
+from one_pool import simulate
 
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
 

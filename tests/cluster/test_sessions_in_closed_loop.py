@@ -11,11 +11,11 @@ import pytest
 from cluster_runs import LATENCIES, Row, differences, linear, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
-from blis_py.cluster.admission import AdmissionSettings
+from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.closed_loop import ClosedLoops
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays

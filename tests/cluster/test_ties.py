@@ -9,8 +9,8 @@ import pytest
 from cluster_runs import Row, Run, differences, linear, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
+from blis_py.cluster.events import EventQueue
+from blis_py.cluster.fleet import MemberState
 from blis_py.cluster.least_load import LeastLoad
 from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.timeline import Sleeper, Timeline
@@ -51,7 +53,7 @@ def test_everybody_wakes_in_the_order_of_times_and_of_places(data: Any, count: i
     first = data.draw(st.lists(times, min_size=count, max_size=count))
     nap = st.tuples(st.integers(0, count - 1), times)
     naps = data.draw(st.lists(st.lists(nap, max_size=5), min_size=count, max_size=count))
-    timeline, woken = Timeline(Environment(), Outlook()), []
+    timeline, woken = Timeline(EventQueue(Environment()), Outlook()), []
     nappers = [Napper(timeline, woken) for _ in range(count)]
     for napper, own in zip(nappers, naps, strict=True):
         napper.naps = [(nappers[who], nap_ns) for who, nap_ns in own]
@@ -63,13 +65,28 @@ def test_everybody_wakes_in_the_order_of_times_and_of_places(data: Any, count: i
 
 @given(data=st.data(), count=st.integers(1, 9))
 def test_the_least_loaded_are_those_with_the_smallest_load_by_index(data: Any, count: int) -> None:
-    signals: Any = SimpleNamespace(count=count, load=[0] * count, moved=list(range(count)))
+    """The ready ones among them, while instances come and go."""
+    followers: list[Any] = []
+    signals: Any = SimpleNamespace(load=[0] * count, moved=[], follow=followers.append)
     signals.track_moves = lambda: None
-    least = LeastLoad(signals)
+    least, ready = LeastLoad(signals), set(range(count))
+    for index in range(count):
+        followers[0](index, MemberState.ADDED)
+        followers[0](index, MemberState.READY)
     for _ in range(data.draw(st.integers(1, 20))):
+        fewest = min(signals.load[index] for index in ready)
         assert [least.tied(n) for n in range(least.ties())] == [
-            index for index, load in enumerate(signals.load) if load == min(signals.load)
+            index for index in sorted(ready) if signals.load[index] == fewest
         ]
-        index = data.draw(st.integers(0, count - 1))
+        index = data.draw(st.integers(0, len(signals.load) - 1))
         signals.load[index] = data.draw(st.integers(0, 3))
         signals.moved.append(index)
+        if data.draw(st.booleans()):
+            ready.add(len(signals.load))
+            followers[0](len(signals.load), MemberState.ADDED)
+            signals.load.append(0)
+            followers[0](len(signals.load) - 1, MemberState.READY)
+        if len(ready) > 1 and data.draw(st.booleans()):
+            gone = data.draw(st.sampled_from(sorted(ready)))
+            ready.remove(gone)
+            followers[0](gone, MemberState.DRAINING)

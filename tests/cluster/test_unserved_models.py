@@ -11,11 +11,11 @@ import pytest
 from cluster_runs import LATENCIES, Row, Run, differences, linear, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
-from blis_py.cluster.admission import AdmissionSettings
+from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import check

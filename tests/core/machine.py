@@ -64,9 +64,9 @@ class Machine:
         """What the cache remembers about waiting requests is what it would find now."""
         kv = self.scheduler.kv
         for request in self.scheduler.waiting:
-            remembered = kv.matched_blocks(request)
+            remembered = kv.match(request)
             request.match = None
-            assert kv.matched_blocks(request) == remembered == len(kv.cached_blocks(request))
+            assert kv.match(request) == remembered == len(kv.cached_blocks(request))
 
     def drain(self, now_ns: int = 0) -> None:
         while self.scheduler.waiting or self.scheduler.running:

@@ -17,6 +17,7 @@ from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.scorers import SCORERS, Known, Scores, of_load
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.source import Maker, Send
+from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.policies import SCHEDULERS
@@ -49,6 +50,10 @@ class TenMicroseconds:
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
         return PricedRun(start_ns + 10 * US * np.arange(1, steps + 1)).until(until_ns)
+
+
+def cluster(**settings: Any) -> Cluster:
+    return Cluster.of(**{"scheduler": CONFIG, "latency": TenMicroseconds(), **settings})
 
 
 class ByPrompt:
@@ -105,7 +110,7 @@ def table(prompts: list[int], outputs: list[int], arrival_us: int = 0) -> Reques
 
 
 def test_a_latency_model_is_an_object_with_a_few_methods() -> None:
-    record = simulate(table([16], [5]), scheduler=CONFIG, latency=TenMicroseconds())
+    record = simulate(table([16], [5]), cluster())
     assert record.first_token_ns.tolist() == [10 * US]
     assert record.finish_ns.tolist() == [50 * US]
 
@@ -113,8 +118,7 @@ def test_a_latency_model_is_an_object_with_a_few_methods() -> None:
 def test_a_routing_policy_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUTING_POLICIES, "by-prompt", ByPrompt)
     demand = table([8, 200, 9, 300], [2, 2, 2, 2])
-    latency = TenMicroseconds()
-    record = simulate(demand, scheduler=CONFIG, latency=latency, num_instances=3, routing_policy="by-prompt")
+    record = simulate(demand, cluster(num_instances=3, routing_policy="by-prompt"))
     assert record.instance.tolist() == [0, 2, 0, 2]
 
 
@@ -132,7 +136,7 @@ class NoLongPrompts:
 def test_an_admission_policy_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ADMISSION_POLICIES, "short", NoLongPrompts)
     demand = table([8, 200, 9], [2, 2, 2])
-    record = simulate(demand, scheduler=CONFIG, latency=TenMicroseconds(), admission_policy="short")
+    record = simulate(demand, cluster(admission_policy="short"))
     assert record.rejection is not None
     assert record.rejection.to_list() == ["", "too long for us", ""]
 
@@ -144,14 +148,8 @@ def fewest_in_flight(known: Known) -> Scores:
 
 def test_a_scorer_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCORERS, "mine", of_load(fewest_in_flight))
-    record = simulate(
-        table([8] * 9, [50] * 9),
-        scheduler=CONFIG,
-        latency=TenMicroseconds(),
-        num_instances=3,
-        routing_policy="weighted",
-        routing_scorers={"mine": 1},
-    )
+    weighted = cluster(num_instances=3, routing_policy="weighted", routing_scorers={"mine": 1})
+    record = simulate(table([8] * 9, [50] * 9), weighted)
     assert np.bincount(record.instance).tolist() == [3, 3, 3]
 
 
@@ -183,15 +181,13 @@ def test_installed_packages_bring_policies_and_scorers(monkeypatch: pytest.Monke
 def test_a_scheduling_policy_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULERS, "longest-first", lambda config: SortedQueue(longest_prompt_first))
     config = SchedulerConfig(num_kv_blocks=100, max_model_len=500, max_num_seqs=1, scheduler="longest-first")
-    record = simulate(table([10, 30, 20], [1, 1, 1]), scheduler=config, latency=TenMicroseconds())
+    record = simulate(table([10, 30, 20], [1, 1, 1]), cluster(scheduler=config))
     assert record.finish_ns.tolist() == [30 * US, 10 * US, 20 * US]
 
 
 def test_a_source_that_listens_sends_the_next_request_when_one_has_ended() -> None:
     source = OneAfterTheOther(table([16] * 3, [3, 2, 1]), think_ns=7 * US)
-    record = simulate(
-        source, scheduler=CONFIG, latency=TenMicroseconds(), num_instances=2, admission_latency_ns=1 * US
-    )
+    record = simulate(source, cluster(num_instances=2, admission_latency_ns=1 * US))
     # 1 µs of admission, a step of 10 µs for every token, then 7 µs until the next.
     assert record.table.arrival_ns.tolist() == [0, 38 * US, 66 * US]
     assert record.finish_ns.tolist() == [31 * US, 59 * US, 77 * US]
@@ -200,6 +196,6 @@ def test_a_source_that_listens_sends_the_next_request_when_one_has_ended() -> No
 
 def test_what_a_source_never_sent_is_no_part_of_the_run() -> None:
     source = OneAfterTheOther(table([16] * 3, [3, 2, 1]), think_ns=7 * US)
-    record = simulate(source, scheduler=CONFIG, latency=TenMicroseconds(), horizon_ns=45 * US)
+    record = simulate(source, cluster(), horizon_ns=45 * US)
     assert record.table.arrival_ns.tolist() == [0, 37 * US]
     assert [Outcome(outcome) for outcome in record.outcome] == [Outcome.COMPLETED, Outcome.RUNNING]

@@ -61,6 +61,14 @@ def test_a_longer_prompt_costs_what_the_hardware_takes_for_the_rest() -> None:
     assert along_its_own_prices > 5 * fitted().step_ns(beyond)  # 400 ns a pair, learned on 64 tokens
 
 
+def test_shared_reads_stay_cheaper_beyond() -> None:
+    """The domain says nothing of them, so nothing of them is cut away."""
+    model = build("fitted", shape=SHAPE, gpu=GPU, profile=replace(PROFILE, repeated_read_ns=50.0))
+    alone = replace(prefill(2000), decode_seqs=4, decode_kv_tokens=8000, emitted_rows=5)
+    shared = replace(alone, shared_kv_tokens=1000)
+    assert model.step_ns(alone) - model.step_ns(shared) == 50 * 1000
+
+
 def test_longer_contexts_cost_what_the_hardware_takes_to_read_them() -> None:
     at_edge, beyond = decode(32, 16_000), decode(32, 64_000)
     grown = fitted().step_ns(beyond) - fitted().step_ns(at_edge)

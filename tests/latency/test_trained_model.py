@@ -13,7 +13,6 @@ import pytest
 from latency_cases import PLANTED, decode, prefill
 
 from blis_py.calibrate.train import Group, ServedRun, predict, train
-from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
@@ -214,7 +213,7 @@ def planted(
         step = decode(seqs, seqs * draw.randint(50, 4000))
         if not seqs or draw.random() < 0.5:
             whole = prefill(draw.randint(16, 4000), draw.choice((0, 900)))
-            step = StepFeatures(*(getattr(step, name) + getattr(whole, name) for name in FEATURE_NAMES))
+            step = step + whole
         steps.append(step)
     shown = PLANTED if with_host else replace(PLANTED, host_step_ns=0, host_seq_ns=0, rank_wait_ns=0)
     latency = Trained(shape, spec, tp, Training(shown, ("Planted",)))

@@ -13,14 +13,14 @@ from cluster_runs import LATENCIES, Row, Run, flows, linear, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_runs import DENOISING, ENDED, all_ledgers, check_sums, denoising, queueing_ns
+from one_pool import simulate
 from two_visits import handed_over
 
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
-from blis_py.latency.base import FrontendDelays
+from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.ledger.book import Ledger
 from blis_py.ledger.division import Chunk, Divider
 from blis_py.ledger.lines import Line, split
@@ -315,6 +315,23 @@ def test_a_step_is_divided_by_the_prices_of_the_steps_it_could_have_been() -> No
     }
     decode = Divider(model).of_decode(duration, MIXED, CHUNKS)
     assert decode == {Line.HOST: 0, Line.DECODE: 1000 + 4 * 11 + 4 * 3, Line.OTHERS_PREFILL: 7 * 150 + 2 * 3}
+
+
+class _LessWhereShared:
+    """2,100 ns for decodes, 100 ns a prompt, less a nanosecond for each KV entry that is read again."""
+
+    def step(self, features: StepFeatures) -> StepTime:
+        gpu_ns = 2100 * (features.decode_seqs > 0) + 100 * features.prefill_seqs
+        return StepTime(max(gpu_ns - features.shared_kv_tokens, 1), 0)
+
+
+def test_shared_reads_stay_with_the_decodes_when_a_step_is_divided() -> None:
+    step = replace(MIXED, prefill_seqs=1, shared_kv_tokens=100)
+    divider = Divider(_LessWhereShared())  # type: ignore[arg-type]
+    decode = divider.of_decode(2100, step, CHUNKS[:1])
+    assert decode == {Line.HOST: 0, Line.DECODE: 2000, Line.OTHERS_PREFILL: 100}
+    prefill = divider.of_prefill(2100, step, CHUNKS[:1], CHUNKS[0])
+    assert prefill == {Line.HOST: 0, Line.OWN_PREFILL: 100, Line.OTHERS_DECODE: 2000, Line.OTHERS_PREFILL: 0}
 
 
 @pytest.mark.parametrize("latency", sorted(LATENCIES))

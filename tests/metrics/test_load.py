@@ -70,7 +70,8 @@ def test_a_closed_loop_offers_what_is_served() -> None:
 
 def test_the_time_of_overload_counts_once_however_many_wait() -> None:
     """Forty at once on four places: the last ones begin after 9 half seconds, and a second is no overload."""
-    from blis_py.cluster.simulation import simulate
+    from one_pool import simulate
+
     from blis_py.metrics.load import load as assess
 
     simulation = blis.build(**SERVER, num_requests=40, rate=1)

@@ -26,7 +26,7 @@ def tiny() -> RunRecord:
     request 2 (30 in), from 10 ms on, at 40 and, after missing a step, at 80 ms; request 3 is rejected.
     Every token is seen 1 ms later than the one before would make it, the end another 4 ms later.
     """
-    return record(
+    run = record(
         table(
             [0, 5 * MS, 10 * MS, 20 * MS],
             prompt_tokens=[10, 20, 30, 40],
@@ -40,8 +40,10 @@ def tiny() -> RunRecord:
         [(0, [0, 1, 2]), (0, [1]), (1, [1, 3]), None],
         frontend=FrontendDelays(per_token_ns=1 * MS, at_end_ns=4 * MS),
         preemptions=[0, 0, 1, 0],
-        config={"tp": 2},
     )
+    for one in run.instances:
+        one.gpus = 2
+    return run
 
 
 def test_the_tiny_run_is_summarised_as_worked_out_by_hand(tiny: RunRecord) -> None:

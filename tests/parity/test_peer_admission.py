@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,10 +76,10 @@ class Case(Recorded):
         priorities = config.admission.slo_priorities
         return AdmissionSetup(
             admission_settings(config.admission),
-            view,
-            slots,
+            view,  # type: ignore[arg-type]
+            SimpleNamespace(slots=slots),  # type: ignore[arg-type]
             simulation.table,
-            priorities,  # type: ignore[arg-type]
+            priorities,
         )
 
 

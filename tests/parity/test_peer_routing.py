@@ -19,6 +19,7 @@ import pytest
 
 from blis_py.api import Simulation, build
 from blis_py.cluster.dice import Dice
+from blis_py.cluster.fleet import Follower, MemberState
 from blis_py.cluster.least_load import LeastLoad
 from blis_py.cluster.policies import ROUTING_POLICIES, weighted
 from blis_py.cluster.router import AlwaysBusiest, RouterSetup
@@ -138,6 +139,7 @@ class View:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.ready, self.all_ready = list(range(count)), True
         self.reports = self.looks = 0
         self.moved: list[int] = []
         self.load = [0] * count
@@ -154,6 +156,11 @@ class View:
         self.moved = list(range(self.count))
 
     def track_moves(self) -> None: ...
+
+    def follow(self, follower: Follower) -> None:
+        for index in self.ready:
+            follower(index, MemberState.ADDED)
+            follower(index, MemberState.READY)
 
     def watch_kv(self) -> None: ...
 

@@ -16,7 +16,17 @@ from blis_py.planning.job import Job, Variation
 from blis_py.planning.worker import varied
 
 DECODE = StepFeatures(decode_seqs=7, decode_kv_tokens=5000, max_context=900, emitted_rows=7)
-MIXED = StepFeatures(2, 300, 45_000, 64, 90_000.0, 5, 4000, 900, 7)
+MIXED = StepFeatures(
+    prefill_seqs=2,
+    prefill_tokens=300,
+    prefill_pairs=45_000,
+    prefill_kv_tokens=64,
+    prefill_prompt_pairs=90_000.0,
+    decode_seqs=5,
+    decode_kv_tokens=4000,
+    max_context=900,
+    emitted_rows=7,
+)
 
 
 def model(name: str) -> LatencyModel:

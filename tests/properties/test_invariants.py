@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import FinishReason, Request, Status
 from blis_py.core.scheduler import Scheduler

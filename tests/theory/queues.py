@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from one_pool import simulate
 
-from blis_py.cluster.simulation import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from blis_py.calibrate.samples import DIFFUSION_NAMES, StepSamples
 from blis_py.core.diffusion_request import DiffusionFeatures
-from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures
+from blis_py.core.features import StepFeatures, features_from, further_names
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import Accuracy
 
@@ -37,10 +37,18 @@ def accuracy(predicted: Array, measured: Array) -> Accuracy:
 def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
     """What a latency model sees of each step."""
     diffusion = any(samples[name].any() for name in DIFFUSION_NAMES)
-    names = (*FEATURE_NAMES, *(DIFFUSION_NAMES if diffusion else SELDOM))
-    kind = DiffusionFeatures if diffusion else StepFeatures
+    return features_as(DiffusionFeatures if diffusion else StepFeatures, samples)
+
+
+def features_as(kind: type[StepFeatures], samples: StepSamples, but: str = "") -> Iterator[StepFeatures]:
+    """The steps as features of that kind.
+
+    Args:
+        but: a feature to leave out.
+    """
+    names = [name for name in (*kind().names(), *further_names()) if name != but]
     for values in zip(*(samples[name].tolist() for name in names), strict=True):
-        yield kind(**dict(zip(names, values, strict=True)))
+        yield features_from(kind, dict(zip(names, values, strict=True)))
 
 
 def kinds_of(samples: StepSamples) -> NDArray[np.str_]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.calibrate.samples import DIFFUSION_NAMES, StepSamples, joined, medians
-from blis_py.core.features import FEATURE_NAMES
+from blis_py.core.features import FEATURE_NAMES, is_whole
 from blis_py.latency.fitted import expected_experts
 from blis_py.latency.fitted_terms import GPU_TERMS, HOST_TERMS, TERMS, StepPoint
 from blis_py.latency.model_shape import ModelShape
@@ -21,7 +21,7 @@ _RUN_STEPS = 50
 """Steps of a run that are left out together: neighbours are nearly the same step."""
 _RUN_PARTS = 20
 """A short run is cut into this many parts at least."""
-_DOMAIN = tuple(name for name in (*FEATURE_NAMES, *DIFFUSION_NAMES) if name != "prefill_prompt_pairs")
+_DOMAIN = tuple(name for name in (*FEATURE_NAMES, *DIFFUSION_NAMES) if is_whole(name))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from blis_py.calibrate.client_autopsy import requests_in_flight
 from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
+from blis_py.cluster.topology import Cluster
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.latency.trained import ServerTerms, Trained
@@ -202,7 +203,7 @@ class _Run:
         limit = self.measured.concurrency
         if limit is not None:
             demand = ClosedLoop(self.table.at_once(), limit)
-        record = simulate(demand, scheduler=setup.scheduler, latency=priced)
+        record = simulate(demand, Cluster.of(scheduler=setup.scheduler, latency=priced))
         served = token_times(record, "simulated")
         if len(served.request_id) < len(self.table):
             problem = f"of {len(self.table):,} requests {len(served.request_id):,} can be served as described"

@@ -1,0 +1,208 @@
+"""Membership: the instances of a cluster, their pools and states, and notice of every change.
+
+An index names an instance for the whole run and is never reused. A request is dispatched to ready instances
+alone; a draining one ends what it has, and is gone when it is empty.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from blis_py.cluster.agenda import Agenda
+from blis_py.cluster.instance import Instance
+from blis_py.cluster.outlet import Outlet
+from blis_py.cluster.topology import Cluster, Pool
+from blis_py.errors import InputError
+from blis_py.metrics.record import InstanceRecord
+
+
+class MemberState(StrEnum):
+    ADDED = "added"
+    READY = "ready"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class Member:
+    """An instance of the fleet, as the cluster knows it."""
+
+    index: int
+    pool: Pool
+    added_ns: int
+    state: MemberState = MemberState.ADDED
+    gone_ns: int | None = None
+    """None = it lived to the end of the run."""
+
+
+Follower = Callable[[int, MemberState], None]
+"""Called with the index and the new state of an instance, at every change."""
+
+
+class Membership(Protocol):
+    """The instances that requests may be dispatched to: a `Fleet`, or the part of one in view."""
+
+    cluster: Cluster
+    instances: list[Instance]
+    """By index; empty after the run."""
+    ready: list[int]
+    """Indices of the ready instances, ascending."""
+
+    @property
+    def now_ns(self) -> int: ...
+
+    @property
+    def slots(self) -> int:
+        """Requests that the ready instances can run at once, all together."""
+        ...
+
+    @property
+    def coming(self) -> bool:
+        """Whether an instance has been added that is not ready yet."""
+        ...
+
+    def covers(self, index: int) -> bool:
+        """Whether an instance is in view."""
+        ...
+
+    def follow(self, follower: Follower) -> None:
+        """Reports every change of state from now on, and first the ones that led to the present."""
+        ...
+
+
+class Fleet:
+    """The instances of a run. The lists are live: whoever keeps one sees every change.
+
+    Args:
+        make: builds an instance of a pool.
+    """
+
+    def __init__(self, cluster: Cluster, make: Callable[[Pool], Instance], agenda: Agenda) -> None:
+        self.cluster = cluster
+        self.members: list[Member] = []
+        """By index."""
+        self.instances: list[Instance] = []
+        """By index; empty after the run."""
+        self.ready: list[int] = []
+        """Indices of the ready instances, ascending."""
+        self.slots: int = 0
+        """Requests that the ready instances can run at once, all together."""
+        self._make, self._agenda = make, agenda
+        self._outlets: dict[str, Outlet] = {}
+        self._followers: list[Follower] = []
+        for pool in cluster.pools:
+            for _ in range(pool.count):
+                self.add(pool.name)
+
+    def follow(self, follower: Follower) -> None:
+        """Reports every change of state from now on, and first the ones that led to the present."""
+        for member in self.members:
+            follower(member.index, MemberState.ADDED)
+            if member.state is not MemberState.ADDED:
+                follower(member.index, member.state)
+        self._followers.append(follower)
+
+    @property
+    def coming(self) -> bool:
+        """Whether an instance has been added that is not ready yet."""
+        return any(member.state is MemberState.ADDED for member in self.members)
+
+    @property
+    def now_ns(self) -> int:
+        return self._agenda.now_ns
+
+    def add(self, pool: str, ready_after_ns: int = 0) -> int:
+        """Adds an instance to a pool; returns its index.
+
+        Args:
+            ready_after_ns: its start-up time: GPUs are paid for, and no request is dispatched to it.
+
+        Raises:
+            InputError: no such pool, or the run has begun without any event (`Simulation.call_at`).
+        """
+        self._agenda.require_used("Fleet.add")
+        member = Member(len(self.members), self.cluster.pool(pool), self.now_ns)
+        instance = self._make(member.pool)
+        instance.outlet = self._outlets.get(pool)
+        self.instances.append(instance)
+        self.members.append(member)
+        self._tell(member, MemberState.ADDED)
+        if ready_after_ns:
+            self._agenda.call_at(self.now_ns + ready_after_ns, partial(self._become_ready, member))
+        else:
+            self._become_ready(member, self.now_ns)
+        return member.index
+
+    @property
+    def connected(self) -> Collection[str]:
+        """Names of the pools with an outlet."""
+        return self._outlets.keys()
+
+    def connect(self, pool: str, outlet: Outlet) -> None:
+        """Gives the instances of a pool, and those that will be added to it, an outlet.
+
+        Raises:
+            InputError: no such pool.
+        """
+        self._outlets[self.cluster.pool(pool).name] = outlet
+        for member, instance in zip(self.members, self.instances, strict=True):
+            if member.pool.name == pool:
+                instance.outlet = outlet
+
+    def drain(self, index: int) -> None:
+        """Dispatches no more requests to an instance; it ends those it has, and is gone.
+
+        Raises:
+            InputError: no such instance, it is draining or gone already, or the run has begun without any
+                event (`Simulation.call_at`).
+        """
+        self._agenda.require_used("Fleet.drain")
+        member = self.members[index] if 0 <= index < len(self.members) else None
+        if member is None or member.state in (MemberState.DRAINING, MemberState.GONE):
+            problem = "no such instance" if member is None else f"the instance is {member.state} already"
+            raise InputError(problem, key="index", value=index)
+        if member.state is MemberState.READY:
+            self.ready.remove(index)
+            self.slots -= member.pool.spec.scheduler.max_num_seqs
+        self._tell(member, MemberState.DRAINING)
+        instance = self.instances[index]
+        if instance.is_idle:
+            self._leave(member, self.now_ns)
+        else:
+            instance.when_idle(partial(self._leave, member))
+
+    def enter_lives(self, records: list[InstanceRecord]) -> None:
+        """Enters pools and life spans into the records of the instances."""
+        for member, record in zip(self.members, records, strict=True):
+            spec = member.pool.spec
+            record.pool, record.gpus, record.price_per_hour = member.pool.name, spec.gpus, spec.price_per_hour
+            record.added_ns, record.gone_ns = member.added_ns, member.gone_ns
+
+    def covers(self, index: int) -> bool:
+        """Whether an instance is in view: all are; see `FleetView`."""
+        return True
+
+    def close(self) -> None:
+        """Releases the instances and everything that follows; members keep what they say."""
+        self.instances.clear()
+        self._followers.clear()
+
+    def _become_ready(self, member: Member, now_ns: int) -> None:
+        if member.state is MemberState.ADDED:  # unless it was drained before
+            self.ready.insert(bisect_left(self.ready, member.index), member.index)
+            self.slots += member.pool.spec.scheduler.max_num_seqs
+            self._tell(member, MemberState.READY)
+
+    def _leave(self, member: Member, now_ns: int) -> None:
+        member.gone_ns = now_ns
+        self._tell(member, MemberState.GONE)
+
+    def _tell(self, member: Member, state: MemberState) -> None:
+        member.state = state
+        for follower in self._followers:
+            follower(member.index, state)

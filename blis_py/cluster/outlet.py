@@ -1,0 +1,47 @@
+"""The way on from an instance: what becomes of a visit that has ended there.
+
+Without an outlet a request is finished when its visit ends. An outlet may take it further: hand it over
+through a link to an instance of another pool (prefill to decode), or dispatch it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from blis_py.cluster.outlook import NOT_AT_ALL_NS
+from blis_py.core.request import Request
+from blis_py.metrics.visits import Onward
+
+
+class Outlet(Protocol):
+    """Takes requests further whose visit to an instance of a pool has ended."""
+
+    def enters(self, request: Request) -> None:
+        """A visit begins: called when the request is dispatched to an instance of the pool.
+
+        The visit may get a limit of its own, such as `max_tokens` 1 where only the prompt is computed.
+        """
+        ...
+
+    def way_on(self, request: Request) -> Onward | None:
+        """How a request goes on whose visit ends now; None = it is finished."""
+        ...
+
+    def take(self, requests: Sequence[Request], end_ns: int) -> None:
+        """Takes over requests that go on, in the order in which their visits ended.
+
+        Their visits are closed; `Request.next_visit`, `Recorder.revisit` and a dispatcher begin the next.
+
+        Args:
+            end_ns: the end of the step that was their last here; never before the time of the event queue.
+        """
+        ...
+
+
+class NoLookahead:
+    """The lookahead source of a cluster with outlets: a visit may begin anywhere, at any time."""
+
+    def quiet_until_ns(self) -> int:
+        """See `blis_py.cluster.outlook.Part`."""
+        return NOT_AT_ALL_NS

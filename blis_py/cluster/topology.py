@@ -1,0 +1,211 @@
+"""A cluster as data: pools of alike instances, the links between pools, and the ingress in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from blis_py.errors import InputError
+
+if TYPE_CHECKING:
+    from blis_py.cluster.admission_settings import AdmissionSettings
+    from blis_py.cluster.flow_settings import FlowSettings
+    from blis_py.core.config import SchedulerConfig
+    from blis_py.core.emission import Emission
+    from blis_py.core.kv_source import KVSource
+    from blis_py.latency.base import FrontendDelays, LatencyModel
+
+DEFAULT_POOL = "default"
+ROLES = ("both", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSpec:
+    """What an instance is: a scheduler and its KV blocks, step times, GPUs, and a price."""
+
+    scheduler: SchedulerConfig
+    """Its memory too: `num_kv_blocks` of `block_size` tokens."""
+    latency: LatencyModel
+    model: str = ""
+    """Name of the model it serves; empty = unnamed."""
+    kv_source: KVSource | None = None
+    """KV from outside the instance; None = there is none."""
+    emission: Emission | None = None
+    """Requests whose decode steps emit several tokens; None = every step emits one."""
+    gpus: int = 1
+    price_per_hour: float | None = None
+    """Of the whole instance, in any currency; None = unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Alike instances."""
+
+    spec: InstanceSpec
+    name: str = DEFAULT_POOL
+    role: str = "both"
+    """Phases of a request that its instances serve: `both`, `prefill` or `decode`."""
+    count: int = 1
+    """Instances at the beginning of a run."""
+    routing_policy: str | None = None
+    """Routing among its instances behind a link; None = the ingress's."""
+    routing_scorers: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A way for KV blocks from the instances of one pool to those of another."""
+
+    from_pool: str
+    to_pool: str
+    latency_ns: int = 0
+    bandwidth_gbps: float | None = None
+    """GB/s; None = unlimited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingress:
+    """What requests pass on their way to an instance: admission, flow control, routing."""
+
+    admission_policy: str = "always-admit"
+    admission: AdmissionSettings | None = None
+    """Settings of the admission policy; None = its defaults."""
+    flow_control: FlowSettings | None = None
+    """The queue at the gateway; None = there is none."""
+    routing_policy: str = "round-robin"
+    routing_scorers: Mapping[str, float] | None = None
+    """Weights by name, of the `weighted` policy; None = its default profile."""
+    admission_latency_ns: int = 0
+    """From an arrival to the decision about it."""
+    routing_latency_ns: int = 0
+    """From there, or from the gateway queue, to the dispatch."""
+    snapshot_refresh_ns: int = 50_000_000
+    """Age up to which the router works with an old report of an instance's load."""
+    cache_delay_ns: int = 50_000_000
+    """The same for the content of prefix caches."""
+    slo_priorities: Mapping[str, int] | None = None
+    """Cluster-side priorities of SLO classes that replace the defaults."""
+    served_models: Collection[str] | None = None
+    """Names of models in requests that instances serve: a request for another one is rejected at routing, one
+    without a model goes anywhere. None = every name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Pools of instances behind one ingress.
+
+    Raises:
+        InputError: no instances, two pools of one name, an unknown role, a link from or to nowhere, pools
+            with unlike KV block sizes or front-end delays.
+    """
+
+    pools: tuple[Pool, ...]
+    links: tuple[Link, ...] = ()
+    ingress: Ingress = field(default_factory=Ingress)
+
+    def __post_init__(self) -> None:
+        names = [pool.name for pool in self.pools]
+        for pool in self.pools:
+            _check_pool(pool, names)
+        if not sum(pool.count for pool in self.pools):
+            raise InputError("must be at least 1", key="num_instances", value=0)
+        for link in self.links:
+            for end in (link.from_pool, link.to_pool):
+                if end not in names:
+                    raise InputError("no such pool", key="links", value=end, fix=f"use {', '.join(names)}")
+        _alike([pool.spec.scheduler.block_size for pool in self.pools], "scheduler.block_size")
+        _alike([pool.spec.latency.frontend for pool in self.pools], "frontend_ms")
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        scheduler: SchedulerConfig,
+        latency: LatencyModel,
+        num_instances: int = 1,
+        gpus: int = 1,
+        **ingress: Any,
+    ) -> Self:
+        """One pool of alike instances.
+
+        Args:
+            ingress: fields of `Ingress`.
+        """
+        spec = InstanceSpec(scheduler=scheduler, latency=latency, gpus=gpus)
+        return cls(pools=(Pool(spec=spec, count=num_instances),), ingress=Ingress(**ingress))
+
+    def pool(self, name: str) -> Pool:
+        """
+        Raises:
+            InputError: there is no pool of that name.
+        """
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        fix = f"use one of {', '.join(pool.name for pool in self.pools)}"
+        raise InputError("no such pool", key="pool", value=name, fix=fix)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block, the same on all instances."""
+        return self.pools[0].spec.scheduler.block_size
+
+    @property
+    def frontend(self) -> FrontendDelays:
+        """Delays of the API server, the same in front of all instances."""
+        return self.pools[0].spec.latency.frontend
+
+    def require_supported(self, connected: Collection[str] = ()) -> None:
+        """
+        Args:
+            connected: names of pools with an outlet (`Simulation.connect`).
+
+        Raises:
+            InputError: a part of the data that no simulation heeds yet.
+        """
+        for pool in self.pools:
+            if connected:
+                if pool.role == "prefill" and pool.name not in connected:
+                    fix = "connect an outlet to it"
+                    raise InputError("a prefill pool has no way on", key="pools", value=pool.name, fix=fix)
+                continue
+            require_supported_role(pool.name, pool.role)
+            if pool.routing_policy is not None or pool.routing_scorers is not None:
+                fix = "drop it: the routing of the ingress chooses among all instances"
+                raise InputError("not supported yet", key=f"pools.{pool.name}.routing_policy", fix=fix)
+        for link in self.links:
+            if link.bandwidth_gbps is not None:
+                raise InputError("not supported yet", key="links.bandwidth_gbps", fix="drop it")
+
+
+def require_supported_role(pool: str, role: str) -> None:
+    """
+    Raises:
+        InputError: a role that no simulation heeds yet.
+    """
+    if role != "both":
+        fix = "use both: each instance serves prefill and decode"
+        raise InputError("not supported yet", key=f"pools.{pool}.role", value=role, fix=fix)
+
+
+def _check_pool(pool: Pool, names: list[str]) -> None:
+    if names.count(pool.name) > 1:
+        raise InputError("two pools have this name", key="pools", value=pool.name, fix="rename one")
+    if pool.role not in ROLES:
+        fix = f"use one of {', '.join(ROLES)}"
+        raise InputError("unknown role", key=f"pools.{pool.name}.role", value=pool.role, fix=fix)
+    if pool.count < (1 if len(names) == 1 else 0):
+        key = "num_instances" if len(names) == 1 else f"pools.{pool.name}.count"
+        raise InputError(f"must be at least {int(len(names) == 1)}", key=key, value=pool.count)
+
+
+def _alike(values: list[Any], key: str) -> None:
+    """
+    Raises:
+        InputError: the pools have different values of a setting of which a cluster has one.
+    """
+    other = next((value for value in values if value != values[0]), None)
+    if other is not None:
+        problem = f"must be the same in all pools, and is {values[0]} in the first"
+        raise InputError(problem, key=key, value=other, fix=f"set {key} for the whole cluster")

@@ -1,0 +1,78 @@
+"""Pools of unlike instances in the configuration: what each pool overrides, and its configuration by itself.
+
+Annotations are evaluated here and no later, as in `blis_py.config.models`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_py.config.layers import Layers, flatten, setting
+from blis_py.core.bounds import MOST_INSTANCES
+from blis_py.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSection:
+    """Alike instances of a cluster. What a pool does not say is as the configuration has it."""
+
+    name: str = ""
+    """Of the pool, in messages and results."""
+    role: str = setting("both", choices=("both", "prefill", "decode"))
+    """Phases of a request that its instances serve; so far `both`."""
+    count: int = setting(1, least=0, most=MOST_INSTANCES)
+    """Its instances."""
+    price_per_hour: float | None = setting(None, least=0, most=1e9)
+    """Of one instance with all its GPUs."""
+    engine: str | None = None
+    gpu: str | None = None
+    tp: int | None = None
+    link_gbps: float | None = None
+    memory: str | None = None
+    scheduler: dict[str, Any] = field(default_factory=dict)
+    """Keys of the section `scheduler`, `num_kv_blocks` among them."""
+    latency: dict[str, Any] = field(default_factory=dict)
+    """Keys of the section `latency`."""
+
+    def overrides(self) -> dict[str, Any]:
+        """What it says of its instances, by the keys of a configuration."""
+        own = {name: getattr(self, name) for name in OVERRIDES}
+        return {name: value for name, value in own.items() if value not in (None, {})}
+
+
+OVERRIDES = ("engine", "gpu", "tp", "link_gbps", "memory", "scheduler", "latency")
+
+
+def read_pools(layers: Layers) -> None:
+    """Reads the list of pools, in place of its plain data.
+
+    Raises:
+        InputError: no list of mappings, an unknown key, or a value of the wrong type or out of bounds.
+    """
+    given = layers.values.get("pools")
+    if given is None:
+        layers.values.pop("pools", None)
+        return
+    if not isinstance(given, list | tuple):
+        raise layers.error("must be a list of pools", "pools", value=given, fix="write - {name: …, count: …}")
+    layers.values["pools"] = tuple(_pool(layers, number, pool) for number, pool in enumerate(given))
+
+
+def _pool(layers: Layers, number: int, given: Any) -> PoolSection:
+    if isinstance(given, PoolSection):
+        return given
+    if not isinstance(given, Mapping):
+        fix = "write - {name: …, count: …}"
+        raise layers.error(f"pools[{number}] must be a mapping", "pools", value=given, fix=fix)
+    own = Layers()
+    own.add(flatten(given, PoolSection), file=layers.file("pools"))
+    try:
+        return own.build(PoolSection)
+    except InputError as error:
+        raise of_pool(error, f"[{number}]") from error
+
+
+def of_pool(error: InputError, which: str) -> InputError:
+    """The same error, with the pool that it is about."""
+    key = f"pools{which}" if error.key is None else f"pools{which}.{error.key.removeprefix('--')}"
+    return InputError(error.problem, file=error.file, key=key, value=error.value, fix=error.fix)

@@ -1,0 +1,133 @@
+"""KV cache that finds blocks by the hash of their content (vLLM's design)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
+
+from blis_py.core.blocks import BlockPool, CacheChanges
+from blis_py.core.kv import KVCache
+from blis_py.core.request import Request
+
+
+class HashKV(KVCache):
+    """Full blocks under their content keys, in use or free.
+
+    Full blocks of a prompt that others may ask for are registered under their content key as soon
+    as the step that computes them is planned, so a request planned later in the same step shares
+    them already; those of an answer when the request leaves. A released block stays findable until it
+    is reused.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
+        super().__init__(BlockPool(num_blocks), block_size, prefix_caching)
+
+    def match(self, request: Request) -> int:
+        """See `KVCache`. A block is never forgotten before those behind it, so the prefix ends where one is
+        known and the next is not.
+        """
+        if not self.prefix_caching:
+            return 0
+        self.pool.name_reserved()
+        limit = min((request.num_tokens - 1) // self.block_size, len(request.block_keys))
+        blocks = min(request.match or 0, limit)
+
+        def unknown(index: int) -> bool:
+            return not self.pool.knows(_name(request, index))
+
+        if (blocks and unknown(blocks - 1)) or (blocks < limit and not unknown(blocks)):
+            request.match = blocks = bisect_left(range(limit), True, key=unknown)
+        return blocks
+
+    def cached_blocks(self, request: Request) -> list[int]:
+        if not self.prefix_caching:
+            return []
+        self.pool.name_reserved()
+        limit = (request.num_tokens - 1) // self.block_size
+        return self.pool.find(_names(request, 0, limit))
+
+    def follow(self) -> CacheChanges:
+        return self.pool.log.follow()
+
+    def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
+        fresh = -(-new_tokens // self.block_size)  # cached blocks are full
+        return fresh + own + self.pool.count_free(shared) if shared or own else fresh
+
+    def admit(
+        self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
+    ) -> bool:
+        pool = self.pool
+        if self.blocks_needed(request, shared, own, new_tokens) > pool.num_free:
+            return False
+        fresh = -(-new_tokens // self.block_size)
+        if shared or own:
+            self._reuse(request, shared, own)
+            request.block_table += pool.take(fresh)
+        else:
+            request.block_table = pool.take(fresh)
+        if computed and request.block_keys and self.prefix_caching:
+            cached = len(shared) + own
+            self._register(request, cached, cached + new_tokens // self.block_size)
+        return True
+
+    def _reuse(self, request: Request, shared: list[int], own: int) -> None:
+        self.pool.use(shared)
+        request.block_table += shared
+        if own:
+            assert request.kept_blocks is not None
+            request.block_table += self.pool.reclaim(request.kept_blocks, own)
+
+    def publish(self, request: Request) -> None:
+        """Nothing to do: blocks were registered when their step was planned."""
+
+    def publish_supplied(self, request: Request, first_tokens: int) -> None:
+        if request.block_keys and self.prefix_caching:
+            self._register(request, first_tokens // self.block_size, request.computed // self.block_size)
+
+    def _register(self, request: Request, first: int, end: int) -> None:
+        names = _names(request, first, end)
+        self.pool.remember(names, request.block_table[first : first + len(names)])
+
+    def release(self, request: Request, keep: bool = False) -> None:
+        self.settle(request, request.computed)
+        table, request.block_table = request.block_table, []
+        named: list[int] = []
+        if request.block_keys and self.prefix_caching:
+            if len(request.block_keys) * self.block_size > request.prompt_tokens:
+                self._register_answer(request, table)
+            named = table[: len(request.block_keys)]
+            table = table[len(named) :]
+        self.pool.give_back(table)
+        if named:
+            self._release_named(named, request.computed // self.block_size)
+        if keep and self.prefix_caching:
+            request.kept_blocks = table
+            request.kept_full = max(request.computed // self.block_size - len(named), 0)
+
+    def _register_answer(self, request: Request, table: list[int]) -> None:
+        """Names the full blocks of an answer that others may ask for; nobody did while it decoded."""
+        end = min(request.computed // self.block_size, len(request.block_keys))
+        first = end
+        while first and not self.pool.is_cached(table[first - 1]):
+            first -= 1
+        self.pool.remember(_names(request, first, end), table[first:end])
+
+    def _release_named(self, blocks: list[int], full: int) -> None:
+        """The blocks that may be shared; `full` of them have been computed."""
+        pool = self.pool
+        planned = blocks[full:]  # but they will not be computed
+        pool.forget(planned)
+        for block in reversed(planned):
+            pool.give_back([block])
+        pool.leave(blocks[:full])
+
+
+def _names(request: Request, first: int, end: int) -> Sequence[Hashable]:
+    """What the blocks of a request are called in the pool: namespaces share nothing."""
+    keys = request.block_keys[first:end]
+    return keys if request.extra_key is None else [(request.extra_key, key) for key in keys]
+
+
+def _name(request: Request, index: int) -> Hashable:
+    key = request.block_keys[index]
+    return key if request.extra_key is None else (request.extra_key, key)

@@ -1,0 +1,152 @@
+"""Requests that wait for KV on its way to their blocks, and those that have got it and wait to run."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from blis_py.core.kv import KVCache
+from blis_py.core.kv_source import KVSource, Supply
+from blis_py.core.request import NEVER_NS, WAITING, WAITING_FOR_KV, Request
+
+
+class _Load:
+    """Tokens `first_tokens` to `first_tokens + tokens` of a request."""
+
+    def __init__(self, request: Request, first_tokens: int, tokens: int, ready_ns: int) -> None:
+        self.request = request
+        self.first_tokens = first_tokens
+        self.tokens = tokens
+        self.ready_ns = ready_ns
+
+
+class KVLoads:
+    """All of them hold blocks and have left the waiting queue."""
+
+    def __init__(self, source: KVSource, kv: KVCache) -> None:
+        self.first_ready_ns = NEVER_NS
+        """No load is ready before this time."""
+        self.arrived: deque[Request] = deque()
+        """Requests that have got their KV, in the order in which it came."""
+        self.supplied_tokens = 0
+        self.begun = False
+        """Whether the step being planned has begun a load."""
+        self._source, self._kv = source, kv
+        self._holders: dict[Request, _Load | None] = {}
+        """In the order in which loads began; None = it has arrived."""
+        self._heap: list[tuple[int, int, _Load]] = []
+        """Loads by the time they are ready; some entries are stale."""
+        self._entries = 0
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._holders
+
+    @property
+    def requests(self) -> list[Request]:
+        """Those that hold blocks without running, in the order in which their loads began."""
+        return list(self._holders)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a load is not ready yet."""
+        return len(self._holders) > len(self.arrived)
+
+    def offer(self, request: Request, computed: int, now_ns: int) -> Supply | None:
+        """What the source can supply, but for the one token that every step has to compute."""
+        most = request.num_tokens - 1 - computed
+        supply = self._source.offer(request, computed, now_ns) if most > 0 else None
+        if supply is None or supply.tokens <= 0:
+            return None
+        return supply if supply.tokens <= most else Supply(most, supply.ready_ns)
+
+    def begin(self, request: Request, computed: int, supply: Supply, now_ns: int) -> None:
+        """The request has taken the offer, and blocks for it."""
+        self._source.load(request, computed, supply, now_ns)
+        if supply.ready_ns <= now_ns:
+            self._supply(request, computed + supply.tokens, supply.tokens)
+            return
+        self.begun = True
+        request.status = WAITING_FOR_KV
+        self._holders[request] = load = _Load(request, computed, supply.tokens, supply.ready_ns)
+        self._schedule(load)
+
+    def move(self, request: Request, ready_ns: int) -> None:
+        """A load under way is ready earlier or later than was said."""
+        load = self._holders.get(request)
+        if load is not None:
+            load.ready_ns = ready_ns
+            self._schedule(load)
+
+    def receive(self, now_ns: int) -> bool:
+        """Loads that are ready have come; returns whether any request that has its KV waits to run."""
+        self.begun = False
+        while self.first_ready_ns <= now_ns:
+            self._receive_one(heappop(self._heap)[2], now_ns)
+            self._find_first()
+        return bool(self.arrived)
+
+    def remove(self, request: Request) -> None:
+        """The request gives up its load and its blocks; its `computed` becomes 0."""
+        if self._holders.pop(request) is None:
+            self.arrived.remove(request)
+        else:
+            self._source.cancel(request)
+            self._find_first()
+        self._kv.release(request)
+        request.computed = 0
+
+    def next_arrived(self) -> Request:
+        """Takes out the first that has got its KV: it runs."""
+        request = self.arrived.popleft()
+        del self._holders[request]
+        return request
+
+    @property
+    def latest(self) -> Request | None:
+        """The one whose load began last."""
+        return next(reversed(self._holders), None)
+
+    def check_blocks(self) -> list[int]:
+        """The blocks they hold; raises `AssertionError` if one holds a wrong number of them."""
+        held: list[int] = []
+        for request, load in self._holders.items():
+            tokens = request.computed if load is None else load.first_tokens + load.tokens
+            assert len(request.block_table) == self._kv.blocks_of(tokens), (
+                f"wrong number of blocks: {request!r}"
+            )
+            held += request.block_table
+        return held
+
+    def _supply(self, request: Request, computed: int, supplied: int) -> None:
+        self.supplied_tokens += supplied
+        request.computed = computed
+        if request.scheduled_ns < 0:
+            request.cached_tokens = computed
+
+    def _receive_one(self, load: _Load, now_ns: int) -> None:
+        request, first = load.request, load.first_tokens
+        tokens = min(self._source.arrived(request, now_ns), load.tokens)
+        self._supply(request, first + tokens, tokens)
+        table, end = request.block_table, self._kv.blocks_of(request.computed)
+        self._kv.pool.give_back(table[end:])
+        del table[end:]
+        self._kv.publish_supplied(request, first)
+        request.status = WAITING
+        self._holders[request] = None
+        self.arrived.append(request)
+
+    def _schedule(self, load: _Load) -> None:
+        self._entries += 1
+        heappush(self._heap, (load.ready_ns, self._entries, load))
+        self._find_first()
+
+    def _find_first(self) -> None:
+        heap = self._heap
+        while heap and (
+            self._holders.get(heap[0][2].request) is not heap[0][2] or heap[0][2].ready_ns != heap[0][0]
+        ):
+            heappop(heap)
+        self.first_ready_ns = heap[0][0] if heap else NEVER_NS

@@ -1,0 +1,111 @@
+"""One deployment for each pool: KV capacity, scheduler, latency model, and what is to be known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Self
+
+from blis_py.config.engine import load_engine
+from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.config.pools import PoolSection
+from blis_py.core.config import SchedulerConfig
+from blis_py.errors import InputError
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.notes import link_notes, model_notes
+from blis_py.setup.asked import Demand
+from blis_py.setup.deployment import Deployment
+from blis_py.setup.step_times import check_delays, step_times
+
+if TYPE_CHECKING:
+    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.topology import Pool
+
+
+@dataclass(frozen=True, eq=False)
+class PoolSetup:
+    """A pool, resolved."""
+
+    section: PoolSection
+    config: RunConfig
+    """Of its instances by themselves."""
+    scheduler: SchedulerConfig
+    latency: LatencyModel
+    capacity: str
+    """The KV capacity of an instance, in one line."""
+    hardware_notes: tuple[str, ...] = ()
+    host_notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, section: PoolSection, served: Deployment, max_model_len: int, asked: Demand) -> Self:
+        """
+        Args:
+            asked: the requests of the whole cluster.
+        """
+        config = served.config
+        scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
+        if asked.diffusion:
+            scheduler = _of_diffusion(config, scheduler)
+        latency, host_notes = step_times(served, asked.table, scheduler)
+        check_delays(latency, asked.table, max_model_len)
+        hardware_notes = (*model_notes(served.shape, served.gpu), *link_notes(served.gpu, config.tp))
+        return cls(section, config, scheduler, latency, served.capacity, hardware_notes, host_notes)
+
+    @property
+    def name(self) -> str:
+        return self.section.name
+
+    def as_data(self) -> Pool:
+        """The pool of the cluster."""
+        from blis_py.cluster.topology import InstanceSpec, Pool
+
+        spec = InstanceSpec(
+            scheduler=self.scheduler,
+            latency=self.latency,
+            model=self.config.model or "",
+            gpus=self.config.tp,
+            price_per_hour=self.section.price_per_hour,
+        )
+        return Pool(name=self.name, role=self.section.role, count=self.section.count, spec=spec)
+
+    def models(self, diffusion: BlockDiffusion | None) -> str:
+        """What is being modelled, and what its step times rest on."""
+        scheduler, count = self.scheduler, self.section.count
+        batches = f"{scheduler.scheduler} scheduler, {scheduler.batch_former} batches"
+        if scheduler.prefix_cache == "radix":
+            batches += ", radix prefix cache"
+        if scheduler.async_scheduling:
+            batches += ", asynchronous scheduling"
+        instances = f"{count} instance{'' if count == 1 else 's'}"
+        if diffusion is not None:
+            return (
+                f"{instances} of {diffusion.config.describe()} "
+                f"({scheduler.scheduler} scheduler); step times: {self.latency.provenance}"
+            )
+        engine = load_engine(self.config.engine).title
+        return f"{instances} of {engine} ({batches}); step times: {self.latency.provenance}"
+
+
+def notes_of(pools: Sequence[PoolSetup], notes: Sequence[Sequence[str]]) -> list[str]:
+    """The notes of each pool, with its name where they are not those of all pools."""
+    return [
+        note if all(note in others for others in notes) else f"{pool.name}: {note}"
+        for number, (pool, own) in enumerate(zip(pools, notes, strict=True))
+        for note in own
+        if not number or not all(note in others for others in notes)
+    ]
+
+
+def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
+    own = {f.name: getattr(settings, f.name) for f in fields(SchedulerConfig) if hasattr(settings, f.name)}
+    resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
+    return SchedulerConfig(**own | resolved)
+
+
+def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
+    """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
+    wanted = scheduler.async_scheduling
+    if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
+        fix = "drop it: FDFO with re-looping saves the time between rounds instead"
+        raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
+    return replace(scheduler, async_scheduling=False, late_length_stops=False)

@@ -1,0 +1,153 @@
+"""`pools:` in a configuration: unlike instances of one model, each pool with a deployment of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import blis_py as blis
+from blis_py.config.loader import dump, load_config
+from blis_py.errors import InputError
+
+Blis = Callable[..., tuple[int, str, str]]
+POOLS: list[dict[str, Any]] = [
+    {"name": "big", "count": 1, "price_per_hour": 3},
+    {"name": "small", "count": 2, "gpu": "l40s", "scheduler": {"max_num_seqs": 8, "num_kv_blocks": 300}},
+]
+
+
+def written(folder: Path, **keys: Any) -> Path:
+    values = {"model": "qwen3-14b", "workload": {"rate": 9, "num_requests": 30}, "pools": POOLS, **keys}
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_every_pool_has_a_line_of_capacity_before_anything_else(blis: Blis, tmp_path: Path) -> None:
+    code, out, err = blis("run", "--config", written(tmp_path), "--no-plots", "--out", tmp_path / "out")
+    assert code == 0
+    big, small, models, *_ = err.splitlines()
+    assert big.startswith("big: KV capacity: 15,721 blocks of 16 = 251,536 tokens (qwen3-14b on H100")
+    assert small.startswith("small: KV capacity: 300 blocks of 16 = 4,800 tokens (as given;")
+    assert models.startswith("models big: 1 instance of vLLM")
+    assert "; small: 2 instances of vLLM" in models
+    assert "pool" in out
+
+
+def test_a_pool_is_deployed_as_a_cluster_of_such_instances_would_be(tmp_path: Path) -> None:
+    """The preset of the engine is that of the pool's GPU, too."""
+    together = blis.build(written(tmp_path))
+    alone = blis.build(
+        model="qwen3-14b", gpu="l40s", max_num_seqs=8, num_kv_blocks=300, rate=9, num_requests=30
+    )
+    big, small = together.pools
+    assert small.scheduler == alone.scheduler
+    assert small.latency.provenance == alone.latency.provenance
+    assert small.scheduler.max_num_batched_tokens == 2048
+    assert (big.scheduler.max_num_seqs, big.scheduler.max_num_batched_tokens) == (1024, 8192)
+    assert [pool.count for pool in together.cluster().pools] == [1, 2]
+
+
+def test_a_result_of_pools_is_loaded_and_run_again_from_its_folder(tmp_path: Path) -> None:
+    result = blis.run(written(tmp_path))
+    saved = blis.load(result.save(tmp_path / "out", plots=False))
+    assert saved.summary == result.summary
+    assert list(saved.summary["schedulers"]) == ["big", "small"]
+    assert [one["pool"] for one in saved.summary["instances"]] == ["big", "small", "small"]
+    again = blis.run(tmp_path / "out" / "config.yaml")
+    assert again.summary == result.summary
+    assert again.requests.equals(result.requests)
+    assert blis.run(trace=str(tmp_path / "out" / "trace.csv"), **_only_pools(saved)).summary["cluster"]
+
+
+def _only_pools(saved: Any) -> dict[str, Any]:
+    return {"model": "qwen3-14b", "pools": saved.settings["pools"]}
+
+
+def test_pools_survive_a_round_trip_through_yaml(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path))
+    (tmp_path / "again.yaml").write_text(dump(config))
+    assert load_config(tmp_path / "again.yaml") == config
+    assert yaml.safe_load(dump(config))["pools"][0] == {
+        "name": "big",
+        "role": "both",
+        "count": 1,
+        "price_per_hour": 3.0,
+    }
+    assert "pools" not in dump(load_config())
+
+
+def test_files_of_a_pool_start_at_the_folder_of_the_configuration(tmp_path: Path) -> None:
+    """An engine of one's own is a file."""
+    (tmp_path / "own.yaml").write_text(
+        "title: ours\nsettings:\n  scheduler.max_num_seqs: {value: 3, source: here}\n"
+    )
+    path = written(tmp_path, pools=[{"name": "ours", "engine": "./own.yaml"}, {"name": "theirs"}])
+    config = load_config(path)
+    assert config.pools[0].engine == str(tmp_path / "own.yaml")
+    ours, theirs = blis.build(config).pools
+    assert (ours.scheduler.max_num_seqs, theirs.scheduler.max_num_seqs) == (3, 1024)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"pools": {"a": 1}}, "pools: must be a list of pools"),
+        ({"pools": [3]}, r"pools\[0\] must be a mapping"),
+        ({"pools": [{"name": "a", "cout": 2}]}, r"pools\[0\].cout: unknown key .*did you mean 'count'"),
+        ({"pools": [{"name": "a", "count": "two"}]}, r"pools\[0\].count: must be a whole number"),
+        ({"pools": [{"count": 2}]}, "pools: pool 0 has no name"),
+        ({"pools": [{"name": "a"}, {"name": "a"}]}, "two pools have the same name"),
+        ({"pools": [{"name": "a", "count": 0}]}, "must be 1 to 100,000 instances in all"),
+        ({"pools": [{"name": "p", "role": "prefill"}]}, "the role of p is not supported yet"),
+        ({"pools": [{"name": "p", "role": "drafts"}]}, r"pools\[0\].role: unknown value"),
+        ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: not supported yet"),
+        ({"num_instances": 2}, "num_instances: contradicts pools"),
+        ({"pools": [{"name": "a", "scheduler": {"max_seqs": 1}}]}, "pools.a.scheduler.max_seqs: unknown key"),
+        ({"pools": [{"name": "a", "gpu": "h1000"}]}, "h1000"),
+        ({"pools": [{"name": "a", "tp": 3}]}, "3"),
+        (
+            {"pools": [{"name": "a"}, {"name": "b", "scheduler": {"block_size": 32}}]},
+            "scheduler.block_size: must be the same in all pools",
+        ),
+        (
+            {"engine": "blis", "pools": [{"name": "a"}, {"name": "b", "latency": {"model": "roofline"}}]},
+            "frontend_ms: must be the same in all pools",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_line(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        blis.run(written(tmp_path, **keys))
+
+
+def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path) -> None:
+    path = written(tmp_path, pools=[{"name": "a", "gpu": "h100"}, {"name": "b", "gpu": "l40s"}])
+    code, _, err = blis("run", "--config", path, "--gpu", "h200")
+    assert (code, err) == (2, "error: --gpu: has no effect: every pool has its own; change it in the pools\n")
+    code, _, err = blis("run", "--config", path, "--max-num-seqs", 16)
+    assert code == 0
+
+
+def test_what_is_of_alike_instances_alone_refuses_pools(blis: Blis, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    for command in (
+        ("run", "--config", path, "--cross-check"),
+        ("explain", "--config", path),
+        ("plan", "--config", path, "--slo", "ttft.p99=5s"),
+        ("plan", "--config", path, "--slo", "ttft.p99=5s", "--max-rate"),
+    ):
+        code, _, err = blis(*command)
+        assert code == 2, command
+        assert "pools" in err.splitlines()[-1]
+
+
+def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_path: Path) -> None:
+    swept = blis.sweep(written(tmp_path), vary={"rate": [4, 9]}, cache=False, workers=1)
+    assert swept.table["status"].tolist() == ["ok", "ok"]
+    refused = blis.sweep(written(tmp_path), vary={"num_instances": [2, 3]}, cache=False, workers=1)
+    assert ["contradicts pools" in str(row.outcome.refused) for row in refused.rows] == [True, True]
