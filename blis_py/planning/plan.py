@@ -257,7 +257,7 @@ class _Space:
         several = [each for each in self.axes if len(each.values) > 1]
         if len(several) <= MOST_AXES or len(self.points) <= trials:
             return list(range(len(self.points)))
-        return suggested(several, self.points, search, trials, len(self.sizes))
+        return suggested(several, search, trials, len(self.sizes))
 
     def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         jobs: dict[Probe, Job] = {}
