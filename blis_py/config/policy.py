@@ -106,6 +106,8 @@ def _scorers(value: Any, key: str, path: str | Path) -> dict[str, Any]:
     for item in value:
         if not isinstance(item, Mapping) or set(item) != {"name", "weight"}:
             raise InputError("must be a name and a weight", file=path, key=key, value=item, fix=fix)
+        if not isinstance(item["name"], str):
+            raise InputError("must be the name of a scorer", file=path, key=key, value=item["name"], fix=fix)
         if item["name"] in weights:
             raise InputError("the scorer is given twice", file=path, key=key, value=item["name"])
         weights[item["name"]] = item["weight"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -65,6 +66,8 @@ class Processes:
 
     def outcomes(self, jobs: Sequence[bytes]) -> Done:
         left = dict(enumerate(jobs))
+        if not left:
+            return
         try:
             for index, outcome in self._together(left):
                 del left[index]
@@ -134,25 +137,40 @@ class Dask:
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         try:
-            from distributed import Client, LocalCluster
+            import distributed
         except ImportError:
             fix = "pip install 'blis-py[dask]'"
             raise InputError("Dask is not installed", key="--dask", value=address, fix=fix) from None
         self._cluster: Any = None
         if address == "local":
-            self._cluster = LocalCluster(
+            self._cluster = distributed.LocalCluster(
                 n_workers=_checked(workers), threads_per_worker=1, dashboard_address=None
             )
         elif workers is not None:
             problem, fix = "a Dask cluster has the workers it has", "drop it, or use --dask local"
             raise InputError(problem, key="--workers", value=workers, fix=fix)
-        try:
-            self._client = Client(self._cluster or address, timeout=self.patience_s, set_as_default=False)
-        except (OSError, ValueError, TypeError) as error:  # a protocol without what it needs is a TypeError
-            fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
-            problem = f"no Dask cluster answers there ({type(error).__name__})"
-            raise InputError(problem, key="--dask", value=address, fix=fix) from None
+        else:
+            self._reach(address)
+        self._client = distributed.Client(
+            self._cluster or address, timeout=self.patience_s, set_as_default=False
+        )
         self.workers = max(len(self._client.scheduler_info(n_workers=-1)["workers"]), 1)
+
+    def _reach(self, address: str) -> None:
+        """Connects once before there is a client, which would go on trying for long."""
+        from distributed.comm import connect
+        from distributed.security import Security
+
+        async def reach() -> None:
+            secrets = Security().get_connection_args("client")
+            (await connect(address, timeout=self.patience_s, **secrets)).abort()
+
+        try:
+            asyncio.run(reach())
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
+            problem = f"no Dask cluster answers there ({type(error).__name__}: {error})"
+            raise InputError(problem, key="--dask", value=address, fix=fix) from None
 
     def outcomes(self, jobs: Sequence[bytes]) -> Done:
         from distributed import as_completed

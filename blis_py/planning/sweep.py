@@ -65,7 +65,8 @@ class Row:
 
 
 Told = Callable[[Sequence[Row], int], None]
-"""Called with the rows so far, in the order in which they were done, and how many there will be."""
+"""Called with the rows so far, in the order in which they were done (a list that grows), and how many there will
+be."""
 
 
 @dataclass(frozen=True)
@@ -219,19 +220,22 @@ def sweep(
         raise InputError("contradicts seeds that are varied", key="--seeds", value=seeds, fix="drop it")
     cases = [(point, seed) for point in points for seed in range(seeds)]
     rows: dict[int, Row] = {}
+    so_far: list[Row] = []
     jobs: dict[int, Job] = {}
     for index, (point, seed) in enumerate(cases):
         try:
             jobs[index] = Job(_seeded(base.config(point, axes), seed, seeds))
         except InputError as error:
             rows[index] = Row(point, seed, Outcome(refused=str(error)))
+            so_far.append(rows[index])
     where = list(jobs)
 
     def note(at: int, outcome: Outcome, stored: bool) -> None:
         point, seed = cases[where[at]]
         rows[where[at]] = Row(point, seed, outcome)
+        so_far.append(rows[where[at]])
         if told is not None:
-            told(list(rows.values()), len(cases))
+            told(so_far, len(cases))
 
     before = runner.done
     runner.run(list(jobs.values()), note)
