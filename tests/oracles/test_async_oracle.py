@@ -30,7 +30,7 @@ def a_case(seed: int) -> tuple[Limits, list[Job]]:
     rng = Random(seed)
     size = rng.choice([1, 2, 4, 16])
     limits = Limits(
-        blocks=max(rng.randint(12, 40), -(-41 // size)),
+        blocks=-(-rng.randint(40, 80) // size),
         block_size=size,
         seqs=rng.choice([1, 2, 4, 50]),
         budget=rng.choice([1, 3, 8, 30, 2048]),
