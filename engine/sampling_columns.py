@@ -16,6 +16,7 @@ RANDOM, FILTERED, PENALISED, HELD_BACK, LOGPROBS = (1 << bit for bit in range(5)
 """What a request needs: random numbers, filters, counts of its tokens, no end before `min_tokens`,
 log-probabilities."""
 _FIRST_SLOTS = 64
+_HOTTEST, _ALL = float(np.finfo(np.float32).max), np.iinfo(np.int32).max
 
 
 class Columns(NamedTuple):
@@ -49,13 +50,14 @@ class SamplingColumns:
             self._grow(max(numbers) + 1)
         for slot, sequence in zip(numbers, sequences, strict=True):
             if owners[slot] is not sequence.sampling:
-                owners[slot] = sequence.sampling
                 self._write(slot, *sequence.sampling)
+                owners[slot] = sequence.sampling
         return _map(lambda column: column[slots], self._columns)
 
     def _write(self, slot: int, params: SamplingParams, seed: int) -> None:
         columns = self._columns
-        columns.temperature[slot], columns.top_k[slot] = params.temperature, max(params.top_k, 0)
+        columns.temperature[slot] = min(params.temperature, _HOTTEST)
+        columns.top_k[slot] = min(max(params.top_k, 0), _ALL)
         columns.top_p[slot], columns.min_p[slot] = params.top_p, params.min_p
         columns.seeds[slot], columns.needs[slot] = seed, needs_of(params)
 
