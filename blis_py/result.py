@@ -96,6 +96,13 @@ class Result(Shown):
         return requests_frame(self.record)
 
     @cached_property
+    def visits(self) -> pd.DataFrame:
+        """One row per visit of a request to an instance."""
+        from blis_py.metrics import visits_frame
+
+        return visits_frame(self.record)
+
+    @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per run of alike steps of an instance."""
         from blis_py.metrics import steps_frame

@@ -126,7 +126,8 @@ class BatchBuilder:
             self._next[:, self._rows] = self._decoding
             self._rows, self._decoding = rows, self._next.take(rows, axis=1)
             if self._relay is None:
-                self._pages[: len(rows)] = self.tables.host[rows]
+                used = self.tables.used
+                self._pages[: len(rows), :used] = self.tables.host[rows, :used]
         due: list[int] = (self._decoding[1] & self._mask == 0).nonzero()[0].tolist()
         return due
 

@@ -15,6 +15,7 @@ from engine.clock import Clock, clock_facts
 from engine.config import EngineConfig
 from engine.engine import LLMEngine
 from engine.executor import Executor, Forward, Model
+from engine.forward_context import ForwardContext
 from engine.graphs import Capture, CudaCapture, DecodeGraphs, default_buckets
 from engine.kernels.attention import AttentionMetadata
 from engine.kernels.compilations import Watch, watch
@@ -200,7 +201,7 @@ def largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, devi
     ids = torch.arange(tokens, device=device) % model.config.vocab_size
     zeros = torch.zeros_like(ids)
     page = allocate(model.config, 1, config.block_size, dtype, device)
-    hidden = model(ids, zeros, zeros - 1, meta, page)
+    hidden = model(ids, ForwardContext(zeros, zeros - 1, meta, page))
     logits = model.logits(hidden[:seqs])
     torch.log_softmax(logits, dim=-1).sort(dim=-1)  # about what sampling takes at most
 

@@ -105,6 +105,8 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise InputError("must be at least 1", key=key, value=value)
+        if not 0 <= self.seed < 2**63:
+            raise InputError("must be from 0 to 2^63 - 1", key="seed", value=self.seed)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InputError(
                 "must be above 0 and at most 1",

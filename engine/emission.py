@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from blis_py.core.request import Request, Status
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.token_keys import token_keys
-from engine.executor import Emitters
+from engine.emitters import Emitters
 from engine.grammar.masks import emitted as allowed
 from engine.outcome import Outcome, SampledLogprobs
 from engine.sequence import Sequence, TokenLogprobs

@@ -23,7 +23,7 @@ from blis_py.core.request import Request
 from blis_py.core.step import Step
 from blis_py.core.token_keys import token_keys
 from engine.emission import Emitted, StepOutput, publish, told
-from engine.executor import Batch, end_of
+from engine.executor import Batch
 from engine.flight import Flight
 from engine.outcome import Outcome, nothing
 from engine.sampler import SamplingPlan
@@ -111,7 +111,7 @@ class LLMEngine(EngineSteps):
         launch, the step in flight is awaited, and what it frees is planned with next time.
         """
         self.recorder.boundary(now_ns, len(self._sequences))
-        gone = self.let_go(now_ns)
+        output = StepOutput(finished=self.let_go(now_ns))
         while len(self._flights) < _IN_HAND:
             step = self.schedule(now_ns)
             if step is None:
@@ -122,21 +122,21 @@ class LLMEngine(EngineSteps):
                 if len(self._flights) == 1:
                     self._sample_next()
             except BaseException as error:
-                return self._crash(error, gone, step)
+                return self._crash(error, output, step)
         if not self._flights:
-            return StepOutput(finished=gone)
+            return output
         flight = self._flights[0]
         try:
             outcome = self.land(flight)
         except BaseException as error:
-            return self._crash(error, gone)
+            return self._crash(error, output)
         self._flights.popleft()
         emitted, finished = self.resolve(flight, outcome)
-        output = StepOutput(*told(flight.batch.emitters, emitted), gone + finished)
+        output = StepOutput(*told(flight.batch.emitters, emitted), output.finished + finished)
         try:
             self._sample_next()
         except BaseException as error:
-            return self._crash(error, output.finished)
+            return self._crash(error, output)
         return output
 
     # -- the end of a step -----------------------------------------------------------------------------
@@ -146,7 +146,8 @@ class LLMEngine(EngineSteps):
         emitters, tick = batch.emitters, self.scheduler.tick
         emitted, stopped = self._emit(emitters, outcome)
         if stopped or emitters.first_end <= tick + 1:
-            ending = [s.request for s in emitted.sequences if s.finish_reason or _ends_with(s.request, tick)]
+            both = zip(emitters.sequences, emitters.ends, strict=True)
+            ending = [s.request for s, end in both if end == tick + 1 or s.finish_reason]
             publish(self.scheduler, self._sequences, ending)
         ended = self.scheduler.finish(step, stopped=stopped)
         return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
@@ -229,17 +230,16 @@ class LLMEngine(EngineSteps):
         self._record_failure(step, self.timer, failed)
         return failed
 
-    def _crash(self, error: BaseException, gone: list[Sequence], step: Step | None = None) -> StepOutput:
+    def _crash(self, error: BaseException, output: StepOutput, step: Step | None = None) -> StepOutput:
         """The overlapped loop breaks: a step could not be launched, or one in flight failed.
 
         A step that was launched before the one that could not be comes to its end. One that was launched
         behind a failure has computed with what is not there, so its requests end, too.
 
         Args:
-            gone: sequences that have ended in this turn.
+            output: what this turn has brought by now; the failure is added to it.
             step: which could not be launched.
         """
-        output = StepOutput(finished=gone)
         if step is None:
             output.finished += self._fail_flights(error)
         else:
@@ -269,7 +269,11 @@ class LLMEngine(EngineSteps):
             output.sequences = [*output.sequences, *sequences]
             output.tokens = [*output.tokens, *tokens]
             output.finished += finished
-            self._sample_next()
+            try:
+                self._sample_next()
+            except Exception as error:
+                output.finished += self._fail_flights(error)
+                return
 
     def _fail_flights(self, error: BaseException) -> list[Sequence]:
         """Ends the requests of all steps in flight, and forgets what these may have left in the cache."""
@@ -299,8 +303,3 @@ class LLMEngine(EngineSteps):
         if self._flights:
             raise RuntimeError("a step is in flight")
         super()._forget()
-
-
-def _ends_with(request: Request, tick: int) -> bool:
-    """Whether it has all it may emit when the step of this index is over."""
-    return end_of(request, tick) == tick + 1

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from blis_py.core.request import Request, Status
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from engine.batch import BatchBuilder, Transfer
+from engine.emitters import Emitters
+from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
-from engine.kv_pool import KVCache
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
 from engine.staging_buffer import Inputs, Ints, Layout
@@ -26,14 +27,7 @@ class Model(Protocol):
 
     config: Any
 
-    def __call__(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        meta: AttentionMetadata,
-        kv: KVCache,
-    ) -> torch.Tensor: ...
+    def __call__(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
 
@@ -48,7 +42,7 @@ class Forward:
 
     def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
         """Hidden states `[T, d]`; keys and values go into the cache."""
-        return self.model(inputs.input_ids, inputs.positions, inputs.slots, meta, self.kv)
+        return self.model(inputs.input_ids, ForwardContext(inputs.positions, inputs.slots, meta, self.kv))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[R, vocab]` float32."""
@@ -64,54 +58,6 @@ class Graphs(Protocol):
     def bucket(self, decodes: int) -> int: ...
 
     def replay(self, bucket: int, decodes: int) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Emitters:
-    """The sequences of a batch that emit a token, in the order of the rows of logits.
-
-    The same object step after step, as long as they are the same.
-    """
-
-    sequences: list[Sequence]
-    outputs: list[list[int]]
-    """What each has emitted."""
-    rows: Ints
-    """Their slots."""
-    first_end: int
-    """Value of the step counter at which the first of them has emitted all it may."""
-    stop_ids: frozenset[int]
-    """Tokens at which any of them ends."""
-    watched: bool
-    """Whether every token of some of them has to be looked at."""
-    constrained: bool = False
-    """Whether a grammar says of some of them which token may come next."""
-    delivered: bool = False
-    """Whether anybody may want the text or the tokens of some of them, as they come."""
-
-    @classmethod
-    def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
-        """Those of the step of index `tick`."""
-        return cls(
-            sequences,
-            [sequence.output_ids for sequence in sequences],
-            rows,
-            min((end_of(sequence.request, tick) for sequence in sequences), default=NEVER),
-            frozenset().union(*{sequence.stop_ids for sequence in sequences}),
-            any(sequence.watched for sequence in sequences),
-            any(sequence.grammar is not None for sequence in sequences),
-            any(sequence.stream is not None for sequence in sequences),
-        )
-
-
-NEVER = 1 << 62
-
-
-def end_of(request: Request, tick: int) -> int:
-    """Value of the step counter at which it has emitted all it may; it emits in the step of index `tick`."""
-    if request.status is Status.DECODING:
-        return request.finish_tick
-    return tick + request.target - request.generated
 
 
 @dataclass(slots=True)
@@ -155,7 +101,10 @@ class Executor:
         self.builder = builder
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._decoding = Roster()
-        self._decodes = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
+        self._decodes = self._latest = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
+        """Those of the latest batch that decode, and all of them."""
+        self._joining: list[Sequence] = []
+        """Whose prompts the latest batch completes."""
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -192,14 +141,8 @@ class Executor:
             self.release(sequence_of[request])
         if decoding is not self._decoding:
             self._decoding = decoding
-            sequences = [sequence_of[request] for request in decoding]
-            rows = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
-            self._decodes = Emitters.of(sequences, rows, scheduler.tick)
-            for sequence in sequences:
-                if sequence.table_changed:
-                    self._write_table(sequence, scheduler.block_table(sequence.request))
-                    sequence.table_changed = False
-        decodes = self._decodes
+            self._look_at(decoding, scheduler, sequence_of)
+        decodes = self._latest = self._decodes
         for index in self.builder.begin(decodes.rows):
             table = scheduler.block_table(decoding[index])
             self.builder.new_page(index, decodes.sequences[index].slot, len(table) - 1, table[-1])
@@ -210,6 +153,19 @@ class Executor:
         layout = self.builder.decodes(bucket)
         transfer = self.builder.pack(layout)
         return Batch(layout, transfer, decodes, count, count, 1, step.features.max_context + 1, bucket)
+
+    def _look_at(self, decoding: Roster, scheduler: Scheduler, sequence_of: dict[Request, Sequence]) -> None:
+        """Who decodes has changed; at most those whose prompts are complete have tables to be written."""
+        found, joining = self._latest.only(decoding), self._joining
+        if found is None:
+            joining = [sequence_of[request] for request in decoding]
+            rows = np.array([sequence.slot for sequence in joining], dtype=np.int64)
+            found = Emitters.of(joining, rows, scheduler.tick)
+        self._decodes, self._joining = found, []
+        for sequence in joining:
+            if sequence.table_changed and sequence.slot != NO_SLOT:
+                self._write_table(sequence, scheduler.block_table(sequence.request))
+                sequence.table_changed = False
 
     def _mixed(
         self,
@@ -249,8 +205,9 @@ class Executor:
         if not complete:
             return self._decodes
         rows = np.array([sequence.slot for sequence in complete], dtype=np.int64)
-        sequences = self._decodes.sequences + complete
-        return Emitters.of(sequences, np.concatenate((self._decodes.rows, rows)), tick)
+        self._joining = complete
+        self._latest = self._decodes.followed_by(Emitters.of(complete, rows, tick))
+        return self._latest
 
     def _write_table(self, sequence: Sequence, table: list[int]) -> None:
         self.builder.tables.write(sequence.slot, 0, table)

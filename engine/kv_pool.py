@@ -10,13 +10,11 @@ import torch
 
 from blis_py.errors import InputError
 from engine.config import EngineConfig
+from engine.forward_context import KVCache
 
 CPU_DEFAULT_BYTES = 256 << 20
 """KV cache on the CPU unless something else is asked for."""
 _GIB = float(1 << 30)
-
-KVCache = list[tuple[torch.Tensor, torch.Tensor]]
-"""Per layer `(k_cache, v_cache)`, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
 
 
 class ModelSizes(Protocol):

@@ -9,8 +9,9 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Ordered
+from numbers import Integral
 from typing import Generic, NotRequired, TypedDict, TypeVar, Unpack
 
 from blis_py.core.lifecycle import Lifecycle
@@ -168,7 +169,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
 
     def _tokenize(self, prompt: str | Ordered[int]) -> list[int]:
         if not isinstance(prompt, str):
-            return list(prompt)
+            return _token_ids(prompt)
         if self.tokenizer is None:
             raise InputError("text needs a tokenizer", key="prompt", fix="give token ids")
         return self.tokenizer.encode(prompt)
@@ -262,3 +263,21 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         sequence.finished(now_ns)
         self.outputs.ended(sequence)
         return sequence
+
+
+def _token_ids(prompt: Ordered[int]) -> list[int]:
+    """A prompt as plain integers.
+
+    Raises:
+        InputError: it is no list of whole numbers.
+    """
+    fix = "give text, or a list of token ids"
+    if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
+        raise InputError("is neither text nor token ids", key="prompt", value=prompt, fix=fix)
+    ids = list(prompt)
+    if set(map(type, ids)) <= {int}:
+        return ids
+    for place, item in enumerate(ids):
+        if isinstance(item, bool) or not isinstance(item, Integral):
+            raise InputError(f"{item!r} is no token id", key=f"prompt[{place}]", fix=fix)
+    return [int(item) for item in ids]

@@ -9,7 +9,7 @@ for delta in llm.stream("Hello", SamplingParams(temperature=0)):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -213,6 +213,9 @@ def _paired(
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Iterable):
+        fix = "give texts, or lists of token ids"
+        raise InputError("are neither texts nor token ids", key="prompts", value=prompts, fix=fix)
     ids = [item for item in prompts if isinstance(item, int)]
     texts = [item for item in prompts if not isinstance(item, int)]
     if ids and texts:

@@ -6,13 +6,16 @@ from collections.abc import Sequence as Ordered
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.kernels.sampling import apply_penalties
 from engine.sequence import Sequence
+from engine.upload import upload
 
 _FEWEST_ROWS = 8
 
-Entrant = tuple[int, torch.Tensor, torch.Tensor]
+Ints = NDArray[np.int64]
+Entrant = tuple[int, Ints, Ints]
 """Row, prompt and output so far of a sequence whose tokens are not on the device yet."""
 
 
@@ -38,7 +41,7 @@ class TokenCounts:
                 row = self._free.pop() if self._free else len(self._row_of)
                 self._row_of[sequence] = row
                 output = np.array(sequence.output_ids, dtype=np.int64)
-                entrants.append((row, torch.from_numpy(sequence.prompt_ids), torch.from_numpy(output)))
+                entrants.append((row, sequence.prompt_ids, output))
         return [self._row_of[sequence] for sequence in sequences], entrants
 
     def release(self, sequence: Sequence) -> None:
@@ -50,14 +53,24 @@ class TokenCounts:
     # -- on the launching side -------------------------------------------------------------------------
 
     def enter(self, entrants: Ordered[Entrant], vocabulary: int) -> None:
-        """Fills the rows of those who enter; they may have been somebody else's."""
-        for row, prompt, output in entrants:
-            if row >= len(self._counts):
-                self._grow(row + 1, vocabulary)
-            self._prompts[row].zero_()
-            self._prompts[row].index_fill_(0, prompt.to(self._device, non_blocking=True), True)
-            counts = torch.bincount(output, minlength=vocabulary).to(torch.int32)
-            self._counts[row].copy_(counts, non_blocking=True)
+        """Fills the rows of those who enter, which may have been used before.
+
+        Token ids alone are copied, and counted on the device: a row of counts is as long as the vocabulary.
+        """
+        entering = np.array([row for row, _, _ in entrants], dtype=np.int64)
+        if entering.max() >= len(self._counts):
+            self._grow(int(entering.max()) + 1, vocabulary)
+        rows, prompts, outputs = upload(
+            self._device,
+            entering,
+            np.concatenate([row * vocabulary + prompt for row, prompt, _ in entrants]),
+            np.concatenate([row * vocabulary + output for row, _, output in entrants]),
+        )
+        self._prompts.index_fill_(0, rows, False)
+        self._prompts.view(-1).index_fill_(0, prompts, True)
+        self._counts.index_fill_(0, rows, 0)
+        ones = torch.ones_like(outputs, dtype=torch.int32)
+        self._counts.view(-1).scatter_add_(0, outputs, ones)
 
     def _grow(self, rows: int, vocabulary: int) -> None:
         size = max(_FEWEST_ROWS, rows, 2 * len(self._counts))

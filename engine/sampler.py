@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import islice
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from engine.executor import Emitters
+from engine.emitters import Emitters
 from engine.kernels.sampling import SamplingTensors, logprobs, sample
 from engine.outcome import Outcome, SampledLogprobs
 from engine.penalties import Entrant, TokenCounts
+from engine.sampling_columns import FILTERED, HELD_BACK, LOGPROBS, PENALISED, RANDOM, SamplingColumns
 from engine.sequence import Sequence
+from engine.upload import upload
 
 
 @dataclass(slots=True)
@@ -85,12 +89,13 @@ class Sampler:
         self.device = device
         self._emitters: Emitters | None = None
         self._plan: SamplingPlan | None = None
+        self._columns = SamplingColumns()
         self._counts = TokenCounts(device)
 
     def plan(self, emitters: Emitters) -> SamplingPlan:
         """On the host: what sampling for these sequences needs."""
         if self._plan is None or emitters is not self._emitters:
-            self._emitters, self._plan = emitters, self._collect(emitters.sequences)
+            self._emitters, self._plan = emitters, self._collect(emitters)
         return self._plan
 
     def release(self, sequence: Sequence) -> None:
@@ -127,57 +132,45 @@ class Sampler:
             return Outcome(tokens)
         return Outcome(tokens, _logprobs(raw, tokens, plan))
 
-    def _collect(self, sequences: Ordered[Sequence]) -> SamplingPlan:
-        all_params = [sequence.params for sequence in sequences]
-        found = SamplingPlan(
-            temperature=self._column((p.temperature for p in all_params), torch.float32),
-            top_k=self._column((max(p.top_k, 0) for p in all_params), torch.int32),
-            top_p=self._column((p.top_p for p in all_params), torch.float32),
-            min_p=self._column((p.min_p for p in all_params), torch.float32),
-            seeds=self._column((s.seed for s in sequences), torch.int64),
-            filtered=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in all_params),
-            penalised=self._penalised(sequences),
-            held_back=self._held_back(sequences),
-        )
-        wanted = {i: p.logprobs for i, p in enumerate(all_params) if p.logprobs is not None}
+    def _collect(self, emitters: Emitters) -> SamplingPlan:
+        """All that goes to the device for it goes in one copy."""
+        sequences = emitters.sequences
+        columns = self._columns.of(sequences, emitters.rows)
+        needs = int(np.bitwise_or.reduce(columns.needs))
+        penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED, needs))
+        held_back = _held_back(sequences, columns.rows_that(HELD_BACK, needs))
+        wanted = columns.rows_that(LOGPROBS, needs)
+        index = (np.array(wanted, dtype=np.int64),) if wanted else ()
+        parts = iter(upload(self.device, *columns[:5], *penalised, *held_back, *index))
+        found = SamplingPlan(*islice(parts, 5), filtered=bool(needs & FILTERED))
+        if penalised:
+            found.penalised = Penalised(*islice(parts, len(penalised)), entrants)
+        if held_back:
+            found.held_back = HeldBack(*islice(parts, len(held_back)))
         if wanted:
-            found.with_logprobs, found.most_logprobs = list(wanted), max(wanted.values())
-            found.logprobs_index = self._column(wanted, torch.int64)
-        if all(p.temperature == 0 for p in all_params):
+            found.with_logprobs, found.logprobs_index = wanted, next(parts)
+            found.most_logprobs = max(sequences[row].params.logprobs or 0 for row in wanted)
+        if not needs & RANDOM:
             found.greedy = found.at(torch.zeros_like(found.seeds), all_greedy=True)
         return found
 
-    def _column(self, values: Iterable[float], dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(list(values), dtype=dtype).to(self.device, non_blocking=True)
-
-    def _penalised(self, sequences: Ordered[Sequence]) -> Penalised | None:
-        index = [i for i, sequence in enumerate(sequences) if sequence.params.penalised]
+    def _penalised(
+        self, sequences: Ordered[Sequence], index: list[int]
+    ) -> tuple[tuple[NDArray[Any], ...], list[Entrant]]:
+        """Tensors of `Penalised`, none where nobody is, and who is counted first of all."""
         if not index:
-            return None
+            return (), []
         rows, entrants = self._counts.rows_of([sequences[i] for i in index])
         params = [sequences[i].params for i in index]
-        values = (
-            [p.repetition_penalty for p in params],
-            [p.presence_penalty for p in params],
-            [p.frequency_penalty for p in params],
+        penalties = np.array(
+            [
+                [p.repetition_penalty for p in params],
+                [p.presence_penalty for p in params],
+                [p.frequency_penalty for p in params],
+            ],
+            dtype=np.float32,
         )
-        penalties = self._column(chain(*values), torch.float32).view(3, len(index))
-        return Penalised(
-            self._column(index, torch.int64), self._column(rows, torch.int64), penalties, entrants
-        )
-
-    def _held_back(self, sequences: Ordered[Sequence]) -> HeldBack | None:
-        """Output token number `min_tokens` is the first that may end a sequence."""
-        held = [
-            (i, token, len(sequence.prompt_ids) + sequence.params.min_tokens - 1)
-            for i, sequence in enumerate(sequences)
-            if len(sequence.output_ids) < sequence.params.min_tokens
-            for token in sequence.stop_ids
-        ]
-        if not held:
-            return None
-        index, tokens, until = (self._column(column, torch.int64) for column in zip(*held, strict=True))
-        return HeldBack(index, tokens, until)
+        return (np.array(index, dtype=np.int64), np.array(rows, dtype=np.int64), penalties), entrants
 
     def _penalise(self, logits: torch.Tensor, own: Penalised) -> torch.Tensor:
         if own.entrants:
@@ -185,6 +178,17 @@ class Sampler:
             own.entrants.clear()
         changed = self._counts.penalise(logits.index_select(0, own.index), own.rows, own.penalties)
         return logits.index_copy(0, own.index, changed)
+
+
+def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[Any], ...]:
+    """Tensors of `HeldBack`, none where nobody is: output token number `min_tokens` may be the last."""
+    held = [
+        (row, token, len(sequences[row].prompt_ids) + sequences[row].params.min_tokens - 1)
+        for row in rows
+        if len(sequences[row].output_ids) < sequences[row].params.min_tokens
+        for token in sequences[row].stop_ids
+    ]
+    return tuple(np.array(column, dtype=np.int64) for column in zip(*held, strict=True))
 
 
 def _hold_back(logits: torch.Tensor, positions: torch.Tensor, held: HeldBack) -> torch.Tensor:

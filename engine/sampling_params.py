@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from blis_py.errors import InputError
@@ -72,11 +73,16 @@ class SamplingParams:
             "guided_grammar": guided_grammar,
         }
         object.__setattr__(self, "structured_outputs", form_of(self.structured_outputs, guided))
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else _items("stop", self.stop, str, "text")
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        ids = _items("stop_token_ids", self.stop_token_ids, Integral, "a whole number")
+        object.__setattr__(self, "stop_token_ids", ids)
+        for key in _FLAGS:
+            if not isinstance(getattr(self, key), bool):
+                raise InputError("must be true or false", key=key, value=getattr(self, key))
         for key, (low, high, excluded) in _RANGES.items():
             value = getattr(self, key)
+            _check_number(key, value)
             if value is not None and (not low <= value <= high or value == excluded):
                 raise InputError("out of range", key=key, value=value, fix=_fix(low, high, excluded))
         if not all(stop):
@@ -114,6 +120,35 @@ _RANGES: dict[str, tuple[float, float, float | None]] = {
     "logprobs": (0, math.inf, None),
 }
 """Least, most, and a bound that does not itself belong."""
+
+
+_FRACTIONS = frozenset(
+    ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+)
+"""The others are whole numbers."""
+_ABSENT = frozenset(("seed", "max_tokens", "logprobs"))
+"""May be None."""
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize")
+
+
+def _check_number(key: str, value: object) -> None:
+    if value is None and key in _ABSENT:
+        return
+    allowed = Real if key in _FRACTIONS else Integral
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        kind = "a number" if key in _FRACTIONS else "a whole number"
+        raise InputError(f"must be {kind}", key=key, value=value)
+
+
+def _items(key: str, values: Any, kind: type, name: str) -> tuple[Any, ...]:
+    """The items of a list, all of one type."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InputError(f"must be a list, each item {name}", key=key, value=values)
+    items = tuple(values)
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, kind):
+            raise InputError(f"each item must be {name}", key=key, value=item)
+    return items
 
 
 def _fix(low: float, high: float, excluded: float | None) -> str:

@@ -55,6 +55,7 @@ class Sequence:
         "prompt",
         "prompt_ids",
         "request",
+        "sampling",
         "seed",
         "slot",
         "stop_ids",
@@ -84,6 +85,8 @@ class Sequence:
         self.prompt_ids: NDArray[np.int64] = np.asarray(prompt_ids, dtype=np.int64)
         self.params = params
         self.seed = seed
+        self.sampling = (params, seed)
+        """What its tokens are drawn with, known again by `is`."""
         self.stop_ids = stop_ids
         self.output_text: OutputText | None = None
         """The text as far as the engine itself has to know it, to look for stop strings."""

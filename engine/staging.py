@@ -62,37 +62,42 @@ class BlockTables:
         self._shared = device.type == "cpu" if shared is None else shared
         mirror = torch.from_numpy(self.host)
         self.device = mirror if self._shared else mirror.to(device, copy=True)
-        self._places: list[int] = []
-        self._pages: list[int] = []
+        self.used = 0
+        """Blocks of the longest sequence there has been."""
+        self._changed: dict[int, int] = {}
+        """Page by place: whatever was written there before it was sent, a transfer has the latest alone."""
         self.ring = PinnedRing(2, 16 * _FEWEST_CHANGES, device.type == "cuda")
 
     def write(self, row: int, first: int, pages: list[int]) -> None:
         """Pages of a sequence, from its block `first` on."""
         self.host[row, first : first + len(pages)] = pages
+        self.used = max(self.used, first + len(pages))
         if not self._shared:
             start = row * self._width + first
-            self._places += range(start, start + len(pages))
-            self._pages += pages
+            self._changed.update(zip(range(start, start + len(pages)), pages, strict=True))
 
     def write_one(self, row: int, block: int, page: int) -> None:
         """The same for one page."""
         self.host[row, block] = page
+        self.used = max(self.used, block + 1)
         if not self._shared:
-            self._places.append(row * self._width + block)
-            self._pages.append(page)
+            self._changed[row * self._width + block] = page
 
     def changes(self) -> torch.Tensor | None:
-        """Places and pages written since the last time, `[2, n]` int64 in a pinned buffer; None if none were.
+        """Places written since the last time, each once, and their pages; None if none were.
+
+        Returns:
+            `[2, n]` int64 in a pinned buffer.
 
         The copy out of it must be told to `ring`.
         """
-        count = len(self._places)
+        count = len(self._changed)
         if not count:
             return None
         index = self.ring.next(16 * count)
         changes = self.ring.buffers[index][: 16 * count].view(torch.int64).view(2, count)
-        changes.numpy()[:] = (self._places, self._pages)
-        self._places, self._pages = [], []
+        changes.numpy()[:] = (list(self._changed), list(self._changed.values()))
+        self._changed.clear()
         return changes
 
     def apply(self, changes: torch.Tensor) -> None:

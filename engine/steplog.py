@@ -253,4 +253,4 @@ _NO_REQUESTS: Iterable[tuple[Any, ...]] = ((),) * len(REQUEST_KINDS | MASK_REQUE
 
 
 def _rows(requests: Iterable[Request]) -> tuple[int, ...]:
-    return tuple(request.row for request in requests)
+    return tuple([request.row for request in requests])

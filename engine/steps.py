@@ -18,7 +18,8 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.errors import InputError
 from engine.emission import Emitted, emit
-from engine.executor import Batch, Emitters, Executor
+from engine.emitters import Emitters
+from engine.executor import Batch, Executor
 from engine.flight import Flight
 from engine.grammar.compiler import Grammars
 from engine.grammar.masks import BatchMask, Masks

@@ -42,16 +42,17 @@ from blis_py.calibrate.fit.accuracy import features_of, validate
 from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.recorded import scheduler_config
 from blis_py.calibrate.rerun import measured_times, rerun
-from blis_py.calibrate.samples import medians, samples_of
 from blis_py.core.features import StepFeatures
 from blis_py.figures.waterfall import waterfall
 from blis_py.intervals import Reruns
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
+from blis_py.traces.samples import medians, samples_of
 from engine.build import build_engine
+from engine.cli.profile import fit_profile
 from engine.config import EngineConfig
 from engine.driver import serve
-from engine.profile.run import Effort, fit_profile, profile
+from engine.profile.run import Effort, profile
 from engine.synthetic import as_prompted, synthetic_prompts
 
 plt.style.use("blis_py.figures.notebook")
@@ -80,7 +81,7 @@ FOLDER = Path(tempfile.mkdtemp())
 # %%
 settings = EngineConfig(model=MODEL, device="cpu", clock="steady", max_num_seqs=MAX_NUM_SEQS)
 measured_profile = profile(settings, EFFORT, FOLDER)
-problem = fit_profile(measured_profile)
+problem = fit_profile(measured_profile.folder, measured_profile.samples)
 assert problem is None, problem
 latency = Fitted(read_profile(FOLDER))
 print(latency.provenance)

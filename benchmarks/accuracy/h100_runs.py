@@ -30,9 +30,9 @@ from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import Trained, Training
 from blis_py.metrics.record import RunRecord
+from blis_py.models.model_shape import load_model
 from blis_py.requests.table import RequestTable
 
 Floats = NDArray[np.float64]

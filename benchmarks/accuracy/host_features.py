@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from blis_py.calibrate.fit import fit
 from blis_py.calibrate.fit.accuracy import predict
 from blis_py.calibrate.fit.sources import read_steps
-from blis_py.calibrate.samples import StepSamples, joined, samples_of
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import FittedProfile
 from blis_py.latency.host_work import WithHostWork
+from blis_py.traces.samples import StepSamples, joined, samples_of
 from blis_py.traces.steplog import read_step_log
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,8 +21,8 @@ from silicon import Point, points, predict, simulation
 
 from blis_py.api import Simulation
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import ServerTerms, Trained
+from blis_py.models.model_shape import load_model
 
 Floats = NDArray[np.float64]
 _STEP_NS, _SEQ_NS = 1e6, 5e4

@@ -25,7 +25,7 @@ from blis_py.errors import InputError
 from blis_py.latency.capacity import KvCapacity, kv_capacity
 from blis_py.latency.hardware import GIB, GpuSpec, load_gpu
 from blis_py.latency.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
-from blis_py.latency.model_shape import ModelShape, load_model
+from blis_py.models.model_shape import ModelShape, load_model
 
 GPUS = {
     "H100 SXM 80GB": "h100",

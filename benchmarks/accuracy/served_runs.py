@@ -10,8 +10,8 @@ import numpy as np
 
 from blis_py.calibrate.train import ServedRun
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import Basis, Coefficients, Training
+from blis_py.models.model_shape import load_model
 
 GPU = "h100"
 _LONGER_NS = 300e3

@@ -29,8 +29,8 @@ from blis_py.files.bundled import root
 from blis_py.latency import build as build_latency
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import Coefficients, Trained, Training
+from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.requests.table import RequestTable
 from blis_py.setup.step_times import server_terms
 

@@ -33,8 +33,8 @@ from blis_py.calibrate.train import Array, Group, ServedRun, predict, train
 from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.learned import learned_on
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import COEFFICIENT_NAMES, Coefficients, Trained, Training
+from blis_py.models.model_shape import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 COEFFICIENTS = ROOT / "profiles" / "trained" / "coefficients.yaml"

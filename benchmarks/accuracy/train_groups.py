@@ -17,9 +17,9 @@ from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_folder import load_kernel_profile
 from blis_py.latency.kernel_profile import interpolate
-from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import Basis
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.weights import Weights
 
 TABLES = {
     "h100_sxm_vllm_0.24.0": "h100",

@@ -27,8 +27,8 @@ from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import kv_capacity
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import RunRecord
+from blis_py.models.model_shape import load_model
 from blis_py.requests.table import RequestTable
 
 MODEL = "Llama-3.1-8B"

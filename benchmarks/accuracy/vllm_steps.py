@@ -20,7 +20,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 RUNS = {"llama-2-70b-tp4": ("llama-2-70b", 4), "codellama-34b-tp2": ("codellama-34b", 2)}
 KERNELS = "kernels_h200_h100/h100_sxm_vllm_0.24.0"

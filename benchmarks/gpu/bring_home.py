@@ -24,8 +24,8 @@ import caches
 from gpu_tables import Results, by_gpu, draw, table_of
 
 from blis_py.calibrate.fit import FittedProfile, fit, write_profile
-from blis_py.calibrate.samples import StepSamples, read_samples, write_samples
 from blis_py.errors import InputError
+from blis_py.traces.samples import StepSamples, read_samples, write_samples
 from engine.profile.provenance import device_name
 from engine.profile.store import SAMPLES, fold, recovered
 from engine.revision import ROOT

@@ -70,7 +70,7 @@ def _forward(decoder: Decoder, ids: Tensor, positions: Tensor, visible: Tensor, 
     """The next token of each row `[B]`; `ids` and `positions` are `[B, T]`, `visible` is `[B, 1, T, all]`."""
     config = decoder.config
     x = F.embedding(ids, decoder.embedding)
-    table = decoder.cos_sin[positions][:, None].to(x.dtype)
+    table = decoder.rope.cos_sin[positions][:, None].to(x.dtype)
     cos, sin = (part.repeat(1, 1, 1, 2) for part in table.chunk(2, dim=-1))
     for index, layer in enumerate(decoder.layers):
         assert isinstance(layer, DecoderLayer)
@@ -91,7 +91,7 @@ def _attend(
     cache: KVCache,
 ) -> Tensor:
     attention, heads, kv_heads = layer.attention, config.num_heads, config.num_kv_heads
-    qkv = F.linear(x, attention.qkv_weight, attention.qkv_bias).unflatten(-1, (-1, config.head_dim))
+    qkv = attention.qkv(x).unflatten(-1, (-1, config.head_dim))
     q, k, v = (part.transpose(1, 2) for part in qkv.split((heads, kv_heads, kv_heads), dim=2))
     if attention.q_norm is not None and attention.k_norm is not None:
         q, k = _norm(q, attention.q_norm, config), _norm(k, attention.k_norm, config)
@@ -100,14 +100,16 @@ def _attend(
     group = heads // kv_heads
     keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
     mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, scale=attention.scale)
-    return F.linear(mixed.transpose(1, 2).flatten(-2), attention.out_weight, attention.out_bias)
+    attended: Tensor = attention.out(mixed.transpose(1, 2).flatten(-2))
+    return attended
 
 
 def _feed_forward(layer: DecoderLayer, x: Tensor) -> Tensor:
     mlp = layer.mlp
     assert isinstance(mlp, GatedMlp)
-    gate, up = F.linear(x, mlp.gate_up_weight).chunk(2, dim=-1)
-    return F.linear(F.silu(gate) * up, mlp.down_weight)
+    gate, up = mlp.gate_up(x).chunk(2, dim=-1)
+    fed: Tensor = mlp.down(F.silu(gate) * up)
+    return fed
 
 
 def _norm(x: Tensor, weight: Tensor, config: ModelConfig) -> Tensor:

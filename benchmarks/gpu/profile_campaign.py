@@ -20,8 +20,9 @@ import torch
 from rows import Row
 from timing import begin, common_options, end
 
-from blis_py.latency.fitted_profile import FILE
+from blis_py.outputs.profile_file import FILE
 from engine.build import pick_device
+from engine.cli.profile import fit_profile
 from engine.config import EngineConfig
 from engine.models import load_model_config
 from engine.profile.provenance import model_name
@@ -30,7 +31,6 @@ from engine.profile.run import (
     TOLERATED_DRIFT,
     Effort,
     Outcome,
-    fit_profile,
     profile,
     suitable,
 )
@@ -110,7 +110,7 @@ def main() -> None:
             str(outcome.folder),
         ]
         if options.out is None:
-            reason = fit_profile(outcome)
+            reason = fit_profile(outcome.folder, outcome.samples)
             told.append("fitted" if reason is None else f"not fitted: {reason}")
         print(f"{model}: {', '.join(told)}", flush=True)
         gc.collect()

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.calibrate.fit.accuracy import features_as
-from blis_py.calibrate.samples import samples_of
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
+from blis_py.traces.samples import samples_of
 from blis_py.traces.steplog import StepLog
 
 REGIMES = ("decode", "prefill", "mixed", "padded")

@@ -9,7 +9,7 @@ from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
 
 if TYPE_CHECKING:
-    from blis_py.latency.model_shape import ModelShape
+    from blis_py.models.model_shape import ModelShape
 
 __all__ = ["GROUPS", "models"]
 
@@ -27,7 +27,7 @@ _COLUMNS = {
 
 def models(flags: Flags) -> None:
     """List the bundled models, their sizes, and what is refused and why."""
-    from blis_py.latency.profiles import known_names, refused_names
+    from blis_py.files.profiles import known_names, refused_names
 
     rows = [_priced(name) for name in known_names("models")] + [_refused(n) for n in refused_names("models")]
     more = (
@@ -38,9 +38,9 @@ def models(flags: Flags) -> None:
 
 
 def _priced(name: str) -> dict[str, Any]:
+    from blis_py.files.profiles import published_name
     from blis_py.latency.capacity import model_weight_bytes
-    from blis_py.latency.model_shape import load_model
-    from blis_py.latency.profiles import published_name
+    from blis_py.models.model_shape import load_model
 
     shape = load_model(name)
     return {
@@ -69,8 +69,8 @@ def _remarks(shape: ModelShape) -> Iterator[str]:
 
 def _refused(name: str) -> dict[str, Any]:
     from blis_py.errors import InputError
-    from blis_py.latency.model_shape import load_model
-    from blis_py.latency.profiles import published_name
+    from blis_py.files.profiles import published_name
+    from blis_py.models.model_shape import load_model
 
     reason = "priced: the profile belongs beside the others"
     try:

@@ -136,8 +136,8 @@ def fit_to_steps(flags: Flags) -> None:
     from blis_py.calibrate.fit import fit as fit_steps
     from blis_py.calibrate.fit import write_profile
     from blis_py.calibrate.fit.sources import read_all, with_model_config
-    from blis_py.calibrate.samples import StepSamples
     from blis_py.report.fitted import profile_data, profile_lines
+    from blis_py.traces.samples import StepSamples
 
     style = format_of(flags)
     paths = flags.get("paths") or []
@@ -305,7 +305,8 @@ def _target(flags: Flags, paths: Sequence[str]) -> Path:
 
 def _provenance(folder: Path) -> dict[str, Any]:
     """What the folder's profile.yaml says already, whoever measured having written it."""
-    from blis_py.latency.fitted_profile import FILE, read_meta
+    from blis_py.latency.fitted_profile import read_meta
+    from blis_py.outputs.profile_file import FILE
 
     if not is_file(folder / FILE):
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -46,9 +47,10 @@ def sweep(flags: Flags) -> None:
     axes, listed, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
     metric = flags.get("--metric", _METRIC)
     with under_way() as line, running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        best = _BestSoFar(metric)
 
         def told(rows: Sequence[Row], total: int) -> None:
-            line(_best_so_far(rows, metric), len(rows), total)
+            line(best.among(rows), len(rows), total)
 
         done = run_sweep(
             base,
@@ -69,15 +71,24 @@ def sweep(flags: Flags) -> None:
             done.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
 
 
-def _best_so_far(rows: Sequence[Row], metric: str) -> str:
-    from blis_py.planning.sweep import larger_is_better
+class _BestSoFar:
+    """The best row of a list that grows, in words."""
 
-    found = [(value, row) for row in rows if (value := row.outcome.figures.get(metric)) is not None]
-    if not found:
-        return ""
-    value, row = (max if larger_is_better(metric) else min)(found, key=lambda item: item[0])
-    settings = ", ".join(f"{name} {each}" for name, each in row.point.items())
-    return f"best {metric} so far {value:.4g}: {settings}"
+    def __init__(self, metric: str) -> None:
+        from blis_py.planning.sweep import larger_is_better
+
+        self._metric, self._sign = metric, -1 if larger_is_better(metric) else 1
+        self._seen, self._best = 0, (math.inf, "")
+
+    def among(self, rows: Sequence[Row]) -> str:
+        for row in rows[self._seen :]:
+            value = row.outcome.figures.get(self._metric)
+            if value is not None and self._sign * value < self._best[0]:
+                settings = ", ".join(f"{name} {each}" for name, each in row.point.items())
+                told = f"best {self._metric} so far {value:.4g}: {settings}"
+                self._best = self._sign * value, told
+        self._seen = len(rows)
+        return self._best[1]
 
 
 def _show(done: Sweep, style: str, metric: str) -> None:

@@ -11,6 +11,7 @@ from blis_py.cluster.router import Router
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import CHUNK
 from blis_py.core.request import Request
+from blis_py.errors import InputError
 from blis_py.metrics.record import NO_INSTANCE, NOT_SERVED
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Dispatcher:
         self._fleet, self._instances, self._ready = fleet, fleet.instances, fleet.ready
         self._held: list[tuple[int, Request]] = []
         """Requests for which no instance is ready."""
-        self._route = router
+        self._router = router
+        self._route: Callable[[Request, int], int] = router
         self._signals = signals
         self._recorder = recorder
         self._outlook = outlook
@@ -96,7 +98,12 @@ class Dispatcher:
         return []
 
     def _change(self, index: int, state: MemberState) -> None:
-        """Dispatches the requests held, once an instance is ready; rejects them, once none is to come."""
+        """Dispatches the requests held, once an instance is ready; rejects them, once none is to come.
+
+        From the first instance on that is not ready, every choice of the router is checked.
+        """
+        if len(self._ready) < len(self._instances):
+            self._route = self._checked
         if not self._held or state == "added" or (not self._ready and self._fleet.coming):
             return
         now_ns, held = self._fleet.now_ns, self._held
@@ -104,6 +111,17 @@ class Dispatcher:
         for since_ns, request in held:
             self._recorder.held(request, now_ns - since_ns)
         self([(now_ns, request) for _, request in held])
+
+    def _checked(self, request: Request, now_ns: int) -> int:
+        """
+        Raises:
+            InputError: the policy chose an instance that is not ready.
+        """
+        index = self._router(request, now_ns)
+        if index not in self._ready:
+            problem, fix = "chose an instance that is not ready", "choose one of Signals.ready"
+            raise InputError(problem, key="routing_policy", value=index, fix=fix)
+        return index
 
     def _reject(self, request: Request, now_ns: int, why: str) -> None:
         self._recorder.rejected(request, now_ns, why)

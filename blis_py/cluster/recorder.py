@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,8 +30,6 @@ RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks",
 
 _LENGTH: Final = FinishReason.LENGTH
 _COMPLETED: Final = Outcome.COMPLETED
-_SPEAKS: Final = hasattr(Step, "emissions")
-"""Whether a step says who emitted another number of tokens than one."""
 _COUNTS = ("emitted_tokens", "cached_tokens", "preemptions", "late_ns", "tokens_before")
 _COLUMNS = (
     "request",
@@ -181,7 +179,7 @@ class Recorder:
 
     def held(self, request: Request, duration_ns: int) -> None:
         """It has waited at dispatch, where no instance was ready."""
-        self.ready_ns[request.row] += duration_ns
+        self.ready_ns[request.visit] += duration_ns
 
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
         """It is not let in, or has nowhere to go."""
@@ -440,19 +438,10 @@ class InstanceLog:
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         features = step.features
         self._note_run(features, start_ns, run)
-        if _SPEAKS:
-            self._note_emissions(getattr(step, "emissions", None))
         if self._behind_seq_ns and features.prefill_seqs:
             for request, _ in step.prefills:
                 if request.first_tick < 0:  # of a prompt's steps, the last one brings the token
                     self._late_ns[request.visit] = self._behind_seq_ns * features.emitted_rows
-
-    def _note_emissions(self, emissions: Mapping[Request, int] | None) -> None:
-        """Tokens of those who emitted another number than one with the step noted last."""
-        if emissions is None:
-            return
-        step = self._ends.steps - 1
-        self._to.others += [(request.visit, step, tokens) for request, tokens in emissions.items()]
 
     def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:
         self._ends.append(run)
@@ -523,6 +512,8 @@ class InstanceLog:
                 self._preemptions[visit] = request.preemptions
             if request.gaps:
                 self._to.breaks += [(visit, before, after) for before, after in request.gaps]
+            if request.bursts:
+                self._to.others += [(visit, step, tokens) for step, tokens in request.bursts]
 
     def record(self) -> InstanceRecord:
         """The finished record."""

@@ -1,12 +1,86 @@
-"""Settings that follow from what a profile was measured on."""
+"""Settings that were not set, and follow from others: from the engine's preset, from a measured profile.
+
+They lie under everything that is set. A configuration keeps which keys were set (`RunConfig.given`): where it is
+taken over with another engine, GPU or profile these stay, and the others follow anew.
+"""
 
 from __future__ import annotations
 
-from blis_py.latency.fitted_profile import read_meta
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blis_py.config.engine import load_engine
+from blis_py.config.layers import Layers
+from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
+
+_OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
+_DECIDING = ("engine", "gpu", "latency.model", *_OF_AN_ENGINE)
 
 
-def implied_settings(profile: str) -> dict[str, int]:
-    """Settings that are those of the measured engine where nobody gives them, by configuration key."""
+def from_preset(config: RunConfig, key: str, value: Any) -> bool:
+    """Whether the engine's preset says so, and no user."""
+    if config.given is not None and key in config.given:
+        return False
+    own = load_engine(config.engine).on(config.gpu)
+    return key in own and own[key] == (list(value) if isinstance(value, tuple) else value)
+
+
+def deciding(layers: Layers) -> dict[str, Any]:
+    """What the implied settings follow from."""
+    return {key: layers.values[key] for key in _DECIDING if key in layers.values}
+
+
+def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[], Mapping[str, Any]]) -> None:
+    """Drops what follows from other settings than those that there are now.
+
+    What is not as it follows from them was changed by hand, and stays.
+
+    Args:
+        before: what they were.
+    """
+    values = layers.values
+    open_ = values.keys() - layers.given
+    if not open_ or deciding(layers) == before:
+        return
+    old = Layers()
+    old.add(before, file=None)
+    imply_fitted(old, of_unknown_origin=False)
+    imply_engine(old)
+    old.imply(defaults())
+    layers.forget(key for key in open_ if old.values.get(key, values[key]) == values[key])
+
+
+def imply_fitted(layers: Layers, of_unknown_origin: bool) -> None:
+    """A profile of measured steps says by itself which latency model is meant, and how it was measured."""
+    key, values = "latency.model", layers.values
+    profile = values.get("latency.profile")
+    if not profile:
+        return
+    if of_unknown_origin and key in values and not layers.by_flag(key) and layers.by_flag("latency.profile"):
+        layers.forget([key])
+    layers.imply({key: "fitted"})
+    if values[key] == "fitted":
+        layers.imply(_measured(str(profile)))
+
+
+def _measured(profile: str) -> dict[str, Any]:
+    """The settings under which a profile was measured, by configuration key."""
+    from blis_py.latency.fitted_profile import read_meta
+
     meta = read_meta(profile)[1]
     keys = {"tp": "tp", "block_size": "scheduler.block_size"}
-    return {key: int(meta[name]) for name, key in keys.items() if meta.get(name)}
+    counts = {key: int(meta[name]) for name, key in keys.items() if meta.get(name)}
+    return counts | ({"gpu": str(meta["device"])} if meta.get("device") else {})
+
+
+def imply_engine(layers: Layers) -> None:
+    """The preset of the engine, under everything else.
+
+    Step times measured on an engine of one's own, or told by coefficients, are those of no other one.
+    """
+    values = layers.values
+    own = any(values.get(key) for key in _OF_AN_ENGINE) or values.get("latency.model") in ("fitted", "linear")
+    layers.imply({"engine": PLAIN_ENGINE if own else DEFAULT_ENGINE})
+    name = values["engine"]
+    if isinstance(name, str):  # else refused with the other settings of a wrong kind
+        layers.imply(load_engine(name).on(str(values.get("gpu", RunConfig.gpu))))

@@ -57,6 +57,8 @@ class Layers:
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.given: set[str] = set()
+        """Paths that a user set; the values of others follow from these."""
         self._origin: dict[str, tuple[str | Path | None, str]] = {}
         self._flag: dict[str, str] = {}
 
@@ -67,6 +69,17 @@ class Layers:
         for path, value in leaves.items():
             self.values[path] = value
             self._origin[path] = (file, (labels or {}).get(path, path))
+        self.given.update(leaves)
+
+    def imply(self, leaves: Mapping[str, Any]) -> None:
+        """Lays `leaves`, which no user set, under what is there."""
+        for path, value in leaves.items():
+            self.values.setdefault(path, value)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Takes settings away again."""
+        for path in list(paths):
+            del self.values[path]
 
     def flag(self, name: str, path: str, value: Any) -> None:
         """Lays one flag over what is there; two flags that disagree are an error."""
@@ -80,6 +93,7 @@ class Layers:
             )
         self._flag[path] = name
         self.values[path] = value
+        self.given.add(path)
         self._origin[path] = (None, name)
 
     def by_flag(self, path: str) -> bool:

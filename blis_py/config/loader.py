@@ -1,19 +1,22 @@
 """The configuration of a run: one strict loader, and the way back to YAML.
 
-Layers, later over earlier: defaults, the config file, a policy bundle, flags and `--set`. `RunConfig`
-(`config/models.py`) is what remains, and `dump` writes it so that loading it again gives the same run.
+Layers, later over earlier: defaults, what the engine or a profile implies, the config file, a policy
+bundle, flags and `--set`. `RunConfig` (`config/models.py`) is what remains, and `dump` writes it so that
+loading it again gives the same run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from blis_py.config.check import check
+from blis_py.config.engine import load_engine
+from blis_py.config.implied import deciding, drop_outdated, imply_engine, imply_fitted
 from blis_py.config.layers import Layers, flatten
-from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.config.paths import from_folder, with_full_paths, workload_source
 from blis_py.config.pools import PoolSection, of_pool, read_pools
 from blis_py.errors import InputError
@@ -21,7 +24,7 @@ from blis_py.files.paths import full_path
 from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
 
 DEFAULT_POOL = "default"
-_OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
+_GIVEN = "given"
 
 
 def load_config(
@@ -48,14 +51,17 @@ def load_config(
     """
     layers = Layers()
     if base is not None:
-        layers.add(_inherited(base, overrides), file=None)
+        _lay_written(layers, _known_of(base, overrides), file=None)
     if path is not None:
         leaves = flatten(load_mapping(Path(path)), RunConfig)
-        layers.add(from_folder(leaves, full_path(path).parent), file=path)
+        _lay_written(layers, from_folder(leaves, full_path(path).parent), file=path)
+    written = deciding(layers)
     if policy_config is not None:
         from blis_py.config.policy import KEYS, read_bundle
 
-        layers.add(read_bundle(policy_config), file=policy_config, labels=KEYS)
+        said, else_ = read_bundle(policy_config)
+        layers.add(said, file=policy_config, labels=KEYS)
+        layers.add({k: v for k, v in else_.items() if k not in layers.values}, file=policy_config)
     if isinstance(overrides, Mapping):
         layers.add(flatten(overrides, RunConfig), file=None)
     else:
@@ -66,10 +72,16 @@ def load_config(
         if not equals or not key:
             raise InputError("must look like a.b.c=value", key="--set", value=text)
         _lay_flag(layers, f"--set {key.strip()}", key.strip(), _yaml_value(key, value))
+    if _GIVEN in layers.values:
+        raise layers.error("says what was set, and cannot be set", _GIVEN, fix="drop it")
     read_pools(layers)
-    _imply_fitted(layers, inherited=base)
-    _imply_engine(layers)
+    unknown = base is not None and base.given is None
+    if not unknown:
+        drop_outdated(layers, written, lambda: flatten(as_dict(RunConfig()), RunConfig))
+    imply_fitted(layers, unknown)
+    imply_engine(layers)
     config = layers.build(RunConfig)
+    config = replace(config, given=None if unknown else _given(layers, config))
     check(config, layers)
     config = with_full_paths(config)
     if config.pools:
@@ -102,51 +114,43 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
         raise of_pool(error, f".{pool.name}") from error
 
 
-def _inherited(
+def _known_of(
     base: RunConfig, overrides: Mapping[str, Any] | Sequence[tuple[str, str, Any]]
 ) -> dict[str, Any]:
-    """What a configuration says; of its engine only as long as nobody wants another one."""
+    """What a configuration says.
+
+    Where it is unknown what of that was set, what its engine says, too, was not, if another is wanted.
+    """
     leaves = flatten(as_dict(base), RunConfig)
     keys = overrides if isinstance(overrides, Mapping) else [key for _, key, _ in overrides]
-    if "engine" not in keys:
+    if base.given is not None or "engine" not in keys:
         return leaves
-    from blis_py.config.engine import load_engine
-
     own = load_engine(base.engine).on(base.gpu)
     return {key: value for key, value in leaves.items() if key not in own or value != own[key]}
 
 
-def _imply_fitted(layers: Layers, inherited: RunConfig | None) -> None:
-    """A profile of measured steps says by itself which latency model is meant, and how it was measured."""
-    key = "latency.model"
-    model = layers.values.get(key)
-    left_alone = inherited is not None and model == inherited.latency.model and not layers.by_flag(key)
-    if layers.values.get("latency.profile") and (model is None or left_alone):
-        layers.add({key: "fitted"}, file=None)
-    if layers.values.get("latency.profile") and layers.values.get(key) == "fitted":
-        from blis_py.config.implied import implied_settings
-
-        implied = implied_settings(str(layers.values["latency.profile"]))
-        layers.add({k: v for k, v in implied.items() if k not in layers.values}, file=None)
+def _lay_written(layers: Layers, leaves: dict[str, Any], file: str | Path | None) -> None:
+    """Settings as `dump` writes them, or all of them set."""
+    given = leaves.pop(_GIVEN, None)
+    layers.add(leaves, file=file)
+    if given is None:
+        return
+    if not isinstance(given, list) or not all(isinstance(key, str) and key in leaves for key in given):
+        raise InputError("must list keys that are in the file", file=file, key=_GIVEN, value=given)
+    layers.given.difference_update(leaves.keys() - set(given))
 
 
-def _imply_engine(layers: Layers) -> None:
-    """The preset of the engine, under everything else.
+def _given(layers: Layers, config: RunConfig) -> tuple[str, ...]:
+    """The keys that were set, of mappings the whole."""
+    known = flatten(as_dict(config), RunConfig)
+    found = (next((k for k in _upwards(path) if k in known), None) for path in layers.given)
+    return tuple(sorted({key for key in found if key is not None}))
 
-    Step times measured on an engine of one's own, or told by coefficients, are those of no other one.
-    """
-    values = layers.values
-    told = any(values.get(key) for key in _OF_AN_ENGINE) or values.get("latency.model") in (
-        "fitted",
-        "linear",
-    )
-    name = values.get("engine", PLAIN_ENGINE if told else DEFAULT_ENGINE)
-    if not isinstance(name, str):
-        return  # told with the other settings of a wrong kind
-    from blis_py.config.engine import load_engine
 
-    preset = load_engine(name).on(str(layers.values.get("gpu", RunConfig.gpu)))
-    layers.add({"engine": name, **{k: v for k, v in preset.items() if k not in layers.values}}, file=None)
+def _upwards(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
 
 
 def dump(config: RunConfig) -> str:
@@ -167,11 +171,11 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
         if not values[key]:
             del values[key]
     if config.pools:
-        values["pools"] = [_given(pool) for pool in values["pools"]]
+        values["pools"] = [_overridden(pool) for pool in values["pools"]]
     return values
 
 
-def _given(pool: dict[str, Any]) -> dict[str, Any]:
+def _overridden(pool: dict[str, Any]) -> dict[str, Any]:
     """What a pool says."""
     return {key: value for key, value in pool.items() if value not in (None, {})}
 

@@ -271,6 +271,9 @@ class RunConfig:
     """Targets every request should meet, such as `ttft:500` (ms)."""
     goodput_by_class: dict[str, str] = field(default_factory=dict)
     """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
+    given: tuple[str, ...] | None = field(default=None, compare=False)
+    """Written, not set: the keys that a user set. The values of all others follow from these, from the engine, the
+    GPU and the profile, and follow anew where one of those is set to something else; null = unknown."""
 
     @property
     def instances(self) -> int:
@@ -301,7 +304,8 @@ def _names() -> dict[str, str]:
             key = f"{prefix}{each.name}"
             spelling = each.metadata.get("spelling")
             if not prefix:
-                found[each.name] = key
+                if each.name != "given":
+                    found[each.name] = key
             elif spelling is not None and key not in known:
                 found[spelling.flag.removeprefix("--").replace("-", "_")] = key
     return found | {"linear": "latency.linear", "slo_priorities": "admission.slo_priorities"} | _CHOSEN

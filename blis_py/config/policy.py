@@ -52,8 +52,8 @@ _WITHOUT_EFFECT = "priority"
 """A section that every bundle of BLIS has and that BLIS ignores, whatever policy it names."""
 
 
-def read_bundle(path: str | Path) -> dict[str, Any]:
-    """Settings of a bundle by configuration key.
+def read_bundle(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of a bundle by configuration key: what it says, and what holds where nothing else says it.
 
     Raises:
         InputError: a key no bundle has, or one that asks for what blis-py does not have yet.
@@ -61,9 +61,8 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
     values = load_mapping(Path(path))
     _check_ignored(values.pop(_WITHOUT_EFFECT, None), path)
     leaves = _read(values, "", path)
-    if leaves.get("admission.policy") == "tier-shed":
-        leaves.setdefault("admission.tier_shed_min_priority", _TIER_SHED_MIN_PRIORITY)
-    return leaves
+    sheds = leaves.get("admission.policy") == "tier-shed"
+    return leaves, {"admission.tier_shed_min_priority": _TIER_SHED_MIN_PRIORITY} if sheds else {}
 
 
 def bundle_notes(path: str | Path, policy: str, admission: str, by_target: bool) -> list[str]:
@@ -107,6 +106,8 @@ def _scorers(value: Any, key: str, path: str | Path) -> dict[str, Any]:
     for item in value:
         if not isinstance(item, Mapping) or set(item) != {"name", "weight"}:
             raise InputError("must be a name and a weight", file=path, key=key, value=item, fix=fix)
+        if not isinstance(item["name"], str):
+            raise InputError("must be the name of a scorer", file=path, key=key, value=item["name"], fix=fix)
         if item["name"] in weights:
             raise InputError("the scorer is given twice", file=path, key=key, value=item["name"])
         weights[item["name"]] = item["weight"]

@@ -64,7 +64,7 @@ class Lifecycle:
         self.loads = None if source is None else KVLoads(source, self.kv)
         """Requests that have left the queue and hold blocks, but do not run."""
         self.first_deadline_ns = NEVER_NS
-        """No request gives up before this time."""
+        """The earliest deadline of the requests that have not ended."""
         self._max_tokens = max_tokens
         self._granularity = granularity
         self._max_num_seqs = config.max_num_seqs
@@ -72,7 +72,7 @@ class Lifecycle:
         self._async, self._late_length_stops = config.async_scheduling, config.late_length_stops
         self._admissions = 0
         self._deadlines: list[tuple[int, int]] = []
-        """Heap of deadlines, each with the number of its request, which may have ended long ago."""
+        """Heap of deadlines, each with the number of its request; the first is of one that has not ended."""
         self._impatient: dict[int, Request] = {}
         """By number, those with a deadline that have not ended."""
         self._submitted = 0
@@ -161,12 +161,11 @@ class Lifecycle:
     def expire(self, now_ns: int) -> list[Request]:
         """Drops the requests whose deadline has come; call it between steps."""
         expired: list[Request] = []
-        deadlines, impatient = self._deadlines, self._impatient
-        while deadlines and (deadlines[0][0] <= now_ns or deadlines[0][1] not in impatient):
-            request = impatient.get(heappop(deadlines)[1])
-            if request is not None:
-                self.abort(request, FinishReason.TIMEOUT)
-                expired.append(request)
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ns:
+            request = self._impatient[deadlines[0][1]]
+            self.abort(request, FinishReason.TIMEOUT)
+            expired.append(request)
         self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
@@ -331,7 +330,15 @@ class Lifecycle:
             self._leave(request)
         if request.number >= 0:
             del self._impatient[request.number]
+            self._drop_ended_deadlines()
         request.status = FINISHED
+
+    def _drop_ended_deadlines(self) -> None:
+        """The earliest deadline is that of a request that has not ended."""
+        deadlines, impatient = self._deadlines, self._impatient
+        while deadlines and deadlines[0][1] not in impatient:
+            heappop(deadlines)
+        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
 
     # -- notes ------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import check_tp
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.trained_physics import TrainedPhysics
+from blis_py.models.model_shape import ModelShape
 
 if TYPE_CHECKING:
     from blis_py.latency.fitted_profile import FittedProfile

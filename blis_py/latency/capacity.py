@@ -15,7 +15,7 @@ from typing import NamedTuple
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GIB, GpuSpec
 from blis_py.latency.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
 
 _TP_DEGREES = (1, 2, 4, 8, 16, 32)
 _FEWER_SEQS = (512, 256, 128, 64, 32)

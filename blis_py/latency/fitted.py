@@ -29,9 +29,9 @@ from blis_py.latency.fitted_beyond import continued_decodes, further_ns, inside
 from blis_py.latency.fitted_profile import FittedProfile, Prices, RegimeFit
 from blis_py.latency.fitted_surface import Curve, Surface
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.notes import Outside
 from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
+from blis_py.models.model_shape import ModelShape
 
 SCALAR_STEPS = 10
 """Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""

@@ -16,14 +16,13 @@ from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.parts import Part
 from blis_py.files.paths import expanded, is_file
-from blis_py.files.yaml_files import dump_yaml, load_mapping
+from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.fitted_terms import TERMS
 from blis_py.latency.host_work import MaskPrices
-from blis_py.outputs.staging import write_text
+from blis_py.outputs.profile_file import FILE, write_with_fit
 
 SCHEMA = 1
 """Of the `fit` section; raised whenever a key changes its meaning."""
-FILE = "profile.yaml"
 REGIMES = ("graph", "eager")
 _LARGEST = 1e15
 """Of a price, in ns: eleven days for a token."""
@@ -220,24 +219,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         "sources": profile.sources,
         "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
     }
-    return _write(folder, meta, fit)
-
-
-def write_meta(folder: str | Path, meta: Mapping[str, Any]) -> Path:
-    """Writes what was measured into `profile.yaml`; the fit that it has stays until there is another."""
-    try:
-        fit = read_meta(Path(folder) / FILE)[1].get("fit")
-    except InputError:  # there is none, or it is damaged
-        fit = None
-    return _write(folder, meta, fit)
-
-
-def _write(folder: str | Path, meta: Mapping[str, Any], fit: Mapping[str, Any] | None) -> Path:
-    values = {key: value for key, value in meta.items() if key != "fit"}
-    values |= {} if fit is None else {"fit": fit}
-    path = Path(folder) / FILE
-    write_text(path, dump_yaml(values))
-    return path
+    return write_with_fit(folder, meta, fit)
 
 
 def _plain(value: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, shape_from_config
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape, shape_from_config
+from blis_py.models.weights import Weights
 
 _UNPRICED = ("name", "sliding_window", "windowed_layers", "notes")
 _PRICED = tuple(f.name for f in fields(ModelShape) if f.name not in _UNPRICED)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.profiles import find_profile, known_names
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.profiles import find_profile, known_names
 
 GIB = 1 << 30
 

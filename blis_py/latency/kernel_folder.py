@@ -7,8 +7,8 @@ from pathlib import Path
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import KernelProfile
 from blis_py.latency.layer_profile import read_layer_profile
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.operator_tables import is_operator_folder, read_operator_tables
+from blis_py.models.model_shape import ModelShape
 
 
 def load_kernel_profile(folder: str | Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:

@@ -37,9 +37,9 @@ from blis_py.latency.kernel_profile import (
     interpolate,
     value_at,
 )
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.notes import Outside
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
+from blis_py.models.model_shape import ModelShape
 
 _NO_LIMIT = 1 << 62
 

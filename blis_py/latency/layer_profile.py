@@ -23,6 +23,7 @@ from blis_py.errors import InputError
 from blis_py.files.csv_files import table_rows
 from blis_py.files.parts import Part
 from blis_py.files.paths import exists, is_folder
+from blis_py.files.profiles import squeeze, stem_of
 from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_profile import (
@@ -40,9 +41,8 @@ from blis_py.latency.kernel_profile import (
     longest_known,
     weighted_sum,
 )
-from blis_py.latency.model_shape import ModelShape, known_models, load_model, same_sizes
-from blis_py.latency.profiles import squeeze, stem_of
 from blis_py.latency.work import distinct_experts
+from blis_py.models.model_shape import ModelShape, known_models, load_model, same_sizes
 
 _ONCE = ("embedding", "final_layernorm")
 """Operators that run once a step; all others run in every layer."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
 
 KINDS = {"dense": "dense models", "sparse": "mixtures of experts"}
 _FORMATS = {"fp8": "FP8", "int8": "INT8", "fp4": "FP4"}

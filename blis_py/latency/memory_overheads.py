@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
 
 
 class Activations(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GIVEN_LINK, GpuSpec
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
 
 
 def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ from blis_py.latency.kernel_profile import (
     value_at,
     weighted_sum,
 )
-from blis_py.latency.model_shape import ModelShape
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape
+from blis_py.models.weights import Weights
 
 _DTYPE, _FP8 = "bfloat16", "fp8"
 _SMALL_KERNELS = 4

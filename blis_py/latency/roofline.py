@@ -26,8 +26,8 @@ from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.line_model import LineModel
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.work import Work
+from blis_py.models.model_shape import ModelShape
 
 
 class Roofline(LineModel):

@@ -48,8 +48,8 @@ from blis_py.latency.capacity import check_tp
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.learned import NOTHING_KNOWN, Learned, read_learned
 from blis_py.latency.line_model import LineModel
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.work import AllReduce, Work
+from blis_py.models.model_shape import ModelShape
 
 PACKED_ATTENTION_GPUS = frozenset({"H100", "H200", "B200"})
 """Where vLLM runs FlashAttention 3 (Hopper) or FlashInfer's kernels (B200) by default."""

@@ -34,8 +34,8 @@ from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, run_along
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.model_shape import ModelShape
 from blis_py.latency.step_run import StepRun
+from blis_py.models.model_shape import ModelShape
 
 PUBLISHED_ALPHA = (15563.199579, 777.3455, 45.907545)
 """us: before enqueue, at the end, per output token."""

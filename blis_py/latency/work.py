@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blis_py.latency.capacity import kv_heads_per_rank
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
 
 
 class Work(NamedTuple):

@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Any
 from blis_py.metrics.summary import summarise
 
 if TYPE_CHECKING:
-    from blis_py.metrics.frames import requests_frame, steps_frame, write_requests_csv, write_steps_csv
+    from blis_py.metrics.frames import (
+        requests_frame,
+        steps_frame,
+        visits_frame,
+        write_requests_csv,
+        write_steps_csv,
+    )
 
-__all__ = ["requests_frame", "steps_frame", "summarise", "write_requests_csv", "write_steps_csv"]
+__all__ = [
+    "requests_frame",
+    "steps_frame",
+    "summarise",
+    "visits_frame",
+    "write_requests_csv",
+    "write_steps_csv",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,12 +21,15 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.registry import columns
+from blis_py.metrics.visits import Onward, Role
 from blis_py.requests.table import Ints, Labels
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
+_ONWARD = tuple(end.name.lower() for end in Onward)
+_ROLES = tuple(role.name.lower() for role in Role)
 _ROWS_AT_ONCE = 50_000
 
 
@@ -118,6 +121,38 @@ def requests_frame(record: RunRecord) -> pd.DataFrame:
     frame = pd.DataFrame({name: _pandas(column) for name, column in request_columns(record).items()})
     frame["instance"] = frame["instance"].astype("Int32").mask(frame["instance"] < 0)
     return frame
+
+
+def visit_columns(record: RunRecord) -> dict[str, Column]:
+    """The columns of the visits table: all visits to an instance, of one request after another, in turn."""
+    visits = record.visits
+    order, _ = visits.of(np.arange(len(record.table)))
+    order = order[visits.instance[order] >= 0]
+    ids = record.table.ids()
+    times = ("enqueue", "scheduled", "first_token", "last_token", "finish")
+    return {
+        "request_id": [ids[row] for row in visits.request[order].tolist()],
+        "instance": visits.instance[order],
+        "role": Labels(visits.role[order].astype(np.int32), _ROLES),
+        "outcome": Labels(_visit_ends(visits.outcome[order]), (*_OUTCOMES, *_ONWARD)),
+        **{f"{name}_s": Times(getattr(visits, f"{name}_ns")[order], 9) for name in times},
+        "output_tokens": visits.emitted_tokens[order],
+        "cached_tokens": visits.cached_tokens[order],
+        "preemptions": visits.preemptions[order],
+    }
+
+
+def _visit_ends(outcome: NDArray[np.int8]) -> NDArray[np.int32]:
+    """Places among the outcomes of requests, followed by those of visits that go on."""
+    goes_on = outcome >= Onward.HANDED_OVER
+    return np.where(goes_on, outcome - Onward.HANDED_OVER + len(_OUTCOMES), outcome).astype(np.int32)
+
+
+def visits_frame(record: RunRecord) -> pd.DataFrame:
+    """One row per visit of a request to an instance; times are absolute seconds, NaN where not reached."""
+    import pandas as pd
+
+    return pd.DataFrame({name: _pandas(column) for name, column in visit_columns(record).items()})
 
 
 def write_requests_csv(record: RunRecord, path: str | Path) -> None:

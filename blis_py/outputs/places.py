@@ -9,7 +9,7 @@ from pathlib import Path
 from blis_py.errors import InputError
 from blis_py.files.paths import check_name
 from blis_py.outputs.complete import foreign
-from blis_py.outputs.unfinished import PREFIX, sweep
+from blis_py.outputs.unfinished import PREFIX, new_name, sweep
 
 
 def writable(folder: str | Path, *, force: bool, key: str = "--out") -> Path:
@@ -83,5 +83,12 @@ def _check_permission(folder: Path, key: str, value: str | Path) -> None:
         folder = folder.parent
     if not folder.is_dir():
         raise InputError(f"{folder} is a file", key=key, value=str(value), fix=fix)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"nothing can be written in {folder}", key=key, value=str(value), fix=fix)
+    try:
+        trial = new_name(
+            folder
+        )  # permissions say nothing to root, of file systems that are full or read-only
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        problem = f"nothing can be written in {folder} ({error.strerror})"
+        raise InputError(problem, key=key, value=str(value), fix=fix) from None

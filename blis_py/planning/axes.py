@@ -13,7 +13,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.config.paths import from_folder
 from blis_py.errors import InputError
-from blis_py.files.paths import full_path
+from blis_py.files.paths import check_text, full_path
 from blis_py.files.yaml_files import load_mapping, parse_yaml
 from blis_py.requests.streams import stream
 
@@ -39,7 +39,7 @@ def parse_axis(text: str, *, key: str = "--vary") -> Axis:
     Raises:
         InputError: not NAME=VALUES, no such setting, or a range that is none.
     """
-    name, equals, values = text.partition("=")
+    name, equals, values = check_text(text, key=key).partition("=")
     name, values = name.strip(), values.strip()
     if not equals or not name or not values:
         fix = "write scheduler=fcfs,lpm or rate=10:100:10"
@@ -69,12 +69,19 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
         listed = list(values) if isinstance(values, list | tuple) else [values]
     if not listed:
         raise InputError("has no values", file=file, key=f"{key} {name}", fix="give at least one")
-    for index, value in enumerate(listed):
+    seen: set[str] = set()
+    for value in listed:
         if not _is_finite(value):
             raise InputError("must be finite", file=file, key=f"{key} {name}", value=value, fix="drop it")
-        if value in listed[:index] and type(value) in {type(v) for v in listed[:index] if v == value}:
+        if (text := _as_text(value)) in seen:
             raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
+        seen.add(text)
     return Axis(plain, own, tuple(listed))
+
+
+def _as_text(value: Any) -> str:
+    """The same for equal values of one type."""
+    return repr(sorted(value.items(), key=repr)) if isinstance(value, Mapping) else repr(value)
 
 
 def _is_finite(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -11,11 +12,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
+from blis_py.core.bounds import check_count
 from blis_py.errors import InputError
 from blis_py.planning import worker
 from blis_py.planning.job import Outcome
+from blis_py.planning.orphans import end_with
 
 Done = Iterator[tuple[int, Outcome]]
+MOST_WORKERS = 61 if sys.platform == "win32" else 1024
+"""Processes on one machine; Windows waits for no more."""
 DIED = "the process that ran it died, and so did the one that tried again"
 
 
@@ -48,15 +53,21 @@ class Processes:
     """In processes of this machine.
 
     On Linux they are forked, and share what has been imported and read before the first job. Where a process
-    dies, its job is tried once more, by itself.
+    dies, its job is tried once more, by itself. There are no more of them than jobs to be done at once.
+
+    Args:
+        workers: processes, at most.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
+        self._size = 0
 
     def outcomes(self, jobs: Sequence[bytes]) -> Done:
         left = dict(enumerate(jobs))
+        if not left:
+            return
         try:
             for index, outcome in self._together(left):
                 del left[index]
@@ -75,11 +86,11 @@ class Processes:
             self._pool = None
 
     def _together(self, jobs: dict[int, bytes]) -> Done:
-        pool = self._started()
+        pool = self._started(len(jobs))
         waiting = iter(jobs.copy().items())
         running: dict[Future[Outcome], int] = {}
         while True:
-            while len(running) < 2 * self.workers and (job := next(waiting, None)) is not None:
+            while len(running) < 2 * self._size and (job := next(waiting, None)) is not None:
                 running[pool.submit(worker.run, job[1])] = job[0]
             if not running:
                 return
@@ -88,21 +99,26 @@ class Processes:
 
     def _alone(self, job: bytes) -> Outcome:
         try:
-            return self._started().submit(worker.run, job).result()
+            return self._started(1).submit(worker.run, job).result()
         except BrokenProcessPool:
             self.close()
             return Outcome(failed=DIED)
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _started(self, jobs: int) -> ProcessPoolExecutor:
+        """A pool for so many jobs; a smaller one makes room for it."""
+        size = min(jobs, self.workers)
+        if self._pool is not None and size > self._size:
+            self.close()
         if self._pool is None:
             how = "fork" if sys.platform == "linux" else "spawn"
             context = multiprocessing.get_context(how)
-            self._pool = ProcessPoolExecutor(self.workers, context, _leave_signals_to_the_parent)
+            self._pool, self._size = ProcessPoolExecutor(size, context, _begin, (os.getpid(),)), size
         return self._pool
 
 
-def _leave_signals_to_the_parent() -> None:
-    """Who presses Ctrl-C means the whole."""
+def _begin(parent_pid: int) -> None:
+    """A worker ends with its parent, and leaves signals to it: Ctrl-C means the whole."""
+    end_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -121,25 +137,40 @@ class Dask:
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         try:
-            from distributed import Client, LocalCluster
+            import distributed
         except ImportError:
             fix = "pip install 'blis-py[dask]'"
             raise InputError("Dask is not installed", key="--dask", value=address, fix=fix) from None
         self._cluster: Any = None
         if address == "local":
-            self._cluster = LocalCluster(
-                n_workers=workers or cores(), threads_per_worker=1, dashboard_address=None
+            self._cluster = distributed.LocalCluster(
+                n_workers=_checked(workers), threads_per_worker=1, dashboard_address=None
             )
         elif workers is not None:
             problem, fix = "a Dask cluster has the workers it has", "drop it, or use --dask local"
             raise InputError(problem, key="--workers", value=workers, fix=fix)
-        try:
-            self._client = Client(self._cluster or address, timeout=self.patience_s, set_as_default=False)
-        except (OSError, ValueError) as error:
-            fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
-            problem = f"no Dask cluster answers there ({type(error).__name__})"
-            raise InputError(problem, key="--dask", value=address, fix=fix) from None
+        else:
+            self._reach(address)
+        self._client = distributed.Client(
+            self._cluster or address, timeout=self.patience_s, set_as_default=False
+        )
         self.workers = max(len(self._client.scheduler_info(n_workers=-1)["workers"]), 1)
+
+    def _reach(self, address: str) -> None:
+        """Connects once before there is a client, which would go on trying for long."""
+        from distributed.comm import connect
+        from distributed.security import Security
+
+        async def reach() -> None:
+            secrets = Security().get_connection_args("client")
+            (await connect(address, timeout=self.patience_s, **secrets)).abort()
+
+        try:
+            asyncio.run(reach())
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
+            problem = f"no Dask cluster answers there ({type(error).__name__}: {error})"
+            raise InputError(problem, key="--dask", value=address, fix=fix) from None
 
     def outcomes(self, jobs: Sequence[bytes]) -> Done:
         from distributed import as_completed
@@ -171,7 +202,12 @@ def executor(workers: int | None = None, dask: str | None = None) -> Executor:
     """The one that is wanted: by default a process for every core."""
     if dask is not None:
         return Dask(dask, workers)
-    wanted = cores() if workers is None else workers
-    if wanted < 1:
-        raise InputError("must be at least 1", key="--workers", value=workers)
+    wanted = _checked(workers)
     return Serial() if wanted == 1 else Processes(wanted)
+
+
+def _checked(workers: int | None) -> int:
+    """Processes: by default one for every core."""
+    if workers is None:
+        return min(cores(), MOST_WORKERS)
+    return check_count(workers, least=1, most=MOST_WORKERS, key="--workers")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from types import NoneType
 from typing import Any
 
 from blis_py.config.loader import as_dict
@@ -42,7 +44,7 @@ class Job:
     def as_dict(self) -> dict[str, Any]:
         """Everything that decides its outcome, but for the content of files."""
         return {
-            "config": as_dict(self.config),
+            "config": as_dict(replace(self.config, given=None)),
             "variation": asdict(self.variation),
             "stops_at": [*self.stops_at, self.max_lost] if self.stops_at else None,
         }
@@ -75,3 +77,39 @@ class Outcome:
     @property
     def ran(self) -> bool:
         return self.refused is None and self.failed is None
+
+
+def outcome_from(values: dict[str, Any]) -> Outcome:
+    """An outcome of a run from what `asdict` made of it.
+
+    Raises:
+        TypeError, LookupError, ValueError: it made something else.
+    """
+    found = Outcome(**values)
+    for figures in (found.figures, *_mapping(found.classes).values()):
+        _all(_mapping(figures).values(), (int, float, NoneType))
+    for each in found.slo:
+        _all([each["slo"]], str)
+        _all([each["met"]], (bool, NoneType))
+        _all([each["measured_ms"]], (int, float, NoneType))
+    facts = _mapping(found.facts)
+    _mapping(facts["scheduler"])
+    _all(
+        [found.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str
+    )
+    _all([facts["requests"], facts["span_s"]], (int, float))
+    _all([facts["offered_per_s"]], (int, float, NoneType))
+    if not found.ran or found.early not in (None, HOPELESS, FINE):
+        raise ValueError("no outcome of a run")
+    return found
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    _all([value], dict)
+    return value  # type: ignore[no-any-return]
+
+
+def _all(values: Iterable[Any], kinds: type | tuple[type, ...]) -> None:
+    for value in values:
+        if not isinstance(value, kinds):
+            raise TypeError(value)

@@ -95,7 +95,7 @@ def plan(
     _check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = _Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
-    search = Search([Line(cost) for cost in space.costs()], sizes, space.ask)
+    search = Search([Line(cost) for cost in space.costs], sizes, space.ask)
     lines = space.search(search, trials)
     found = search.best(lines)
     if found is None:
@@ -118,6 +118,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     """
     goal.check(config)
     _refuse_pools(config)
+    prices.check([device_of(config)])
     config = _drained(config)
     if config.workload.concurrency is not None:
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
@@ -197,7 +198,7 @@ def _nothing_holds(space: _Space, search: Search, lines: Sequence[int]) -> Plan:
     """The candidate that comes nearest, among the largest of every line."""
     last = len(space.sizes) - 1
     refused = [told.refused for told in search.known.values() if told.refused is not None]
-    able = [line for line in lines if search.known[_any_of(search, line)].refused is None]
+    able = [line for line in lines if search.first_judged(line).refused is None]
     if not able:
         raise InputError(f"no configuration can be run: {refused[0]}")
     search.whole([(line, last) for line in able])
@@ -205,10 +206,6 @@ def _nothing_holds(space: _Space, search: Search, lines: Sequence[int]) -> Plan:
     best = space.candidate(nearest)
     found = Plan(best, space.objective, None, space.standings(search, lines), len(space.points))
     return examined(found, space.goal, space.runner, 0, space.notes(best))
-
-
-def _any_of(search: Search, line: int) -> Probe:
-    return next(probe for probe in search.known if probe[0] == line)
 
 
 class _Space:
@@ -229,6 +226,9 @@ class _Space:
         self.axes = axes
         self.points = grid(axes)
         self._outcomes: dict[Probe, Outcome] = {}
+        self._holding: dict[Probe, float] = {}
+        """What those cost that hold, or seem to."""
+        self._best: Probe | None = None
         self._configs: dict[Probe, RunConfig | str] = {}
         self._firsts = [self._config((line, 0)) for line in range(len(self.points))]
         for first in self._firsts:
@@ -238,12 +238,13 @@ class _Space:
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
-        self._missing = prices.missing(device_of(first) for first in runnable)
+        devices = [device_of(first) for first in runnable]
+        prices.check(devices)
+        self._missing = prices.missing(devices)
         self.objective = _GPUS if self._missing else _DOLLARS
 
-    def costs(self) -> list[float]:
+        self.costs = [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
         """Of one instance, by line."""
-        return [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
 
     def _cost(self, config: RunConfig) -> float:
         price = self._prices.of(device_of(config))
@@ -256,7 +257,7 @@ class _Space:
         several = [each for each in self.axes if len(each.values) > 1]
         if len(several) <= MOST_AXES or len(self.points) <= trials:
             return list(range(len(self.points)))
-        return suggested(several, self.points, search, trials, len(self.sizes))
+        return suggested(several, search, trials, len(self.sizes))
 
     def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         jobs: dict[Probe, Job] = {}
@@ -271,19 +272,28 @@ class _Space:
 
         def note(index: int, outcome: Outcome, stored: bool) -> None:
             self._outcomes[where[index]] = outcome
+            self._compare(where[index])
             self.told(self._progress())
 
         self.runner.run(list(jobs.values()), note)
         return [self.goal.judge(self._outcomes[probe]) for probe in probes]
 
+    def _compare(self, probe: Probe) -> None:
+        """Keeps the cheapest of those that hold, or seem to: a whole run may tell otherwise."""
+        if self.goal.judge(self._outcomes[probe]).holds:
+            self._holding[probe] = self.costs[probe[0]] * self.sizes[probe[1]]
+            among = [probe] if self._best is None else [probe, self._best]
+        elif self._holding.pop(probe, None) is not None and probe == self._best:
+            among = list(self._holding)
+        else:
+            return
+        self._best = min(among, key=lambda each: (self._holding[each], each[0]), default=None)
+
     def _progress(self) -> str:
-        holding = [p for p, outcome in self._outcomes.items() if self.goal.judge(outcome).holds]
         done = f"{len(self._outcomes):,} of {len(self.points) * len(self.sizes):,} configurations looked at"
-        if not holding:
+        if self._best is None:
             return f"{done}; none holds yet"
-        costs = self.costs()
-        best = min(holding, key=lambda probe: (costs[probe[0]] * self.sizes[probe[1]], probe[0]))
-        return f"{done}; so far {self.candidate(best)}"
+        return f"{done}; so far {self.candidate(self._best)}"
 
     def candidate(self, probe: Probe) -> Candidate:
         config, outcome = self._config(probe), self._outcomes[probe]

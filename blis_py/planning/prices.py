@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.files.profiles import known_names, squeeze, stem_of
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.profiles import squeeze, stem_of
 
 _FIX = "write h100=2.5, in dollars per GPU and hour"
 _MOST = 1e6
@@ -51,6 +52,17 @@ class Prices:
             return Price(self._given[stem], "as given")
         per_second, source = _listed() if self._bundled else ({}, "")
         return Price(per_second[stem] * 3600, source) if stem in per_second else None
+
+    def check(self, gpus: Iterable[str]) -> None:
+        """
+        Raises:
+            InputError: a price is given for what is neither known nor among these GPUs.
+        """
+        known = {_stem(gpu) for gpu in gpus}
+        for name in self._given:
+            if name not in known and stem_of("gpus", name) is None:
+                fix = did_you_mean(name, {*known, *known_names("gpus")})
+                raise InputError("no such GPU", key="--price", value=name, fix=fix)
 
     def missing(self, gpus: Iterable[str]) -> list[str]:
         """Those of the GPUs that have none."""

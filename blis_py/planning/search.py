@@ -8,6 +8,7 @@ who does the runs or how many at a time.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class Search:
     def __init__(self, lines: Sequence[Line], sizes: Sequence[int], ask: Ask) -> None:
         self._lines, self._sizes, self._ask = lines, sizes, ask
         self.known: dict[Probe, Judgement] = {}
+        self._of_line: list[dict[int, Judgement]] = [{} for _ in lines]
+        """The same by line, then by size."""
 
     def best(self, lines: Collection[int] | None = None) -> Probe | None:
         """The cheapest candidate that holds, judged by a whole run; of equals the one with the most slack.
@@ -50,7 +53,8 @@ class Search:
         """
         among = range(len(self._lines)) if lines is None else sorted(lines)
         while True:
-            probes = [probe for line in among if (probe := self._next(line, among)) is not None]
+            bound = self._bound(among)
+            probes = [probe for line in among if (probe := self._next(line, bound)) is not None]
             if probes:
                 self._judge(probes, may_stop=True)
                 continue
@@ -61,13 +65,15 @@ class Search:
 
     def least(self, line: int) -> int | None:
         """The index of the least size known to hold on a line, or supposed to."""
-        holding = [size for (own, size), told in self.known.items() if own == line and told.holds]
-        return min(holding, default=None)
+        return min((size for size, told in self._of_line[line].items() if told.holds), default=None)
 
     def most_failing(self, line: int) -> int | None:
         """The index of the largest size known to fail on a line."""
-        failing = [size for (own, size), told in self.known.items() if own == line and not told.holds]
-        return max(failing, default=None)
+        return max((size for size, told in self._of_line[line].items() if not told.holds), default=None)
+
+    def first_judged(self, line: int) -> Judgement:
+        """The first judgement on a line."""
+        return next(iter(self._of_line[line].values()))
 
     def settled(self, line: int) -> bool:
         """Whether the least size that holds is known, and known by a whole run."""
@@ -84,27 +90,32 @@ class Search:
         todo = [probe for probe in probes if probe not in self.known or self.known[probe].early]
         self._judge(todo, may_stop=False)
 
-    def _next(self, line: int, among: Collection[int]) -> Probe | None:
-        """The middle of what is undecided on a line and not too dear."""
+    def _next(self, line: int, bound: float) -> Probe | None:
+        """The middle of what is undecided on a line and costs no more than `bound`."""
         failing, least = self.most_failing(line), self.least(line)
         if failing is not None and self.known[line, failing].refused is not None:
             return None
         first = 0 if failing is None else failing + 1
         last = len(self._sizes) - 1 if least is None else least - 1
-        bound = min((self.cost(probe) for probe in self._cheapest(among)), default=float("inf"))
-        while last >= first and self.cost((line, last)) > bound:
-            last -= 1
+        last = bisect_right(self._sizes, bound, first, last + 1, key=lambda n: self._lines[line].cost * n) - 1
         return (line, (first + last) // 2) if last >= first else None
 
+    def _bound(self, among: Collection[int]) -> float:
+        """What the cheapest of the candidates costs that hold, or seem to."""
+        holding = ((line, least) for line in among if (least := self.least(line)) is not None)
+        return min(map(self.cost, holding), default=float("inf"))
+
     def _cheapest(self, among: Collection[int]) -> list[Probe]:
-        """Of the candidates that hold, or seem to, those that cost the least."""
-        holding = [(line, least) for line in among if (least := self.least(line)) is not None]
-        bound = min(map(self.cost, holding), default=0.0)
+        """Those that cost no more than that."""
+        bound = self._bound(among)
+        holding = ((line, least) for line in among if (least := self.least(line)) is not None)
         return [probe for probe in holding if self.cost(probe) <= bound]
 
     def _rank(self, probe: Probe) -> tuple[float, float, int]:
         return self.cost(probe), -self.known[probe].slack, probe[0]
 
     def _judge(self, probes: Sequence[Probe], may_stop: bool) -> None:
-        if probes:
-            self.known.update(zip(probes, self._ask(probes, may_stop), strict=True))
+        if not probes:
+            return
+        for (line, size), told in zip(probes, self._ask(probes, may_stop), strict=True):
+            self.known[line, size] = self._of_line[line][size] = told

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from blis_py.files.profiles import published_name, stem_of
 from blis_py.files.yaml_files import dump_yaml
-from blis_py.latency.profiles import published_name, stem_of
 from blis_py.planning.found import Candidate
 
 _VLLM = {"fcfs": "fcfs", "priority-fcfs": "priority"}

@@ -11,9 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from blis_py.files.paths import check_name, expanded
 from blis_py.outputs.places import check_folder
 from blis_py.outputs.staging import write_text
-from blis_py.planning.job import Outcome
+from blis_py.planning.job import Outcome, outcome_from
+
+_MOST_BYTES = 1 << 26
 
 
 class Store(Protocol):
@@ -42,18 +45,20 @@ class Folder:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = default_folder() if path is None else Path(path).expanduser()
+        self.path = default_folder() if path is None else expanded(check_name(str(path), key="--cache"))
         check_folder(_nearest(self.path), "--cache")
 
     def get(self, key: str) -> Outcome | None:
         try:
-            text = self._file(key).read_text(encoding="utf-8")
-            digest, _, body = text.partition("\n")
+            file = self._file(key)
+            if not file.is_file() or file.stat().st_size > _MOST_BYTES:  # a pipe would be waited for
+                return None
+            digest, _, body = file.read_text(encoding="utf-8").partition("\n")
             if digest != sha256(body.encode()).hexdigest():
                 return None
             found = json.loads(body)
-            return Outcome(**found["outcome"]) if found["key"] == key else None
-        except (OSError, ValueError, LookupError, TypeError):
+            return outcome_from(found["outcome"]) if found["key"] == key else None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
     def put(self, key: str, outcome: Outcome) -> None:

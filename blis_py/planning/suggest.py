@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING
 
 from blis_py.errors import InputError
-from blis_py.planning.axes import Axis, Point
+from blis_py.planning.axes import Axis
 from blis_py.planning.search import Search
 from blis_py.setup.demand import DEFAULT_SEED
 
@@ -19,10 +20,8 @@ _TOGETHER = 8
 """Combinations between two looks at what the others came to, however many workers there are."""
 
 
-def suggested(
-    axes: Sequence[Axis], points: Sequence[Point], search: Search, trials: int, sizes: int
-) -> list[int]:
-    """The lines that were looked at, in order; the search knows what became of them.
+def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> list[int]:
+    """The lines of a grid that were looked at, in order; the search knows what became of them.
 
     A tree-structured Parzen estimator is told what the cheapest number of instances costs that holds. Of a
     line that was given up, since it cannot be the cheapest, it is told what was tried last, and how far
@@ -37,7 +36,7 @@ def suggested(
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=DEFAULT_SEED))
-    where = {_index(axes, point): line for line, point in enumerate(points)}
+    where = {indices: line for line, indices in enumerate(product(*(range(len(a.values)) for a in axes)))}
     looked: dict[int, None] = {}
     asked = 0
     while len(looked) < trials and asked < 4 * trials:
@@ -66,14 +65,6 @@ def _choice(trial: Trial, axis: Axis) -> int:
         return int(trial.suggest_int(axis.name, 0, last))
     chosen: int = trial.suggest_categorical(axis.name, list(range(last + 1)))
     return chosen
-
-
-def _index(axes: Sequence[Axis], point: Point) -> tuple[int, ...]:
-    return tuple(_position(each.values, point[each.name]) for each in axes)
-
-
-def _position(values: Sequence[Any], wanted: Any) -> int:
-    return next(i for i, value in enumerate(values) if value is wanted or value == wanted)
 
 
 def _value(search: Search, line: int, sizes: int) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from blis_py.outputs.staging import Outputs
 
+SEED = "seed"
 OK, REFUSED, FAILED = "ok", "refused", "failed"
 _LARGER_IS_BETTER = ("throughput.", "output_tokens_per_s", "goodput.", "prefix_hit_rate", "jain_fairness")
 
@@ -35,7 +36,7 @@ class Row:
 
     point: Point
     seed: int
-    """Index of the seed, from 0."""
+    """Index of the run of its point, from 0; in the table only where the seed itself is not varied."""
     outcome: Outcome
 
     @property
@@ -49,18 +50,23 @@ class Row:
         slo = self.outcome.slo
         return {
             **{name: _cell(value) for name, value in self.point.items()},
-            "seed": self.seed,
+            **({} if SEED in self.point else {SEED: self.seed}),
             "status": self.status,
             "reason": self.outcome.refused or self.outcome.failed,
             "verdict": self.outcome.verdict or None,
             "slo_met": all(each["met"] for each in slo) if slo and self.outcome.ran else None,
             **{f"slo.{each['slo']}": each["measured_ms"] for each in slo},
-            **self.outcome.figures,
+            **{self.column(name): value for name, value in self.outcome.figures.items()},
         }
+
+    def column(self, figure: str) -> str:
+        """The column of a figure: its name, unless a setting that is varied has the same."""
+        return _column(figure, self.point)
 
 
 Told = Callable[[Sequence[Row], int], None]
-"""Called with the rows so far, in the order in which they were done, and how many there will be."""
+"""Called with the rows so far, in the order in which they were done (a list that grows), and how many there will
+be."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,8 @@ class Sweep:
         """
         self.require(metric)
         ran = self.table[self.table["status"] == OK]
-        grouped = ran.groupby(self.names, sort=False, dropna=False)[metric] if self.names else ran[[metric]]
+        column = _column(metric, self.names)
+        grouped = ran.groupby(self.names, sort=False, dropna=False)[column] if self.names else ran[[column]]
         means = grouped.agg(["mean", "count"]) if self.names else grouped.agg(["mean", "count"]).T
         return means.rename(columns={"count": "runs"}).reset_index(drop=not self.names)
 
@@ -209,21 +216,26 @@ def sweep(
     if not axes and seeds == 1:
         raise InputError("nothing is varied", key="--vary", fix="add --vary scheduler=fcfs,lpm, or --seeds 5")
     base.check(axes)
+    if seeds > 1 and any(each.key == SEED for each in axes):
+        raise InputError("contradicts seeds that are varied", key="--seeds", value=seeds, fix="drop it")
     cases = [(point, seed) for point in points for seed in range(seeds)]
     rows: dict[int, Row] = {}
+    so_far: list[Row] = []
     jobs: dict[int, Job] = {}
     for index, (point, seed) in enumerate(cases):
         try:
             jobs[index] = Job(_seeded(base.config(point, axes), seed, seeds))
         except InputError as error:
             rows[index] = Row(point, seed, Outcome(refused=str(error)))
+            so_far.append(rows[index])
     where = list(jobs)
 
     def note(at: int, outcome: Outcome, stored: bool) -> None:
         point, seed = cases[where[at]]
         rows[where[at]] = Row(point, seed, outcome)
+        so_far.append(rows[where[at]])
         if told is not None:
-            told(list(rows.values()), len(cases))
+            told(so_far, len(cases))
 
     before = runner.done
     runner.run(list(jobs.values()), note)
@@ -236,6 +248,10 @@ def _seed_of(base: Base) -> int:
     """Of what is random about the sweep itself."""
     given = {key: value for _, key, value in base.overrides}.get("seed")
     return DEFAULT_SEED if given is None else int(given)
+
+
+def _column(figure: str, settings: Collection[str]) -> str:
+    return f"measured.{figure}" if figure in settings else figure
 
 
 def _cell(value: Any) -> Any:

@@ -13,9 +13,9 @@ from scipy.stats import norm
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.files.profiles import squeeze
 from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.profiles import squeeze
 
 _MEASURED, _NOT_MEASURED = "new model", "new GPU"
 

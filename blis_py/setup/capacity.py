@@ -7,7 +7,7 @@ from blis_py.errors import InputError
 from blis_py.latency.capacity import check_tp, default_max_model_len, kv_capacity
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.memory_overheads import OVERHEADS
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
 
 
 def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:

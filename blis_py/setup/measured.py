@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields, replace
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.files.profiles import squeeze
 from blis_py.latency.fitted_profile import FittedProfile, read_profile
 from blis_py.latency.fitted_shape import datasheet_of, model_name, require_same, shape_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, config_name, load_model
-from blis_py.latency.profiles import squeeze
+from blis_py.models.model_shape import ModelShape, config_name, load_model
 
 _DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")
 
@@ -64,8 +64,9 @@ def measured_run(config: RunConfig) -> Measured:
     shape = _shape(config, profile)
     device = str(profile.meta.get("device") or "an unnamed device")
     gpu = datasheet_of(profile.meta)
-    same = config.gpu in (_DEFAULT_GPU, device) or (gpu is not None and _named(config.gpu) == gpu.name)
-    if not same:
+    open_ = config.gpu == _DEFAULT_GPU and "gpu" not in (config.given or ())
+    same = config.gpu == device or (gpu is not None and _named(config.gpu) == gpu.name)
+    if not same and not open_:
         fix = "drop --gpu, or give a profile measured there"
         raise InputError(
             f"was measured on {device}", file=profile.file, key="--gpu", value=config.gpu, fix=fix

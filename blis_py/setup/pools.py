@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
+from blis_py.config.implied import from_preset
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
@@ -107,7 +108,7 @@ def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: in
 def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
     """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
     wanted = scheduler.async_scheduling
-    if wanted and not load_engine(config.engine).settings.get("scheduler.async_scheduling"):
+    if wanted and not from_preset(config, "scheduler.async_scheduling", wanted):
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"
         raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
     return replace(scheduler, async_scheduling=False, late_length_stops=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from blis_py.config.models import RunConfig
-from blis_py.latency.model_shape import config_name
-from blis_py.latency.profiles import listed_as, squeeze
+from blis_py.files.profiles import listed_as, squeeze
+from blis_py.models.model_shape import config_name
 from blis_py.setup.asked import Demand
 
 

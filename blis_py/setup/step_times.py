@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_py import latency
-from blis_py.config.engine import load_engine
-from blis_py.config.models import RunConfig
+from blis_py.config.implied import from_preset
+from blis_py.config.models import LatencySection, RunConfig
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
@@ -60,9 +60,27 @@ def _latency_model(served: Deployment) -> LatencyModel:
         profile=served.profile,
         server=server_terms(served.config),
     )
-    if served.config.frontend_ms is not None:
-        model.frontend = _frontend(served.config.frontend_ms)
+    ms = served.config.frontend_ms
+    if ms is not None and not _has_its_own_frontend(served.config, ms):
+        model.frontend = _frontend(ms)
     return model
+
+
+def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
+    """Whether the coefficients of the latency model say what the front end takes, and goes before the preset's."""
+    settings = config.latency
+    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _says(settings, k)), None)
+    if own is None or from_preset(config, "frontend_ms", ms):
+        return own is not None
+    problem = f"disagrees with latency.{own}, which is the front end, too"
+    raise InputError(problem, key="frontend_ms", value=list(ms), fix="give one of the two")
+
+
+def _says(settings: LatencySection, key: str) -> bool:
+    """Whether such coefficients are given; three zeros leave the front end open."""
+    if key == "alpha_coeffs":
+        return any(settings.alpha_coeffs or ())
+    return bool(settings.linear.get("frontend"))
 
 
 def server_terms(config: RunConfig) -> ServerTerms | None:
@@ -77,9 +95,14 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     if scale == 1 and not any(gap):
         return None
     if config.latency.model != "trained":
-        preset = load_engine(config.engine).on(config.gpu)
-        own = preset.get("latency.step_scale", 1.0), tuple(preset.get("latency.step_gap_us", ()))
-        if own == (scale, gap):
+        said = {"step_scale": scale, "step_gap_us": gap}
+        bare = LatencySection()
+        given = [
+            name
+            for name, value in said.items()
+            if value != getattr(bare, name) and not from_preset(config, f"latency.{name}", value)
+        ]
+        if not given:
             return None
     from blis_py.latency.trained import ServerTerms
 
@@ -107,7 +130,13 @@ def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | 
     if settings.mask_row_us is not None or settings.mask_step_us is not None:
         from blis_py.latency.host_work import MaskPrices
 
-        prices = MaskPrices((settings.mask_row_us or 0.0) * 1e3, (settings.mask_step_us or 0.0) * 1e3)
+        row_ns, step_ns = (
+            None if us is None else us * 1e3 for us in (settings.mask_row_us, settings.mask_step_us)
+        )
+        prices = MaskPrices(
+            _first(row_ns, None if prices is None else prices.row_ns),
+            _first(step_ns, None if prices is None else prices.step_ns),
+        )
     if prices is not None:
         return prices, ()
     share = f"{constrained:,} of {len(table):,}"
@@ -120,14 +149,18 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
     if scheduler.scheduler not in CACHE_AWARE:
         return 0.0, ()
     config, profile = served.config, served.profile
-    told_us, preset = config.latency.scan_us, load_engine(config.engine).on(config.gpu)
+    told_us = config.latency.scan_us
     measured_ns = None if profile is None else profile.scan_ns
-    if measured_ns is not None and told_us in (None, preset.get("latency.scan_us")):
+    if measured_ns is not None and (told_us is None or from_preset(config, "latency.scan_us", told_us)):
         return measured_ns, ()
     if told_us is not None:
         return told_us * 1e3, ()
     problem = f"{scheduler.scheduler} looks waiting requests up in the prefix cache, which costs nothing here"
     return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
+
+
+def _first(*values: float | None) -> float:
+    return next((value for value in values if value is not None), 0.0)
 
 
 def _frontend(ms: Sequence[float]) -> FrontendDelays:

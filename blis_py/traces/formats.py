@@ -6,7 +6,7 @@ A new format is one module with a function that reads it, and one line in `FORMA
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -131,12 +131,21 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
         reading.asks_for_models = True
         return found, _mapped(found)
     if named is not None:
-        return found, FORMATS[named]
+        return found, _as_named(found, named)
     for format in FORMATS.values():
         if format.misses(found) is None:
             reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(found)}"
             return found, format
     raise InputError(f"not a trace this program knows: {found.looks}", file=path, fix=_instead(found))
+
+
+def _as_named(found: Probe, named: str) -> Format:
+    format = FORMATS[named]
+    missing = replace(format, without=()).misses(found)
+    if missing is None:
+        return format
+    fix = "leave --trace-format out, or name the format of the file"
+    raise InputError(f"no {format.title}: it {missing}", file=found.path, value=named, fix=fix)
 
 
 def _instead(found: Probe) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
 from engine.cli.options import ENGINE, engine_config, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from blis_py.traces.samples import StepSamples
 
 PROFILE = (
     Flag("--out", str, "", "Folder to write. Default profiles/fits, by device and model.", metavar="DIR"),
@@ -28,7 +33,7 @@ def profile(flags: Flags) -> None:
     from pathlib import Path
 
     from blis_py.errors import InputError
-    from engine.profile.run import EFFORTS, TOLERATED_DRIFT, fit_profile
+    from engine.profile.run import EFFORTS, TOLERATED_DRIFT
     from engine.profile.run import profile as measure
 
     for name in ("--rounds", "--budget"):
@@ -51,10 +56,25 @@ def profile(flags: Flags) -> None:
         part = f" and {meta['visits']} visits of the next" if meta.get("visits") else ""
         done = f"{meta['rounds']} of {effort.rounds} rounds measured{part}"
         say(f"{done}; run the same command again to go on")
-    reason = None if "--no-fit" in flags else fit_profile(outcome)
+    reason = None if "--no-fit" in flags else fit_profile(outcome.folder, outcome.samples)
     if reason is not None:
         say(f"not fitted: {reason}")
     print(outcome.folder)
+
+
+def fit_profile(folder: Path, samples: StepSamples) -> str | None:
+    """Fits what was measured and adds it to the profile; returns why that was not possible, if so."""
+    from blis_py.errors import InputError
+
+    try:
+        from blis_py.calibrate.fit import fit, write_profile
+    except ImportError as error:
+        return f"a package is missing ({error.name})"
+    try:
+        write_profile(folder, samples.meta, fit(samples))
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def _defaults(flags: Flags) -> dict[str, Any]:

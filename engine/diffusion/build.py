@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import torch
@@ -21,9 +21,10 @@ from engine.diffusion.steplog import RoundRecorder
 from engine.diffusion.top_k_per_step import TopKPerStep
 from engine.diffusion.warm_up import warm_up_rounds
 from engine.executor import Model
+from engine.forward_context import KVCache
 from engine.graphs import Capture, CudaCapture, default_buckets
 from engine.kernels.gpu import gpu_of
-from engine.kv_pool import KVCache, allocate, capacity
+from engine.kv_pool import allocate, capacity
 from engine.memory import check_memory
 from engine.models import load_model_config
 from engine.models.tokenizer import Tokenizer
@@ -161,8 +162,8 @@ def largest_round(model: Model, config: EngineConfig, dtype: torch.dtype, device
     full, rest = divmod(config.max_num_batched_tokens, longest)
     lengths = ([longest] * full + [rest] * (rest > 0))[: config.max_num_seqs]
     spans = [(0, length, [0] * -(-length // config.block_size)) for length in lengths]
-    positions, places, meta = lay_out(spans, config.block_size, block, device)
     page = allocate(model.config, 1, config.block_size, dtype, device)
-    ids = torch.arange(len(positions), device=device) % model.config.vocab_size
-    hidden = model(ids, positions, torch.full_like(places, -1), meta, page)
+    context = lay_out(spans, config.block_size, block, page, device)
+    ids = torch.arange(len(context.positions), device=device) % model.config.vocab_size
+    hidden = model(ids, replace(context, slots=torch.full_like(context.slots, -1)))
     model.logits(hidden[: config.max_num_seqs * block]).logsumexp(dim=-1)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from blis_py.core.diffusion_request import Batch, DiffusionRequest
 from engine.diffusion.blocks import Blocks, Logits, Tensor
 from engine.diffusion.graphs import BlockGraphs
 from engine.diffusion.slots import BlockSlots
 from engine.executor import Model
+from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
-from engine.kv_pool import KVCache
+from engine.upload import upload
 
 TokensOf = Callable[[DiffusionRequest, int, int], list[int]]
 """Tokens of a request from one position to before another."""
@@ -57,16 +60,18 @@ class RunningBatch:
         self.block_tokens = block = self._slots_of.block_tokens
         denoise = batch.denoise
         tails = [tokens_of(r, r.computed, r.computed + r.known_tokens) for r in denoise]
-        self._slots, self._blocks, self._state = self._slots_of.begin(denoise, tails)
+        work = [(request, block) for request in denoise] + batch.prefills
+        prompts = [token for r, n in batch.prefills for token in tokens_of(r, r.computed, r.computed + n)]
+        self._send(tails, work, prompts)
         self.done = [False] * len(denoise)
         self._wanted = [int(self._slots_of.wanted_rows[request.slot]) for request in denoise]
         self._rounds = [request.block_rounds for request in denoise]
         self._hidden: Tensor | None = None
         graphs = executor.graphs
         self._bucket = graphs.bucket(len(denoise)) if graphs is not None and not batch.prefills else 0
-        work = [(request, block) for request in denoise] + batch.prefills
-        prompts = [token for r, n in batch.prefills for token in tokens_of(r, r.computed, r.computed + n)]
-        self._lay_out(work, prompts)
+        if self._bucket:
+            assert graphs is not None
+            graphs.load(self._bucket, self._context)
 
     @property
     def has_prompts(self) -> bool:
@@ -86,17 +91,19 @@ class RunningBatch:
         """Blocks of the CUDA graph that runs the rounds; 0 = there is none."""
         return self._bucket
 
-    def _lay_out(self, work: list[tuple[DiffusionRequest, int]], prompts: list[int]) -> None:
-        executor, device = self._executor, self._slots_of.device
-        spans = [(request.computed, new, request.block_table) for request, new in work]
-        self._positions, self._places, self._meta = lay_out(
-            spans, executor.page_tokens, self.block_tokens, device
+    def _send(
+        self, tails: list[list[int]], work: list[tuple[DiffusionRequest, int]], prompts: list[int]
+    ) -> None:
+        """Everything the host knows of the batch, to the device in one copy."""
+        executor, slots_of, denoise = self._executor, self._slots_of, self.batch.denoise
+        beginning = slots_of.beginning(denoise, tails)
+        layout = HostLayout.of(
+            [(request.computed, new, request.block_table) for request, new in work], executor.page_tokens
         )
-        if self._bucket:
-            assert executor.graphs is not None
-            executor.graphs.load(self._bucket, self._positions, self._places, self._meta)
-            return
-        self._prompts = torch.tensor(prompts, dtype=torch.int64).to(device)
+        there = upload(slots_of.device, *beginning, *layout, np.array(prompts, dtype=np.int64))
+        self._slots, *_, self._prompts = there
+        self._blocks, self._state = slots_of.begin(denoise, *there[: len(beginning)])
+        self._context = layout.context(there[len(beginning) : -1], self.block_tokens, executor.kv)
 
     def forward(self) -> None:
         """One forward of blocks and prompt chunks."""
@@ -106,7 +113,7 @@ class RunningBatch:
             self._hidden = executor.graphs.replay(self._bucket, self._blocks.ids)
             return
         ids = torch.cat((self._blocks.ids.view(-1), self._prompts))
-        self._hidden = executor.model(ids, self._positions, self._places, self._meta, executor.kv)
+        self._hidden = executor.model(ids, self._context)
 
     def step(self) -> list[bool]:
         """The algorithm on the blocks that are not done; one small copy tells the host how it went.
@@ -138,7 +145,7 @@ class RunningBatch:
         everybody = len(active) == len(self.done)
         blocks, state, which = self._blocks, self._state, None
         if not everybody:
-            which = torch.tensor(active, dtype=torch.int64).to(self._slots_of.device)
+            (which,) = upload(self._slots_of.device, np.array(active, dtype=np.int64))
             blocks = Blocks(blocks.ids[which], blocks.answer[which], blocks.mask_id)
             state = {name: rows[which] for name, rows in state.items()}
         algorithm, size = self._algorithm, self.block_tokens
@@ -178,31 +185,55 @@ Span = tuple[int, int, Ordered[int]]
 """New tokens of a sequence: position of the first, how many, and the pages of the sequence."""
 
 
+class HostLayout(NamedTuple):
+    """A forward over S sequences with T new tokens, on the host."""
+
+    positions: NDArray[np.int64]
+    """`[T]`"""
+    slots: NDArray[np.int64]
+    """`[T]`"""
+    query_start: NDArray[np.int32]
+    """`[S + 1]`"""
+    seq_lens: NDArray[np.int32]
+    """`[S]`"""
+    block_tables: NDArray[np.int32]
+    """`[S, max_pages]`"""
+
+    @classmethod
+    def of(cls, spans: Ordered[Span], page_tokens: int) -> HostLayout:
+        """That of these new tokens."""
+        counts = [new for _, new, _ in spans]
+        positions = np.concatenate([np.arange(first, first + new) for first, new, _ in spans])
+        tables = np.zeros((len(spans), max(len(pages) for _, _, pages in spans)), dtype=np.int32)
+        for row, (_, _, pages) in enumerate(spans):
+            tables[row, : len(pages)] = pages
+        pages = tables[np.repeat(np.arange(len(spans)), counts), positions // page_tokens]
+        slots = pages.astype(np.int64) * page_tokens + positions % page_tokens
+        lengths = np.array([first + new for first, new, _ in spans], dtype=np.int32)
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return cls(positions, slots, starts, lengths, tables)
+
+    def context(self, there: Ordered[Tensor], mask_block: int, kv: KVCache) -> ForwardContext:
+        """What the forward reads; `there` are these arrays on the device."""
+        positions, slots, query_start, seq_lens, block_tables = there
+        meta = AttentionMetadata(
+            query_start=query_start,
+            seq_lens=seq_lens,
+            block_tables=block_tables,
+            max_query_len=int(np.diff(self.query_start).max()),
+            max_seq_len=int(self.seq_lens.max()),
+            num_decodes=0,
+            mask_block=mask_block,
+        )
+        return ForwardContext(positions, slots, meta, kv)
+
+
 def lay_out(
-    spans: Ordered[Span], page_tokens: int, mask_block: int, device: torch.device
-) -> tuple[Tensor, Tensor, AttentionMetadata]:
-    """Positions and places of the new tokens, both `[T]` int64, and what the attention needs."""
-    counts = [new for _, new, _ in spans]
-    positions = np.concatenate([np.arange(first, first + new) for first, new, _ in spans])
-    tables = np.zeros((len(spans), max(len(pages) for _, _, pages in spans)), dtype=np.int32)
-    for row, (_, _, pages) in enumerate(spans):
-        tables[row, : len(pages)] = pages
-    owner = np.repeat(np.arange(len(spans)), counts)
-    places = tables[owner, positions // page_tokens].astype(np.int64) * page_tokens + positions % page_tokens
-    lengths = np.array([first + new for first, new, _ in spans], dtype=np.int32)
-    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    # Each in memory of its own, so each at an address that is a multiple of 16 whatever the batch.
-    on_device = [torch.from_numpy(array).to(device) for array in (positions, places, starts, lengths, tables)]
-    meta = AttentionMetadata(
-        query_start=on_device[2],
-        seq_lens=on_device[3],
-        block_tables=on_device[4],
-        max_query_len=max(counts),
-        max_seq_len=int(lengths.max()),
-        num_decodes=0,
-        mask_block=mask_block,
-    )
-    return on_device[0], on_device[1], meta
+    spans: Ordered[Span], page_tokens: int, mask_block: int, kv: KVCache, device: torch.device
+) -> ForwardContext:
+    """What a forward over these new tokens reads, on the device."""
+    layout = HostLayout.of(spans, page_tokens)
+    return layout.context(upload(device, *layout), mask_block, kv)
 
 
 def flat_rows(wanted: Tensor, count: int) -> Tensor:

@@ -9,9 +9,9 @@ from functools import partial
 import torch
 
 from engine.executor import Model
+from engine.forward_context import ForwardContext, KVCache
 from engine.graphs import Capture, Replay
 from engine.kernels.attention import AttentionMetadata
-from engine.kv_pool import KVCache
 
 Tensor = torch.Tensor
 
@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 class BlockGraphs:
     """One graph per bucket, from token ids to hidden states; rounds with prompt chunks run without.
 
-    All buckets use the beginning of the same buffers. Padded blocks have length 0 and place -1: they read and
+    All buckets use the beginning of the same buffers. Padded blocks have length 0 and slot -1: they read and
     store nothing. Attention is told the longest length there can be, as a graph cannot depend on the lengths.
 
     Args:
@@ -43,7 +43,7 @@ class BlockGraphs:
         self._model, self._kv, self._block, self._max_len = model, kv, block_tokens, max_model_len
         most = self.buckets[-1]
         self._tokens = torch.zeros((3, most * block_tokens), dtype=torch.int64, device=device)
-        """Ids, positions, places."""
+        """Ids, positions, slot mapping."""
         self._seq_lens = torch.zeros(most, dtype=torch.int32, device=device)
         self._tables = torch.zeros((most, -(-max_model_len // page_tokens)), dtype=torch.int32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device) * block_tokens
@@ -57,16 +57,13 @@ class BlockGraphs:
         index = bisect_left(self.buckets, blocks)
         return self.buckets[index] if blocks > 0 and index < len(self.buckets) else 0
 
-    def load(self, bucket: int, positions: Tensor, places: Tensor, meta: AttentionMetadata) -> None:
-        """What stays the same over the rounds of a batch.
-
-        Args:
-            positions, places: `[B * L]` int64.
-        """
+    def load(self, bucket: int, context: ForwardContext) -> None:
+        """What stays the same over the rounds of a batch of blocks."""
+        meta, rows = context.attention, len(context.positions)
         blocks, tables = meta.num_seqs, meta.block_tables
         self._pad(blocks, bucket)
-        self._tokens[1, : len(positions)].copy_(positions)
-        self._tokens[2, : len(places)].copy_(places)
+        self._tokens[1, :rows].copy_(context.positions)
+        self._tokens[2, :rows].copy_(context.slots)
         self._seq_lens[:blocks].copy_(meta.seq_lens)
         self._tables[:blocks, : tables.shape[1]].copy_(tables)
 
@@ -84,7 +81,7 @@ class BlockGraphs:
         self._seq_lens[first:end] = 0
 
     def _run(self, size: int) -> Tensor:
-        ids, positions, places = self._tokens[:, : size * self._block].unbind(0)
+        ids, positions, slots = self._tokens[:, : size * self._block].unbind(0)
         meta = AttentionMetadata(
             query_start=self._starts[: size + 1],
             seq_lens=self._seq_lens[:size],
@@ -94,4 +91,4 @@ class BlockGraphs:
             num_decodes=0,
             mask_block=self._block,
         )
-        return self._model(ids, positions, places, meta, self._kv)
+        return self._model(ids, ForwardContext(positions, slots, meta, self._kv))

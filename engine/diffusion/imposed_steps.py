@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from blis_py.workload.diffusion_steps import DenoiseSteps
 from engine.diffusion.blocks import Blocks, Logits, State, Tensor
 from engine.kernels.denoise import Rule, denoise
+
+
+class DenoiseSteps(Protocol):
+    """A distribution of denoise rounds per block, each at least 1."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.hf_config import ConfigFile
+from blis_py.models.hf_config import ConfigFile
 from engine.diffusion.blocks import Algorithm
 from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence

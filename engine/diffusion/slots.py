@@ -8,6 +8,7 @@ into the next one.
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,25 +39,38 @@ class BlockSlots:
         self.wanted_rows: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)
         """Rows of logits that the next round of each block needs."""
 
-    def begin(
+    def beginning(
         self, requests: Ordered[DiffusionRequest], prompt_tails: Ordered[Ordered[int]]
-    ) -> tuple[Tensor, Blocks, State]:
-        """The blocks of a batch, gathered: their slots, the blocks, the algorithm's state.
+    ) -> tuple[NDArray[Any], ...]:
+        """What `begin` needs on the device: the slots of a batch, and of its new blocks what they begin with.
 
         Args:
             prompt_tails: for each request the prompt tokens that its block begins with.
+
+        Returns:
+            `[B]` slots; `[F]` slots of new blocks, `[F, L]` their ids and `[F, L]` their answer positions.
         """
-        fresh = []
-        for index, request in enumerate(requests):
-            if request.dllm_incomplete_ids is None:
-                fresh.append(index)
-            elif self._resident.get(request) != request.slot:
+        fresh = [i for i, request in enumerate(requests) if request.dllm_incomplete_ids is None]
+        slots = np.array([request.slot for request in requests], dtype=np.int64)
+        ids = np.full((len(fresh), self.block_tokens), self.mask_id, dtype=np.int64)
+        answer = np.ones(ids.shape, dtype=bool)
+        for row, tail in enumerate(prompt_tails[i] for i in fresh):
+            ids[row, : len(tail)] = tail
+            answer[row, : len(tail)] = False
+        self.wanted_rows[slots[fresh]] = answer.sum(axis=1)
+        return slots, slots[fresh], ids, answer
+
+    def begin(
+        self, requests: Ordered[DiffusionRequest], slots: Tensor, fresh: Tensor, ids: Tensor, answer: Tensor
+    ) -> tuple[Blocks, State]:
+        """The blocks of a batch, gathered, and the algorithm's state; arguments are those of `beginning`."""
+        for request in requests:
+            if request.dllm_incomplete_ids is not None and self._resident.get(request) != request.slot:
                 self._load(request)
-        if fresh:
-            self._fill([requests[i].slot for i in fresh], [prompt_tails[i] for i in fresh])
-        slots = torch.tensor([request.slot for request in requests], dtype=torch.int64).to(self.device)
+        if len(fresh):
+            self._fill(fresh, Blocks(ids, answer, self.mask_id))
         blocks = Blocks(self._ids[slots], self._answer[slots], self.mask_id)
-        return slots, blocks, {name: rows[slots] for name, rows in self._state.items()}
+        return blocks, {name: rows[slots] for name, rows in self._state.items()}
 
     def end(
         self,
@@ -101,22 +115,12 @@ class BlockSlots:
         """Unfinished blocks that lie in a slot."""
         return len(self._resident)
 
-    def _fill(self, slots: list[int], prompt_tails: Ordered[Ordered[int]]) -> None:
+    def _fill(self, slots: Tensor, blocks: Blocks) -> None:
         """New blocks: the prompt's tail, then masks."""
-        ids = np.full((len(slots), self.block_tokens), self.mask_id, dtype=np.int64)
-        answer = np.ones(ids.shape, dtype=bool)
-        for row, tail in enumerate(prompt_tails):
-            ids[row, : len(tail)] = tail
-            answer[row, : len(tail)] = False
-            self.wanted_rows[slots[row]] = self.block_tokens - len(tail)
-        where = torch.tensor(slots, dtype=torch.int64).to(self.device)
-        blocks = Blocks(
-            torch.from_numpy(ids).to(self.device), torch.from_numpy(answer).to(self.device), self.mask_id
-        )
-        self._ids.index_copy_(0, where, blocks.ids)
-        self._answer.index_copy_(0, where, blocks.answer)
+        self._ids.index_copy_(0, slots, blocks.ids)
+        self._answer.index_copy_(0, slots, blocks.answer)
         for name, rows in self.algorithm.init_step_state(blocks).items():
-            self._state[name].index_copy_(0, where, rows)
+            self._state[name].index_copy_(0, slots, rows)
 
     def _load(self, request: DiffusionRequest) -> None:
         ids, answer, self.wanted_rows[request.slot] = request.dllm_incomplete_ids

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
 from engine.diffusion.executor import lay_out
 from engine.executor import Model
+from engine.forward_context import KVCache
 from engine.kernels.gpu import Gpu
-from engine.kv_pool import KVCache
 from engine.warm_up import Bounds, batches
 
 
@@ -29,9 +31,9 @@ def warm_up_rounds(
     device, vocabulary, size = kv[0][0].device, model.config.vocab_size, bounds.block
     for batch in batches(model.config, bounds, gpu):
         spans = [(cached, new, [0] * -(-(cached + new) // page_tokens)) for cached, new in batch.chunks]
-        positions, places, meta = lay_out(spans, page_tokens, size, device)
+        context = lay_out(spans, page_tokens, size, kv, device)
         ids = torch.arange(batch.tokens, device=device) % vocabulary
-        hidden = model(ids, positions, torch.full_like(places, -1), meta, kv)
+        hidden = model(ids, replace(context, slots=torch.full_like(context.slots, -1)))
         rows = torch.arange(size, device=device)
         logits = model.logits(hidden.index_select(0, rows))
     masks = torch.full((1, size), mask_id, dtype=torch.int64, device=device)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from engine.clock import Clock
-from engine.executor import Emitters
+from engine.emitters import Emitters
 from engine.grammar.compiler import batch_matcher
 from engine.grammar.state import Grammar, allowed
 from engine.sequence import Sequence
+from engine.upload import upload
 
 _BUFFERS = 2
 """In rotation: while one is being copied to the device, the next is filled."""
@@ -72,7 +74,7 @@ class Masks:
         found = [(row, s, s.grammar) for row, s in enumerate(emitters.sequences) if s.grammar is not None]
         self._constrained = [(sequence, grammar) for _, sequence, grammar in found]
         if found:
-            self._rows = torch.tensor([row for row, _, _ in found], dtype=torch.int64).to(device)
+            (self._rows,) = upload(device, np.array([row for row, _, _ in found], dtype=np.int64))
 
     def buffer(self, rows: int, device: torch.device) -> _Buffer:
         """For the rows of the next mask; waits until what it held has been copied."""

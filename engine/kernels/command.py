@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
-from blis_py.latency.model_shape import known_models
+from blis_py.models.model_shape import known_models
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.kernels.gpu import target
 from engine.tiny import checkpoint

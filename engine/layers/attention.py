@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.kernels.attention import AttentionMetadata, paged_attention
+from engine.forward_context import ForwardContext
+from engine.kernels.attention import paged_attention
 from engine.kernels.qkv import QkNorm, qk_norm_rope_store
+from engine.layers.linear import Linear, MergedLinear
 from engine.layers.parameter import weight
+from engine.layers.rope import RopeTable
 
 
 class Attention(nn.Module):
-    """Rows of `qkv_weight`: the heads of q, then of k, then of v.
+    """Rows of `qkv`: the heads of q, then of k, then of v.
 
     Args:
+        layer: index into the KV cache.
+        rope: may be shared between layers.
         qk_norm: RMSNorm over each head of q and k before the rotation.
     """
 
     def __init__(
         self,
         *,
+        layer: int,
+        rope: RopeTable,
         hidden: int,
         num_heads: int,
         num_kv_heads: int,
@@ -33,37 +39,26 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim, self.eps = num_heads, num_kv_heads, head_dim, eps
-        self.scale = head_dim**-0.5
-        rows = (num_heads + 2 * num_kv_heads) * head_dim
-        self.qkv_weight = weight(rows, hidden, dtype=dtype)
-        self.qkv_bias = weight(rows, dtype=dtype) if qkv_bias else None
+        self.layer, self.rope, self.scale = layer, rope, head_dim**-0.5
+        q_rows, kv_rows = num_heads * head_dim, num_kv_heads * head_dim
+        self.qkv = MergedLinear(hidden, q_rows, kv_rows, kv_rows, bias=qkv_bias, dtype=dtype)
         self.q_norm = weight(head_dim, dtype=dtype) if qk_norm else None
         self.k_norm = weight(head_dim, dtype=dtype) if qk_norm else None
-        self.out_weight = weight(hidden, num_heads * head_dim, dtype=dtype)
-        self.out_bias = weight(hidden, dtype=dtype) if out_bias else None
+        self.out = Linear(q_rows, hidden, bias=out_bias, dtype=dtype)
 
-    def forward(
-        self,
-        x: Tensor,
-        cos_sin: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        meta: AttentionMetadata,
-        k_cache: Tensor,
-        v_cache: Tensor,
-    ) -> Tensor:
-        """`[T, hidden] -> [T, hidden]`; stores the new keys and values at `slots`."""
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+        """`[T, hidden] -> [T, hidden]`; stores the new keys and values in the cache."""
+        k_cache, v_cache = context.kv[self.layer]
         q = qk_norm_rope_store(
-            F.linear(x, self.qkv_weight, self.qkv_bias),
-            cos_sin,
-            positions,
-            slots,
+            self.qkv(x),
+            self.rope.cos_sin,
+            context.positions,
+            context.slots,
             k_cache,
             v_cache,
             self._norm(),
         )
-        out = paged_attention(q, k_cache, v_cache, meta, self.scale)
-        return F.linear(out.flatten(1), self.out_weight, self.out_bias)
+        return self.out(paged_attention(q, k_cache, v_cache, context.attention, self.scale).flatten(1))
 
     def _norm(self) -> QkNorm | None:
         if self.q_norm is None or self.k_norm is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels.activation import swiglu
-from engine.kernels.moe import fused_moe, route_grouped_sigmoid, route_softmax
+from engine.kernels.moe import route_grouped_sigmoid, route_softmax
+from engine.layers.linear import ExpertLinears, Linear, MergedLinear
 from engine.layers.parameter import weight
 
 
@@ -18,12 +18,12 @@ class GatedMlp(nn.Module):
 
     def __init__(self, *, hidden: int, intermediate: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.gate_up_weight = weight(2 * intermediate, hidden, dtype=dtype)
-        self.down_weight = weight(hidden, intermediate, dtype=dtype)
+        self.gate_up = MergedLinear(hidden, intermediate, intermediate, dtype=dtype)
+        self.down = Linear(intermediate, hidden, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[T, hidden] -> [T, hidden]`."""
-        return F.linear(swiglu(F.linear(x, self.gate_up_weight)), self.down_weight)
+        return self.down(swiglu(self.gate_up(x)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,7 @@ class Router:
 
 
 class SparseMlp(nn.Module):
-    """Routed experts, stacked, and optionally experts every token passes through.
-
-    `w13[e]` holds gate rows, then up rows; `w2[e]` is down.
-    """
+    """Routed experts, and optionally experts every token passes through."""
 
     def __init__(
         self,
@@ -60,10 +57,9 @@ class SparseMlp(nn.Module):
     ) -> None:
         super().__init__()
         self.router = router
-        self.router_weight = weight(experts, hidden, dtype=torch.float32 if router.sigmoid else dtype)
+        self.gate = Linear(hidden, experts, dtype=torch.float32 if router.sigmoid else dtype)
         self.expert_bias = weight(experts, dtype=torch.float32) if router.sigmoid else None
-        self.w13 = weight(experts, 2 * intermediate, hidden, dtype=dtype)
-        self.w2 = weight(experts, hidden, intermediate, dtype=dtype)
+        self.experts = ExpertLinears(hidden=hidden, experts=experts, intermediate=intermediate, dtype=dtype)
         self.shared: GatedMlp | None = None
         if shared_intermediate:
             self.shared = GatedMlp(hidden=hidden, intermediate=shared_intermediate, dtype=dtype)
@@ -76,16 +72,16 @@ class SparseMlp(nn.Module):
         if self.load is not None:
             rows = ids.reshape(-1).long()
             self.load.scatter_add_(0, rows, torch.ones_like(rows))
-        out = fused_moe(x, self.w13, self.w2, weights, ids)
+        out = self.experts(x, weights, ids)
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights float32 and experts int32 of each token, both `[T, top_k]`."""
         router = self.router
         if self.expert_bias is None:
-            return route_softmax(F.linear(x, self.router_weight), router.top_k, router.renormalize)
+            return route_softmax(self.gate(x), router.top_k, router.renormalize)
         return route_grouped_sigmoid(
-            F.linear(x.float(), self.router_weight),
+            self.gate(x.float()),
             self.expert_bias,
             router.top_k,
             router.num_groups,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,22 @@ def cos_sin_table(rope: Rope, rotary_dim: int, max_positions: int, device: torch
     frequencies = SCALINGS[rope.kind](rope, plain)
     angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
     return (torch.cat((angles.cos(), angles.sin()), dim=1) * rope.attention_factor).to(device)
+
+
+class RopeTable(nn.Module):
+    """Cosines and sines of every position, one tensor for all layers that rotate alike."""
+
+    cos_sin: Tensor
+    """`[max_positions, rotary_dim]` float32."""
+
+    def __init__(self, rope: Rope, rotary_dim: int) -> None:
+        super().__init__()
+        self.rope, self.rotary_dim = rope, rotary_dim
+
+    def compute(self, max_positions: int, device: torch.device | str) -> None:
+        """Fills the table for positions below `max_positions`."""
+        table = cos_sin_table(self.rope, self.rotary_dim, max_positions, device)
+        self.register_buffer("cos_sin", table, persistent=False)
 
 
 def _default(rope: Rope, frequencies: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What a HuggingFace `config.json` says about a decoder, checked: one dataclass for every architecture.
 
-The sizes are read by `blis_py.latency.model_shape`, so the simulator and the engine cannot disagree on
+The sizes are read by `blis_py.models.model_shape`, so the simulator and the engine cannot disagree on
 them. A feature the decoder does not have is refused; nothing is quietly left out. A further architecture
 is one function here and one line in `ARCHITECTURES`.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
-from blis_py.latency.hf_config import ConfigFile
-from blis_py.latency.model_shape import ModelShape, known_models, load_model
-from blis_py.latency.profiles import find_profile
+from blis_py.files.profiles import find_profile
+from blis_py.models.hf_config import ConfigFile
+from blis_py.models.model_shape import ModelShape, known_models, load_model
 from engine.layers.mlp import Router
 from engine.layers.rope import Rope
 from engine.models.names import LING, LLAMA, MIXTRAL, Names

@@ -7,62 +7,54 @@ CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.kernels.attention import AttentionMetadata
+from engine.forward_context import ForwardContext
 from engine.kernels.norm import rms_norm
 from engine.layers.attention import Attention
+from engine.layers.linear import Linear, product
 from engine.layers.mlp import GatedMlp, SparseMlp
 from engine.layers.parameter import weight
-from engine.layers.rope import cos_sin_table
+from engine.layers.rope import RopeTable
 from engine.models.config import ModelConfig
-
-KVCache = Sequence[tuple[Tensor, Tensor]]
-"""Per layer `(k_cache, v_cache)`, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
 
 
 class Decoder(nn.Module):
     """Weights are uninitialised until `engine.models.weights` fills them."""
 
-    cos_sin: Tensor
-    """`[max_positions, rotary_dim]` float32."""
-
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
         self.embedding = weight(config.vocab_size, config.hidden_size, dtype=dtype)
-        self.layers = nn.ModuleList(DecoderLayer(config, index, dtype) for index in range(config.num_layers))
+        self.rope = RopeTable(config.rope, config.rotary_dim)
+        layers = (DecoderLayer(config, index, self.rope, dtype) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = weight(config.hidden_size, dtype=dtype)
-        self.head = None if config.tied_embeddings else weight(*self.embedding.shape, dtype=dtype)
+        self.head: Linear | None = None
+        if not config.tied_embeddings:
+            self.head = Linear(config.hidden_size, config.vocab_size, dtype=dtype)
 
-    def forward(
-        self, input_ids: Tensor, positions: Tensor, slots: Tensor, meta: AttentionMetadata, kv: KVCache
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, context: ForwardContext) -> Tensor:
         """Hidden states `[T, hidden]` of the new tokens, after the final norm.
 
         Args:
             input_ids: `[T]` int64, the new tokens of all sequences, one after another.
-            positions: `[T]` int64, where each stands in its sequence.
-            slots: `[T]` int64, where its keys and values go: page * page_size + offset; -1 = nowhere.
         """
         hidden, residual = F.embedding(input_ids, self.embedding), None
-        for layer, (k_cache, v_cache) in zip(self.layers, kv, strict=True):
-            hidden, residual = layer(hidden, residual, self.cos_sin, positions, slots, meta, k_cache, v_cache)
+        for layer in self.layers:
+            hidden, residual = layer(hidden, residual, context)
         return rms_norm(hidden, self.norm, self.config.rms_norm_eps, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`[R, hidden] -> [R, vocab]` float32; give it the rows that need logits, no others."""
-        return F.linear(hidden, self.embedding if self.head is None else self.head).float()
+        logits = product(hidden, self.embedding) if self.head is None else self.head(hidden)
+        return logits.float()
 
     def set_max_positions(self, count: int) -> None:
         """Compute the table of angles, on the device of the weights, for positions below `count`."""
-        config = self.config
-        table = cos_sin_table(config.rope, config.rotary_dim, count, self.embedding.device)
-        self.register_buffer("cos_sin", table, persistent=False)
+        self.rope.compute(count, self.embedding.device)
 
     def track_expert_load(self) -> Tensor | None:
         """Start counting; `[sparse layers, experts]` int64, growing with every forward, None if dense.
@@ -83,11 +75,13 @@ class Decoder(nn.Module):
 class DecoderLayer(nn.Module):
     """Norm, attention, norm, feed-forward. The residual stream is added inside the norms."""
 
-    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, index: int, rope: RopeTable, dtype: torch.dtype) -> None:
         super().__init__()
         self.eps = config.rms_norm_eps
         self.input_norm = weight(config.hidden_size, dtype=dtype)
         self.attention = Attention(
+            layer=index,
+            rope=rope,
             hidden=config.hidden_size,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -102,22 +96,14 @@ class DecoderLayer(nn.Module):
         self.mlp = _mlp(config, index, dtype)
 
     def forward(
-        self,
-        hidden: Tensor,
-        residual: Tensor | None,
-        cos_sin: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        meta: AttentionMetadata,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        self, hidden: Tensor, residual: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Tensor]:
         """Output of the feed-forward, and the residual stream it has yet to be added to."""
         if residual is None:
             residual, hidden = hidden, rms_norm(hidden, self.input_norm, self.eps)
         else:
             hidden, residual = rms_norm(hidden, self.input_norm, self.eps, residual)
-        hidden = self.attention(hidden, cos_sin, positions, slots, meta, k_cache, v_cache)
+        hidden = self.attention(hidden, context)
         hidden, residual = rms_norm(hidden, self.post_norm, self.eps, residual)
         return self.mlp(hidden), residual
 

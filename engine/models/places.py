@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from engine.layers.attention import Attention
@@ -29,7 +28,7 @@ def places(decoder: Decoder) -> dict[str, Tensor]:
         "model.norm.weight": decoder.norm,
     }
     if decoder.head is not None:
-        found["lm_head.weight"] = decoder.head
+        found["lm_head.weight"] = decoder.head.weight
     for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
         found.update((f"model.layers.{index}.{name}", view) for name, view in _layer(layer, names))
     return {name: view.detach() for name, view in found.items()}
@@ -49,12 +48,12 @@ def _layer(layer: DecoderLayer, names: Names) -> Iterator[Place]:
 
 
 def _attention(attention: Attention, names: Names) -> Iterator[Place]:
-    yield from _rows("weight", attention.qkv_weight, attention, names)
-    yield f"{names.out}.weight", attention.out_weight
-    if attention.qkv_bias is not None:
-        yield from _rows("bias", attention.qkv_bias, attention, names)
-    if attention.out_bias is not None:
-        yield f"{names.out}.bias", attention.out_bias
+    yield from _rows("weight", attention.qkv.weight, attention, names)
+    yield f"{names.out}.weight", attention.out.weight
+    if attention.qkv.bias is not None:
+        yield from _rows("bias", attention.qkv.bias, attention, names)
+    if attention.out.bias is not None:
+        yield f"{names.out}.bias", attention.out.bias
     if attention.q_norm is not None and attention.k_norm is not None:
         yield f"{names.q_norm}.weight", attention.q_norm
         yield f"{names.k_norm}.weight", attention.k_norm
@@ -65,23 +64,22 @@ def _rows(kind: str, fused: Tensor, attention: Attention, names: Names) -> Itera
     if len(names.qkv) == 1:
         yield f"{names.qkv[0]}.{kind}", fused
         return
-    q_rows, kv_rows = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-    for name, view in zip(names.qkv, torch.split(fused, [q_rows, kv_rows, kv_rows]), strict=True):
+    for name, view in zip(names.qkv, attention.qkv.parts(fused), strict=True):
         yield f"{name}.{kind}", view
 
 
 def _gated(mlp: GatedMlp) -> Iterator[Place]:
-    gate, up = mlp.gate_up_weight.chunk(2)
+    gate, up = mlp.gate_up.parts(mlp.gate_up.weight)
     yield "gate_proj.weight", gate
     yield "up_proj.weight", up
-    yield "down_proj.weight", mlp.down_weight
+    yield "down_proj.weight", mlp.down.weight
 
 
 def _sparse(mlp: SparseMlp, names: Names) -> Iterator[Place]:
-    yield "gate.weight", mlp.router_weight
+    yield "gate.weight", mlp.gate.weight
     if mlp.expert_bias is not None:
         yield "gate.expert_bias", mlp.expert_bias
-    for expert, (w13, w2) in enumerate(zip(mlp.w13, mlp.w2, strict=True)):
+    for expert, (w13, w2) in enumerate(zip(mlp.experts.w13, mlp.experts.w2, strict=True)):
         for name, view in zip(names.expert, (*w13.chunk(2), w2), strict=True):
             yield f"experts.{expert}.{name}.weight", view
     if mlp.shared is not None:

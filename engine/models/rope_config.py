@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from blis_py.latency.hf_config import ConfigFile
+from blis_py.models.hf_config import ConfigFile
 from engine.layers.rope import Rope
 
 LLAMA2_THETA = 10_000.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from blis_py.errors import InputError
-from blis_py.latency.hf_config import ConfigFile
+from blis_py.models.hf_config import ConfigFile
 from engine.models.config import find_config
 
 REPLACEMENT = "\ufffd"

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from blis_py.calibrate.samples import StepSamples, joined
+from blis_py.traces.samples import StepSamples, joined
 from engine.driver import Engine
 from engine.profile.shapes import Limits
 from engine.profile.store import Store

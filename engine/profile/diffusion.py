@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.core.diffusion_request import Batch, DiffusionRequest
 from blis_py.core.token_keys import token_keys
+from blis_py.traces.samples import StepSamples, samples_of
 from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.executor import DiffusionExecutor, RunningBatch, TokensOf
 from engine.diffusion.low_confidence import LowConfidence

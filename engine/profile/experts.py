@@ -30,10 +30,10 @@ class ForcedExperts:
         assert isinstance(model, torch.nn.Module)
         layers = [layer for layer in model.modules() if isinstance(layer, SparseMlp)]
         self.layers = len(layers)
-        self.experts, self.top_k = len(layers[0].w13), layers[0].router.top_k
+        self.experts, self.top_k = len(layers[0].experts.w13), layers[0].router.top_k
         self._random = np.random.default_rng(seed)
         self._ids = np.zeros((max_rows, self.top_k), dtype=np.int32)
-        self._on_device = torch.zeros(self._ids.shape, dtype=torch.int32, device=layers[0].w13.device)
+        self._on_device = torch.zeros(self._ids.shape, dtype=torch.int32, device=layers[0].experts.w13.device)
         for layer in layers:
             object.__setattr__(layer, "route", partial(self._route, layer.route))
         self._forced = -1

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_py.calibrate.samples import StepSamples, parse_samples, write_header, write_rows
 from blis_py.errors import InputError
+from blis_py.traces.samples import StepSamples, parse_samples, write_header, write_rows
 
 VISIT, ROUND = "# visit\n", "# round\n"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
+from blis_py.traces.samples import StepSamples, samples_of
 from engine.engine import LLMEngine
 from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from blis_py.errors import InputError
-from blis_py.latency.hf_config import ConfigFile
-from blis_py.latency.profiles import find_profile
+from blis_py.files.profiles import find_profile
+from blis_py.models.hf_config import ConfigFile
 from engine.models.config import find_config
 from engine.revision import revision
 

@@ -12,10 +12,10 @@ from random import Random
 
 import numpy as np
 
-from blis_py.calibrate.samples import StepSamples, joined, samples_of
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
 from blis_py.core.scheduler import Scheduler
+from blis_py.traces.samples import StepSamples, joined, samples_of
 from engine.engine import LLMEngine
 from engine.profile.prompts import Prompts
 from engine.profile.served import MOST_STEPS, of_length

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from blis_py.calibrate.samples import SCHEMA, StepSamples
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
-from blis_py.latency.fitted_profile import write_meta
+from blis_py.outputs.profile_file import write_meta
+from blis_py.traces.samples import SCHEMA, StepSamples
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig
@@ -257,16 +257,3 @@ def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[st
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]
     settings = {**meta["settings"], "plan": digest}
     return {**meta, **found, "graph_buckets": list(limits.buckets), "settings": settings}
-
-
-def fit_profile(outcome: Outcome) -> str | None:
-    """Fits what was measured and adds it to the profile; returns why that was not possible, if so."""
-    try:
-        from blis_py.calibrate.fit import fit, write_profile
-    except ImportError as error:
-        return f"a package is missing ({error.name})"
-    try:
-        write_profile(outcome.folder, outcome.samples.meta, fit(outcome.samples))
-    except InputError as error:
-        return str(error)
-    return None

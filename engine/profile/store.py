@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.samples import StepSamples, joined, read_samples, write_samples
 from blis_py.errors import InputError
+from blis_py.traces.samples import StepSamples, joined, read_samples, write_samples
 from engine.profile.journal import ROUND, Journal, Progress, read_journal
 
 SAMPLES, JOURNAL = "samples.csv.gz", "samples.journal.csv"

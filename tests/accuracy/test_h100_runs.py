@@ -12,7 +12,7 @@ from one_pool import simulate
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 from blis_py.requests.table import RequestTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))

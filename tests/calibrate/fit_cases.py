@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.samples import StepSamples, samples_from
+from blis_py.traces.samples import StepSamples, samples_from
 
 META = {"device": "cpu", "device_kind": "cpu", "clock": "cpu", "model": "made-up", "dtype": "float32"}
 STEP, TOKEN, KV, PAIR, PROMPT, HOST, HOST_SEQ = 5e6, 4e4, 900.0, 60.0, 3e5, 2e5, 6000.0

@@ -9,8 +9,8 @@ import pytest
 
 from blis_py.calibrate.fit import fit
 from blis_py.calibrate.fit.accuracy import predict
-from blis_py.calibrate.samples import StepSamples, samples_from
 from blis_py.latency.fitted import Fitted
+from blis_py.traces.samples import StepSamples, samples_from
 
 META = {"device": "cpu", "device_kind": "cpu"}
 BATCH_NS, BLOCK_NS = 400_000, 20_000

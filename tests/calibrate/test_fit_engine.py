@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 
 from blis_py.calibrate.fit import fit
 from blis_py.calibrate.fit.accuracy import validate
-from blis_py.calibrate.samples import StepSamples, samples_of
 from blis_py.latency.fitted import Fitted
 from blis_py.requests.table import RequestTable
+from blis_py.traces.samples import StepSamples, samples_of
 
 TINY = Path(__file__).resolve().parents[2] / "engine" / "tiny" / "checkpoints" / "ar"
 

@@ -12,8 +12,8 @@ from test_samples import log_of
 
 from blis_py.calibrate.fit import fit, write_profile
 from blis_py.calibrate.fit.masks import mask_prices
-from blis_py.calibrate.samples import StepSamples, read_samples, samples_of, write_samples
 from blis_py.latency.fitted_profile import read_profile
+from blis_py.traces.samples import StepSamples, read_samples, samples_of, write_samples
 
 
 def with_masks(samples: StepSamples, row_ns: float, step_ns: float, noise: float = 0.0) -> StepSamples:

@@ -12,11 +12,11 @@ from fit_cases import gpu_price, made_up
 from blis_py.calibrate.fit import fit, write_profile
 from blis_py.calibrate.fit.accuracy import validate
 from blis_py.calibrate.fit.scans import QUEUED, scan_price_ns
-from blis_py.calibrate.samples import StepSamples, joined, read_samples, write_samples
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.host_work import WithHostWork
 from blis_py.report.fitted import profile_data, profile_lines
+from blis_py.traces.samples import StepSamples, joined, read_samples, write_samples
 
 SCHEDULE_NS = 30_000
 

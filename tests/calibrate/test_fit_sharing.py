@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
-from blis_py.calibrate.samples import StepSamples, samples_from
 from blis_py.latency.fitted_profile import FittedProfile, RegimeFit, read_profile, write_profile
+from blis_py.traces.samples import StepSamples, samples_from
 
 REGIMES = {"eager": RegimeFit(gpu={"decode_kv_tokens": 300.0, "padded_kv_tokens": 100.0}, host={})}
 

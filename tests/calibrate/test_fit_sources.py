@@ -12,12 +12,12 @@ from fit_cases import made_up
 from blis_py.calibrate.fit import fit
 from blis_py.calibrate.fit.imports import import_steps
 from blis_py.calibrate.fit.sources import difference, read_all, read_steps, with_model_config
-from blis_py.calibrate.samples import write_samples
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
+from blis_py.traces.samples import write_samples
 
 VLLM_HEAD = (
     "experiment,prefill_reqs,decode_reqs,prefill_tokens,kv_used_blocks,next_sampled_gap_steps,cycle_us_mean\n"

@@ -13,10 +13,10 @@ from blis_py.calibrate.fit import fit, write_profile
 from blis_py.calibrate.fit.accuracy import accuracy, features_of, validate
 from blis_py.calibrate.fit.basis import groups, one_row_per_shape
 from blis_py.calibrate.fit.bootstrap import prediction_interval
-from blis_py.calibrate.samples import StepSamples, joined
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency.fitted import Fitted
+from blis_py.traces.samples import StepSamples, joined
 
 
 def test_known_prices_are_found_again() -> None:
@@ -203,7 +203,7 @@ def test_what_cannot_be_fitted_is_refused(samples: StepSamples, message: str) ->
 def test_experts_that_were_counted_tell_how_skewed_the_routing_is() -> None:
     from blis_py.latency.fitted import expected_experts
     from blis_py.latency.fitted_shape import facts_of
-    from blis_py.latency.model_shape import load_model
+    from blis_py.models.model_shape import load_model
 
     shape = replace(load_model("mixtral-8x7b"), experts=64, experts_per_token=4)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_py.calibrate.samples import (
+from blis_py.errors import InputError
+from blis_py.traces.samples import (
     COLUMNS,
     StepSamples,
     joined,
@@ -21,7 +22,6 @@ from blis_py.calibrate.samples import (
     total_ns,
     write_samples,
 )
-from blis_py.errors import InputError
 from blis_py.traces.steplog import REQUEST_KINDS, STEP_KINDS, StepLog
 
 Times = list[tuple[int, int]]

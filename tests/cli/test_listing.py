@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from blis_py.latency.hardware import known_gpus
-from blis_py.latency.model_shape import known_models
+from blis_py.models.model_shape import known_models
 
 Blis = Callable[..., tuple[int, str, str]]
 

@@ -13,12 +13,13 @@ import pytest
 import yaml
 
 from blis_py.api import build, run
-from blis_py.calibrate.samples import read_samples, samples_from, write_samples
 from blis_py.cli import main
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
-from blis_py.latency.fitted_profile import read_meta, write_meta
-from blis_py.latency.model_shape import load_model
+from blis_py.latency.fitted_profile import read_meta
+from blis_py.models.model_shape import load_model
+from blis_py.outputs.profile_file import write_meta
+from blis_py.traces.samples import read_samples, samples_from, write_samples
 
 Blis = Callable[..., tuple[int, str, str]]
 META = {

@@ -320,7 +320,7 @@ def test_a_fit_refuses_absurd_numbers(
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "calibrate"))
     from fit_cases import made_up
 
-    from blis_py.calibrate.samples import write_samples
+    from blis_py.traces.samples import write_samples
 
     write_samples(made_up(20), tmp_path / "samples.csv.gz")
     code, out, err = blis("profile", "fit", tmp_path, *arguments)

@@ -27,8 +27,8 @@ from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.host_work import MaskPrices, WithHostWork
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
-from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import InstanceRecord, RunRecord
+from blis_py.models.model_shape import load_model
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.workload.diffusion import MeasuredSteps, table_rounds
 from blis_py.workload.diffusion_steps import MeanAndSpread

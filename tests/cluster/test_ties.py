@@ -15,8 +15,8 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.metrics.record import Outcome
+from blis_py.models.model_shape import load_model
 
 US = 1000
 STEP_US = 10

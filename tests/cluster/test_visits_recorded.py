@@ -8,6 +8,7 @@ from two_visits import US, Pair, handed_over, table
 
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
+from blis_py.metrics import visits_frame
 from blis_py.metrics.groups import rows_by_instance
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.itl import TokenGaps
@@ -70,7 +71,7 @@ def test_a_request_between_two_instances_when_the_run_ends_is_queued() -> None:
     pair.recorder.dispatched(request, 0)
     pair.come(0, request, 0)
     pair.step(0, 10)
-    pair.hand_over(request, 10, 50, output=2)
+    pair.hand_over(request, 10, 50, output=3)
     record = pair.record(20)
     check(record)
     assert record.outcome.tolist() == [Outcome.QUEUED]
@@ -85,7 +86,7 @@ def test_a_client_that_gives_up_takes_tokens_from_both_visits() -> None:
     pair.recorder.dispatched(request, 0)
     pair.come(0, request, 0)
     pair.step(0, 10)
-    after = pair.hand_over(request, 10, 10, output=4)
+    after = pair.hand_over(request, 10, 10, output=5)
     after.deadline_ns = 24 * US
     pair.come(1, after, 10)
     pair.step(1, 20)
@@ -137,3 +138,46 @@ def test_visits_that_contradict_each_other_are_an_internal_error(
     getattr(record.visits, column)[visit] = value
     with pytest.raises(InternalError, match=message):
         check(record)
+
+
+def test_the_visits_table_has_a_row_for_each_visit() -> None:
+    frame = visits_frame(handed_over())
+    assert frame["request_id"].tolist() == ["request_0"] * 2
+    assert frame["role"].tolist() == ["prefill", "decode"]
+    assert frame["outcome"].tolist() == ["handed_over", "completed"]
+    assert frame["enqueue_s"].tolist() == [5e-6, 22e-6]
+    assert frame["output_tokens"].tolist() == [1, 2]
+
+
+class TwoAtATime:
+    """Every decode step emits two tokens."""
+
+    def is_irregular(self, request: Request) -> bool:
+        return True
+
+    def rows(self, request: Request) -> int:
+        return 2
+
+    def tokens(self, request: Request, step: int, rows: int) -> int:
+        return 2
+
+
+def test_bursts_are_written_down_with_the_step_that_brought_them() -> None:
+    """Steps of 10 us bring 1, 2, 2 and, as 6 are wanted, 1 token; the client gives up after the second."""
+    for deadline_us, tokens in ((-1, [1, 2, 2, 1]), (25, [1, 2])):
+        pair = Pair(table([0], [6]), emission=TwoAtATime())
+        request = Request("request_0", 0, 16, 6, row=0)
+        pair.recorder.dispatched(request, 0)
+        pair.come(0, request, 0)
+        ended = [pair.step(0, until_us) for until_us in (10, 20, 30, 40)]
+        if deadline_us < 0:
+            pair.events[0].finished(ended[-1], 40 * US)
+        else:
+            request.deadline_ns = deadline_us * US
+            pair.events[0].timed_out([request])
+        record = pair.record(40)
+        check(record)
+        assert record.visits.emission.sizes(np.array([0])).tolist() == tokens
+        assert record.emitted_tokens.tolist() == [sum(tokens)]
+        ends = np.repeat([10, 20, 30, 40][: len(tokens)], tokens) * US
+        assert TokenGaps(record).times(np.array([0]))[0].tolist() == ends.tolist()

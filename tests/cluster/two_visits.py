@@ -33,11 +33,18 @@ class Pair:
 
     Args:
         watch: see `blis_py.cluster.watch`.
+        emission: of both instances.
     """
 
-    def __init__(self, requests: RequestTable, frontend: FrontendDelays | None = None, watch: Any = None):
+    def __init__(
+        self,
+        requests: RequestTable,
+        frontend: FrontendDelays | None = None,
+        watch: Any = None,
+        emission: Any = None,
+    ) -> None:
         self.recorder = Recorder(requests, frontend or FrontendDelays())
-        self.schedulers = [Scheduler(CONFIG) for _ in ROLES]
+        self.schedulers = [Scheduler(CONFIG, emission=emission) for _ in ROLES]
         self.logs = [
             InstanceLog(self.recorder, scheduler, record_steps=False, role=role)
             for scheduler, role in zip(self.schedulers, ROLES, strict=True)
@@ -63,9 +70,9 @@ class Pair:
         return self.schedulers[index].finish(step, 1)
 
     def hand_over(self, request: Request, left_us: int, ready_us: int, output: int) -> Request:
-        """It leaves the first instance, and reaches the queue of the second."""
+        """It leaves the first instance, and reaches the queue of the second, up to so many tokens in all."""
         self.events[0].goes_on([request], Onward.HANDED_OVER, left_us * US)
-        after = Request(request.id, request.arrival_ns, 16 + request.generated, output, row=request.row)
+        after = request.next_visit(output, max_tokens=0)
         self.recorder.revisit(after)
         self.recorder.dispatched(after, 1, ready_us * US)
         return after
@@ -85,7 +92,7 @@ def handed_over(frontend: FrontendDelays | None = None, watch: Any = None) -> Ru
     pair.recorder.dispatched(prefill, 0)
     pair.come(0, prefill, 5)
     assert pair.step(0, 15) == [prefill]
-    decode = pair.hand_over(prefill, 17, 22, output=2)
+    decode = pair.hand_over(prefill, 17, 22, output=3)
     pair.come(1, decode, 22)
     assert pair.step(1, 30) == []
     pair.events[1].finished(pair.step(1, 42), 42 * US)

@@ -253,6 +253,18 @@ def test_a_batch_yields_to_a_deadline() -> None:
     assert core.kv.pool.num_free == core.kv.pool.total
 
 
+def test_a_batch_does_not_yield_to_the_deadline_of_a_request_that_has_ended() -> None:
+    core = scheduler()
+    core.add(request("a", deadline_ns=50))
+    core.add(request("b", deadline_ns=70))
+    core.schedule(0)
+    core.abort(next(iter(core.running)))
+    assert core.first_deadline_ns == 70
+    assert not core.must_yield(60)
+    assert core.expire(60) == []
+    assert core.must_yield(70)
+
+
 def test_a_preempted_block_goes_on_where_it_was() -> None:
     driver = Driver(scheduler(max_num_seqs=2, num_kv_blocks=5), {"a": (2,), "b": (30,)})
     a, b = request("a", prompt=32, output=90), request("b", prompt=32, output=32)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blis_py.calibrate.samples import samples_from
 
 from blis_py.calibrate.fit.accuracy import features_as
-from blis_py.calibrate.samples import samples_from
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
 from blis_py.core.features import (

@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from blis_py.cluster.simulation import simulate
+from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import FEATURES, Feature, StepFeatures
 from blis_py.core.request import NEVER_NS
@@ -67,7 +68,8 @@ def run(**options: Any) -> RunRecord:
     prompts, outputs = np.arange(100, 900, 100), np.full(8, 30)
     table = RequestTable.build(np.arange(8) * 35 * US, prompts, outputs)
     config = SchedulerConfig(num_kv_blocks=1000, max_model_len=1000, max_num_seqs=2)
-    return simulate(table, scheduler=config, latency=SlowedByTheQueue(), record_steps=True, **options)
+    cluster = Cluster.of(scheduler=config, latency=SlowedByTheQueue())
+    return simulate(table, cluster, record_steps=True, **options)
 
 
 def columns(record: RunRecord) -> dict[str, list[float]]:

@@ -10,10 +10,12 @@ import pytest
 
 from blis_py.cluster.fleet import MemberState
 from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.scorers import SCORERS
 from blis_py.cluster.simulation import Simulation, simulate
 from blis_py.cluster.topology import Cluster, Ingress, InstanceSpec, Link, Pool
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
 from blis_py.errors import InputError
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics import summarise
@@ -218,4 +220,27 @@ def test_only_a_living_instance_is_drained(index: int) -> None:
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.drain(1))
     simulation.call_at(20 * US, lambda now_ns: simulation.fleet.drain(index))
     with pytest.raises(InputError, match=r"no such instance|the instance is gone already"):
+        simulation.run()
+
+
+class InTurn:
+    """A routing policy that counts instances once, at the beginning."""
+
+    looks_at_load = False
+
+    def __init__(self, setup: RouterSetup) -> None:
+        self._count, self._turn = setup.signals.count, -1
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        self._turn += 1
+        return self._turn % self._count
+
+
+def test_a_policy_that_chooses_an_instance_which_is_gone_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROUTING_POLICIES, "in-turn", InTurn)
+    cluster = of(Ingress(routing_policy="in-turn"))
+    assert simulate(requests([0, 5, 10], 2), cluster).instance.tolist() == [0, 1, 0]
+    simulation = Simulation(requests([0, 5, 10], 2), cluster)
+    simulation.call_at(1 * US, lambda now_ns: simulation.fleet.drain(1))
+    with pytest.raises(InputError, match=r"routing_policy: chose an instance that is not ready \(found 1\)"):
         simulation.run()

@@ -12,7 +12,6 @@ import scenario
 
 from blis_py.calibrate.fit.imports import import_steps
 from blis_py.calibrate.read_times import read_token_times
-from blis_py.calibrate.samples import read_samples
 from blis_py.config.loader import dump, load_config
 from blis_py.config.policy import read_bundle
 from blis_py.figures.several import points_of
@@ -21,9 +20,9 @@ from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layer_profile import read_layer_profile
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.operator_tables import read_operator_tables
 from blis_py.latency.trained import read_training
+from blis_py.models.model_shape import load_model
 from blis_py.planning.axes import read_space
 from blis_py.saved import load
 from blis_py.traces import read_trace
@@ -31,6 +30,7 @@ from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.itl import read_gaps
 from blis_py.traces.reading import Reading
 from blis_py.traces.rounds import read_rounds
+from blis_py.traces.samples import read_samples
 from blis_py.traces.steplog import read_step_log
 from blis_py.workload import generate
 from blis_py.workload.diffusion import diffusion_client

@@ -15,8 +15,8 @@ from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.fitted_profile import Correction, FittedProfile, RegimeFit
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.linear import LinearCoefficients, LinearCosts
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained import Coefficients, Trained, Training
+from blis_py.models.model_shape import load_model
 
 PLANTED = Coefficients(
     matmul_arithmetic=1.3,

@@ -10,8 +10,8 @@ import pytest
 from blis_py.errors import InputError
 from blis_py.latency.capacity import default_max_model_len, kv_capacity, kv_heads_per_rank
 from blis_py.latency.hardware import GIB, load_gpu
-from blis_py.latency.model_shape import load_model
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import load_model
+from blis_py.models.weights import Weights
 
 
 def blocks(model: str, gpu: str, tp: int = 1, **options: float) -> int:

@@ -18,8 +18,8 @@ from blis_py.latency.fitted import Fitted, expected_experts
 from blis_py.latency.fitted_profile import Correction, FittedProfile, RegimeFit
 from blis_py.latency.fitted_surface import Surface, monotone
 from blis_py.latency.fitted_terms import SURFACE, TERMS
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.work import distinct_experts
+from blis_py.models.model_shape import load_model
 
 PROFILE = fitted_profile()
 PLAIN = fitted_profile(graph=False, table=False)

@@ -15,7 +15,7 @@ from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import FittedProfile, RegimeFit
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 SHAPE, GPU = load_model("llama-3.1-8b"), load_gpu("h100")
 GUIDE = build("trained", shape=SHAPE, gpu=GPU)

@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.fitted_profile import Accuracy, profile_path, read_profile, write_profile
 from blis_py.latency.fitted_shape import facts_of, shape_of
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 META = {"device": "cpu", "device_kind": "cpu", "model": "somewhere/tiny", "graph_buckets": [1, 2]}
 

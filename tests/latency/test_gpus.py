@@ -12,8 +12,8 @@ from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.latency import build
 from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.notes import model_notes
+from blis_py.models.model_shape import load_model
 
 GPUS = [load_gpu(name) for name in known_gpus()]
 every_gpu = pytest.mark.parametrize("gpu", GPUS, ids=[gpu.name for gpu in GPUS])

@@ -18,7 +18,7 @@ from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 DECODE = decode(4, 400)
 

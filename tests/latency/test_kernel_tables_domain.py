@@ -20,7 +20,7 @@ from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.kernel_profile import Curve, continued_curve, slope_beyond, value_at, weighted_sum
 from blis_py.latency.kernel_tables import KernelTables
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 REAL = {"RTX4090": "rtx-4090", "RTXPRO6000": "rtx-pro-6000"}
 

@@ -17,7 +17,7 @@ from blis_py.latency import LATENCY_MODELS, build, decode_line, fitted, linear
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.line_model import LineModel
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 MODELS = models()
 every_model = pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])

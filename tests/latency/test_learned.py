@@ -9,9 +9,9 @@ import pytest
 from blis_py import api
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.learned import Learned, kind_of, learned_on, read_learned
-from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import Trained, bundled_training
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.weights import Weights
 
 DENSE, SPARSE = load_model("llama-3.1-8b"), load_model("qwen3-30b-a3b")
 H100, B200, A100 = load_gpu("h100"), load_gpu("b200"), load_gpu("a100-80")

@@ -8,7 +8,7 @@ from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 
 def test_gpu_and_host_part_are_priced_apart() -> None:

@@ -10,7 +10,7 @@ from blis_py.errors import InputError
 from blis_py.latency.capacity import KvCapacity, kv_capacity
 from blis_py.latency.hardware import GIB, load_gpu
 from blis_py.latency.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 
 
 def capacity(model: str, gpu: str, tp: int = 1, tokens: int = 2048, seqs: int = 256) -> KvCapacity:

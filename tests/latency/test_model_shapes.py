@@ -13,8 +13,8 @@ from model_configs import config, values_of
 
 from blis_py.errors import InputError
 from blis_py.files import bundled
-from blis_py.latency.model_shape import config_name, known_models, load_model, same_sizes, shape_from_config
-from blis_py.latency.profiles import find_profile, known_names, published_name, refused_names
+from blis_py.files.profiles import find_profile, known_names, published_name, refused_names
+from blis_py.models.model_shape import config_name, known_models, load_model, same_sizes, shape_from_config
 
 PUBLISHED_BILLIONS = {
     "codellama-34b": (33.74, 33.74),

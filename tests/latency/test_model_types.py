@@ -11,8 +11,8 @@ from model_configs import config, values_of
 
 from blis_py.errors import InputError
 from blis_py.files import bundled
-from blis_py.latency.model_shape import known_models, load_model
-from blis_py.latency.model_types import MODEL_TYPES, NOT_MODELLED, READ, REFUSED_TYPES, WITHOUT_EFFECT
+from blis_py.models.model_shape import known_models, load_model
+from blis_py.models.model_types import MODEL_TYPES, NOT_MODELLED, READ, REFUSED_TYPES, WITHOUT_EFFECT
 
 LAYERS = 40
 """Of the model that is changed below."""

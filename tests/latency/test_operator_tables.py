@@ -14,8 +14,8 @@ from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.weights import Weights
 
 MODEL = "llama-3.1-8b"
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDTH, LAYERS = 4096, 32, 8, 128, 14336, 32

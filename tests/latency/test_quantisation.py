@@ -13,8 +13,8 @@ from model_configs import config, values_of
 from blis_py.errors import InputError
 from blis_py.latency.capacity import kv_capacity
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.weights import Weights
 
 GATES = [f"model.layers.{layer}.mlp.gate" for layer in range(48)]
 ATTENTION = [f"model.layers.{layer}.self_attn*" for layer in range(48)]

@@ -12,9 +12,9 @@ from blis_py.core.features import StepFeatures
 from blis_py.latency import build, work
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
-from blis_py.latency.weights import Weights
 from blis_py.latency.work import distinct_experts
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.weights import Weights
 
 H100 = load_gpu("H100")
 BARE = replace(

@@ -16,7 +16,6 @@ from blis_py.calibrate.train import Group, ServedRun, predict, train
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.model_shape import ModelShape, load_model
 from blis_py.latency.trained import (
     COEFFICIENT_NAMES,
     Basis,
@@ -26,7 +25,8 @@ from blis_py.latency.trained import (
     bundled_training,
     read_training,
 )
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.weights import Weights
 
 ROOT = Path(__file__).resolve().parents[2]
 H100, RTX = load_gpu("h100"), load_gpu("rtx-4090")

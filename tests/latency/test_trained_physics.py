@@ -17,9 +17,9 @@ from blis_py.core.features import StepFeatures
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
-from blis_py.latency.model_shape import load_model
 from blis_py.latency.trained_physics import PUBLISHED_BETA
-from blis_py.latency.weights import Weights
+from blis_py.models.model_shape import load_model
+from blis_py.models.weights import Weights
 
 BW = 3.35e6  # bytes/us of the H100
 F = 989.5e6  # FLOP/us

@@ -1,4 +1,4 @@
-"""Replaces a result again and again, in processes that are stopped at random moments. For test_stopping.py.
+"""Replaces a result again and again, in processes that are stopped at random calls. For test_stopping.py.
 
     python stopped_saves.py FOLDER HOW SEED
 
@@ -14,9 +14,11 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,16 @@ TRIALS = 40
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
 
 
+def with_every_call(action: Callable[[], None]) -> None:
+    """Acts before every call of something that is not Python: whatever touches files is one."""
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            action()
+
+    sys.setprofile(profile)
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
@@ -44,9 +56,12 @@ class Trials:
         self.results = [run(model="qwen3-14b", num_requests=40, rate=4, seed=n, **lengths) for n in (1, 2)]
         self.wanted = [files(self.save(result, home / f"wanted{n}")) for n, result in enumerate(self.results)]
         self.home, self.folder = home / "here", home / "here" / "out"
-        began_s = time.perf_counter()
         self.save(self.results[0], self.folder)
-        self.save_s = time.perf_counter() - began_s
+        self.calls = 0
+        with_every_call(self.count)
+        self.save(self.results[0], self.folder)
+        sys.setprofile(None)
+        self.calls_of_a_save = self.calls
         self.there = 0
         self.signal = None if how == "full" else signal.SIGKILL if how == "aside" else signal.Signals[how]
         if how == "aside":
@@ -60,12 +75,12 @@ class Trials:
 
     def trial(self) -> None:
         limit = int(self.rng.integers(0, 2 * max(map(len, self.wanted[0].values()))))
+        most = int(1.2 * self.calls_of_a_save)
+        fewest = self.calls_of_a_save - 100 if self.rng.random() < 0.5 else 0  # where folders are exchanged
+        self.calls, self.last = 0, int(self.rng.integers(fewest, fewest + 150 if fewest else most))
         child = os.fork()
         if child == 0:
             self.replace(limit)
-        if self.signal is not None:
-            time.sleep(self.rng.uniform(0, 4 * self.save_s))
-            os.kill(child, self.signal)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         stopped = code != 0
         self.ends["stopped" if stopped else "done"] += 1
@@ -77,12 +92,23 @@ class Trials:
         """In a process of its own."""
         if self.signal is None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        else:
+            with_every_call(self.stop)
         try:
             self.save(self.results[1 - self.there], self.folder)
         except OSError as error:
             os._exit(7 if str(error.filename).startswith(str(self.folder)) else 8)
-        stopping.ignore()
+        sys.setprofile(None)
         os._exit(0)
+
+    def count(self) -> None:
+        self.calls += 1
+
+    def stop(self) -> None:
+        self.calls += 1
+        if self.calls == self.last:
+            assert self.signal is not None
+            os.kill(os.getpid(), self.signal)
 
     def look(self, stopped: bool) -> None:
         """At what is there now: one of the two results, as a whole, and nothing else."""

@@ -33,6 +33,23 @@ def test_given_prices_go_before_bundled_ones_however_a_gpu_is_spelled() -> None:
     assert prices.missing(["h100", "mi300x", "mi300x"]) == ["mi300x"]
 
 
+def test_a_price_of_what_is_no_gpu_is_refused() -> None:
+    """A known GPU need not be among those of the plan, and one of the user's own has a price by its name."""
+    Prices({"h100": 2, "My Own GPU": 3}).check(["my own gpu"])
+    with pytest.raises(InputError, match="--price: no such GPU .*did you mean 'h100'"):
+        Prices({"h10": 2}).check(["a100"])
+    for max_rate in (False, True):
+        plan = {
+            "model": "llama-3.1-8b",
+            "num_requests": 5,
+            "slo": "ttft.p99=1s",
+            "workers": 1,
+            "cache": False,
+        }
+        with pytest.raises(InputError, match="no such GPU"):
+            blis.plan(prices={"nosuch": 3}, max_rate=max_rate, draws=0, **plan)
+
+
 def test_prices_are_read_as_they_are_written() -> None:
     assert parse_prices(["h100=2.5,l40s=$0.9", "b200=5"]) == {"h100": 2.5, "l40s": 0.9, "b200": 5.0}
     for text in ("h100", "h100=", "h100=0", "h100=nan", "h100=2,h100=3", "=3"):

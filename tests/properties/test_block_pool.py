@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterable
 from types import FrameType
 
@@ -260,3 +261,24 @@ def test_of_blocks_freed_together_the_last_is_reused_first_whatever_was_taken_ba
     pool.use([table[1], table[4]])
     assert [pool.take(1) for _ in range(3)] == [[table[3]], [table[2]], [table[0]]]
     pool.check([table[1], table[4], table[3], table[2], table[0]])
+
+
+def test_blocks_that_have_never_been_used_take_no_memory() -> None:
+    before = BlockPool(1_000_000)  # alike pools share their numbers
+    tracemalloc.start()
+    pool = BlockPool(before.total)
+    pool.remember(["content"], pool.take(1))
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 10_000
+
+
+def test_any_number_of_readers_follow_what_can_be_found() -> None:
+    pool = BlockPool(1)
+    first = pool.log.follow()
+    pool.remember(["a"], table := pool.take(1))
+    second = pool.log.follow()
+    pool.leave(table)
+    pool.take(1)
+    assert first == [(True, ["a"]), (False, ["a"])]
+    assert second == [(False, ["a"])]

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_py.calibrate.samples import read_samples, samples_from, write_samples
 from blis_py.errors import InputError
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layer_profile import read_layer_profile
-from blis_py.latency.model_shape import load_model
+from blis_py.models.model_shape import load_model
 from blis_py.traces import read_trace
 from blis_py.traces.itl import read_gaps
 from blis_py.traces.rounds import read_rounds
+from blis_py.traces.samples import read_samples, samples_from, write_samples
 
 PLAIN = "arrival_s,input_tokens,output_tokens"
 CLOCK = "TIMESTAMP,ContextTokens,GeneratedTokens"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_py.calibrate.samples import read_samples, samples_from, write_samples
 from blis_py.metrics import csv_bytes
 from blis_py.metrics.frames import _characters
 from blis_py.traces import read_trace
+from blis_py.traces.samples import read_samples, samples_from, write_samples
 from blis_py.traces.tracev2 import write
 from blis_py.workload import Labels, RequestTable
 

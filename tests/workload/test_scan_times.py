@@ -8,7 +8,7 @@ import pytest
 
 from blis_py import api
 from blis_py.calibrate.fit import fit, write_profile
-from blis_py.calibrate.samples import samples_from
+from blis_py.traces.samples import samples_from
 
 LOAD: dict[str, Any] = {
     "model": "llama-3.1-8b",

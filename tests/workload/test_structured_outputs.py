@@ -11,8 +11,8 @@ import yaml
 
 from blis_py import api
 from blis_py.calibrate.fit.masks import mask_prices
-from blis_py.calibrate.samples import samples_from
 from blis_py.errors import InputError
+from blis_py.traces.samples import samples_from
 
 LOAD: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.calibrate.samples import DIFFUSION_NAMES, StepSamples
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures, features_from, further_names
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import Accuracy
+from blis_py.traces.samples import DIFFUSION_NAMES, StepSamples
 
 Array = NDArray[np.float64]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.calibrate.samples import DIFFUSION_NAMES, StepSamples, joined, medians
 from blis_py.core.features import FEATURE_NAMES, is_whole
 from blis_py.latency.fitted import expected_experts
 from blis_py.latency.fitted_terms import GPU_TERMS, HOST_TERMS, TERMS, StepPoint
-from blis_py.latency.model_shape import ModelShape
+from blis_py.models.model_shape import ModelShape
+from blis_py.traces.samples import DIFFUSION_NAMES, StepSamples, joined, medians
 
 Array = NDArray[np.float64]
 

@@ -24,10 +24,10 @@ from blis_py.calibrate.fit.residual import correct, gpu_ns
 from blis_py.calibrate.fit.scans import QUEUED, scan_price_ns, without_scans
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
 from blis_py.calibrate.fit.solve import Solution, search, solve
-from blis_py.calibrate.samples import StepSamples
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import REGIMES, Accuracy, Correction, FittedProfile, RegimeFit
 from blis_py.latency.fitted_shape import shape_of
+from blis_py.traces.samples import StepSamples
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.samples import SCHEMA, Column, StepSamples, samples_from
 from blis_py.core.bounds import MOST_TOKENS, check_count, clock_ns
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
@@ -19,7 +18,8 @@ from blis_py.files.paths import is_folder
 from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
-from blis_py.latency.model_shape import ModelShape, config_name, load_model
+from blis_py.models.model_shape import ModelShape, config_name, load_model
+from blis_py.traces.samples import SCHEMA, Column, StepSamples, samples_from
 
 _VLLM_COLUMNS = (
     "experiment",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import nnls
 
-from blis_py.calibrate.samples import StepSamples
 from blis_py.latency.host_work import MaskPrices
+from blis_py.traces.samples import StepSamples
 
 
 def mask_prices(samples: StepSamples) -> MaskPrices | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from blis_py.calibrate.samples import StepSamples
+from blis_py.traces.samples import StepSamples
 
 QUEUED = "queued"
 """Source of the samples of a profile in which requests wait under a policy that looks them up."""

@@ -8,8 +8,8 @@ from itertools import compress
 import numpy as np
 
 from blis_py.calibrate.fit.basis import one_row_per_shape
-from blis_py.calibrate.samples import StepSamples
 from blis_py.latency.fitted_profile import RegimeFit
+from blis_py.traces.samples import StepSamples
 
 SHARED = "shared"
 """Source of the samples it is learned on: compositions with and without shared pages, otherwise alike."""

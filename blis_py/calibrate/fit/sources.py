@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_py.calibrate.samples import StepSamples, joined, read_samples, samples_of
 from blis_py.errors import InputError
 from blis_py.files.opening import reading
 from blis_py.files.paths import expanded, is_file, is_folder
-from blis_py.latency.hf_config import ConfigFile
+from blis_py.models.hf_config import ConfigFile
+from blis_py.traces.samples import StepSamples, joined, read_samples, samples_of
 from blis_py.traces.steplog import read_step_log
 
 SAMPLES = "samples.csv.gz"
@@ -110,7 +110,7 @@ def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> 
 
 
 def _config_of(model: str) -> Path | None:
-    from blis_py.latency.profiles import find_profile
+    from blis_py.files.profiles import find_profile
 
     if is_file(Path(model) / "config.json"):
         return Path(model) / "config.json"

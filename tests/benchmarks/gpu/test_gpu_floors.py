@@ -47,7 +47,7 @@ def test_one_token_reads_the_experts_it_is_routed_to_and_many_read_all(tmp_path:
     sparse = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = small(tmp_path, "qwen3-30b-a3b", **sparse)
     model = build_model(config, device="cpu", dtype=BF16, load_format="dummy")
-    routed = sum(layer.mlp.w13.nbytes + layer.mlp.w2.nbytes for layer in model.layers)  # type: ignore[union-attr]
+    routed = sum(layer.mlp.experts.w13.nbytes + layer.mlp.experts.w2.nbytes for layer in model.layers)  # type: ignore[union-attr]
     table = 0 if config.tied_embeddings else 300 * 64 * 2
     others = weight_bytes(config, BF16) - routed - table
     assert forward_bytes(config, BF16, 1, 0) == pytest.approx(others + 64 * 2 + routed * 2 / 8)

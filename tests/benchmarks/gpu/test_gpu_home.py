@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from rows import Rows
 
-from blis_py.calibrate.samples import StepSamples, read_samples, samples_from
 from blis_py.latency.fitted_profile import read_profile
+from blis_py.traces.samples import StepSamples, read_samples, samples_from
 from engine.models.config import find_config
 from engine.profile.store import JOURNAL, SAMPLES, Store
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from virtual_clock import StepClock
 
-from engine.clock import WallClock
 from engine.config import EngineConfig
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
 from engine.diffusion.build import build_diffusion_engine
@@ -61,16 +61,16 @@ class StubModel:
     forwards: int = 0
     lm_head_rows: int = 0
 
-    def __call__(self, input_ids: Any, positions: Any, slots: Any, meta: Any, kv: Any) -> torch.Tensor:
+    def __call__(self, input_ids: Any, context: Any) -> torch.Tensor:
         self.forwards += 1
         if self.forwards - 1 == self.fail_at:
             raise RuntimeError("out of memory, say")
+        positions, meta, (k_cache, v_cache) = context.positions, context.attention, context.kv[0]
         assert meta.mask_block == BLOCK
         assert meta.num_decodes == 0
-        k_cache, v_cache = kv[0]
         page = k_cache.shape[2]
         keys, values = k_cache.view(-1).numpy(), v_cache.view(-1).numpy()
-        where, starts, lengths = slots.numpy(), meta.query_start.numpy(), meta.seq_lens.numpy()
+        where, starts, lengths = context.slots.numpy(), meta.query_start.numpy(), meta.seq_lens.numpy()
         keys[where], values[where] = input_ids.numpy(), positions.numpy()
         out = np.zeros((len(where), 2), dtype=np.float32)
         within = np.arange(page)
@@ -139,7 +139,10 @@ class Tokens:
 
 
 def stub_engine(
-    algorithm: Algorithm | str = "LowConfidence", model: StubModel | None = None, **given: Any
+    algorithm: Algorithm | str = "LowConfidence",
+    model: StubModel | None = None,
+    clock: StepClock | None = None,
+    **given: Any,
 ) -> DiffusionEngine:
     """An engine around the stub model; takes fields of `EngineConfig` and `DllmSettings`."""
     chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
@@ -152,7 +155,7 @@ def stub_engine(
         model=model or StubModel(),
         tokenizer=Tokens(),
         mask_id=MASK,
-        clock=WallClock(),
+        clock=clock or StepClock(),
     )
 
 

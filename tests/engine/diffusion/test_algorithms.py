@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_py.errors import InputError
-from blis_py.latency.profiles import find_profile
+from blis_py.files.profiles import find_profile
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
 from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence

@@ -19,6 +19,7 @@ from engine.diffusion.joint_threshold import JointThreshold
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import DllmSettings
 from engine.diffusion.top_k_per_step import TopKPerStep
+from engine.forward_context import ForwardContext
 from engine.kernels.attention import AttentionMetadata
 from engine.models import build_model, load_model_config
 from engine.models.config import find_config
@@ -154,11 +155,9 @@ class OneByOne:
         self.config = load_model_config(folder)
         self.decoder = build_model(self.config, device="cpu", path=folder)
 
-    def __call__(
-        self, ids: Any, positions: Any, slots: Any, meta: AttentionMetadata, kv: Any
-    ) -> torch.Tensor:
+    def __call__(self, ids: Any, context: ForwardContext) -> torch.Tensor:
+        meta, hidden = context.attention, []
         starts = meta.query_start.tolist()
-        hidden = []
         for index, (first, last) in enumerate(pairwise(starts)):
             own = AttentionMetadata(
                 query_start=torch.tensor([0, last - first], dtype=torch.int32),
@@ -169,7 +168,8 @@ class OneByOne:
                 num_decodes=0,
                 mask_block=meta.mask_block,
             )
-            hidden.append(self.decoder(ids[first:last], positions[first:last], slots[first:last], own, kv))
+            positions, slots = context.positions[first:last], context.slots[first:last]
+            hidden.append(self.decoder(ids[first:last], ForwardContext(positions, slots, own, context.kv)))
         return torch.cat(hidden)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -7,15 +7,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stub_blocks import CHOICES, VOCAB, StubModel, params, run_all, stub_engine
+from virtual_clock import UnevenClock
 
 from blis_py.calibrate.parity import replay_steps
-from blis_py.calibrate.samples import samples_of
 from blis_py.cli import main
 from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.errors import InputError
+from blis_py.traces.samples import samples_of
 from blis_py.traces.steplog import read_step_log, write_step_log
 from engine.diffusion.engine import DiffusionEngine
 from engine.sequence import Sequence
@@ -24,7 +25,8 @@ from engine.sequence import Sequence
 def busy_run(seed: int, requests: int = 40, model: StubModel | None = None, **given: Any) -> DiffusionEngine:
     """Requests come while others run, between rounds too: shared prefixes, aborts, deadlines, idle times."""
     rng = Random(seed)
-    engine = stub_engine(given.pop("algorithm", "LowConfidence"), model, **given)
+    clock = UnevenClock(seed, given.pop("tick_ns", 10_000))
+    engine = stub_engine(given.pop("algorithm", "LowConfidence"), model, clock, **given)
     beginnings = [[rng.randrange(1, VOCAB) for _ in range(96)] for _ in range(3)]
     sequences: list[Sequence] = []
 
@@ -80,9 +82,12 @@ def test_the_simulator_forms_the_same_batches(scheduler: str, fdfo: bool, config
     reloop=st.booleans(),
     pages=st.integers(9, 40),
     slots=st.integers(1, 6),
+    tick_ns=st.sampled_from([10, 1000, 10**4, 10**5, 10**6]),
 )
+# A batch went back to the scheduler at the deadline of a request that had long been served.
+@example(seed=149, algorithm=CHOICES[0], fdfo=True, reloop=True, pages=17, slots=1, tick_ns=1000)
 def test_whatever_happens(
-    seed: int, algorithm: Any, fdfo: bool, reloop: bool, pages: int, slots: int
+    seed: int, algorithm: Any, fdfo: bool, reloop: bool, pages: int, slots: int, tick_ns: int
 ) -> None:
     engine = busy_run(
         seed,
@@ -92,6 +97,7 @@ def test_whatever_happens(
         reloop=reloop,
         num_kv_blocks=pages,
         max_num_seqs=slots,
+        tick_ns=tick_ns,
     )
     assert replay_steps(engine.recorder.log()).first is None
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.forward_context import ForwardContext
 from engine.kernels.attention import AttentionMetadata
 from engine.models.decoder import Decoder
 
@@ -41,9 +42,8 @@ class PagedRun:
             self._grow(sequence, start + len(tokens))
             positions += range(start, start + len(tokens))
             slots += (self._slot(sequence, position) for position in range(start, start + len(tokens)))
-        hidden = self.decoder(
-            torch.tensor(ids), torch.tensor(positions), torch.tensor(slots), self._meta(work), self.kv
-        )
+        context = ForwardContext(torch.tensor(positions), torch.tensor(slots), self._meta(work), self.kv)
+        hidden = self.decoder(torch.tensor(ids), context)
         logits = self.decoder.logits(hidden).split([len(tokens) for _, tokens in work])
         by_sequence = {sequence: rows for (sequence, _), rows in zip(work, logits, strict=True)}
         return [by_sequence[sequence] for sequence in sorted(by_sequence)]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from blis_py.errors import InputError
-from blis_py.latency.profiles import find_profile
+from blis_py.files.profiles import find_profile
 from engine.models import Decoder, build_model, load_model_config
 from engine.models.checkpoint import INDEX
 from engine.models.places import places
@@ -213,8 +213,8 @@ def test_the_table_of_angles_is_as_long_as_asked_and_never_longer_than_the_model
     whole, part = (
         build_model(config, device="cpu", load_format="dummy", max_positions=count) for count in (None, 100)
     )
-    assert torch.equal(whole.cos_sin[:100], part.cos_sin)
-    assert len(whole.cos_sin) == 256
+    assert torch.equal(whole.rope.cos_sin[:100], part.rope.cos_sin)
+    assert len(whole.rope.cos_sin) == 256
     with pytest.raises(InputError, match=r"--max-model-len: must be 1 to 256, the model's limit"):
         build_model(config, device="cpu", load_format="dummy", max_positions=257)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from blis_py.errors import InputError
-from blis_py.latency.model_shape import known_models, load_model
-from blis_py.latency.profiles import find_profile
+from blis_py.files.profiles import find_profile
+from blis_py.models.model_shape import known_models, load_model
 from engine.layers.rope import Rope, cos_sin_table
 from engine.models import load_model_config
 from engine.models.config import ARCHITECTURES

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from profile_cases import AR, DIFFUSION
 
-from blis_py.calibrate.samples import medians, read_samples
 from blis_py.cli import main
+from blis_py.traces.samples import medians, read_samples
 from engine.profile.provenance import device_name, machine, model_facts, model_name
 from engine.revision import revision
 

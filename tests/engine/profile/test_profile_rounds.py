@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from profile_cases import DIFFUSION, small_copy
 
-from blis_py.calibrate.samples import StepSamples
 from blis_py.core.token_keys import token_keys
+from blis_py.traces.samples import StepSamples
 from engine.config import EngineConfig
 from engine.diffusion.blocks import Algorithm
 from engine.diffusion.build import build_diffusion_engine

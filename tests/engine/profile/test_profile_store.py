@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_py.calibrate.samples import StepSamples, medians, read_samples, samples_from
 from blis_py.errors import InputError
+from blis_py.traces.samples import StepSamples, medians, read_samples, samples_from
 from engine.profile.campaign import SENTINEL_EVERY, measure
 from engine.profile.shapes import Limits
 from engine.profile.store import JOURNAL, Store, drift, fold, recovered

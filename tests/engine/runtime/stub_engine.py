@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from virtual_clock import StepClock
 
 from blis_py.core.scheduler import Scheduler
 from engine.build import build_engine
@@ -41,14 +41,14 @@ class StubModel:
     """Index of the forward that raises."""
     forwards: int = 0
 
-    def __call__(self, input_ids: Any, positions: Any, slots: Any, meta: Any, kv: Any) -> torch.Tensor:
+    def __call__(self, input_ids: Any, context: Any) -> torch.Tensor:
         self.forwards += 1
         if self.forwards - 1 == self.fail_at:
             raise RuntimeError("out of memory, say")
-        k_cache, v_cache = kv[0]
+        positions, meta, (k_cache, v_cache) = context.positions, context.attention, context.kv[0]
         page = k_cache.shape[2]
         keys, values = k_cache.view(-1).numpy(), v_cache.view(-1).numpy()
-        where, starts, lengths = slots.numpy(), meta.query_start.numpy(), meta.seq_lens.numpy()
+        where, starts, lengths = context.slots.numpy(), meta.query_start.numpy(), meta.seq_lens.numpy()
         stored = where >= 0
         keys[where[stored]] = input_ids.numpy()[stored]
         values[where[stored]] = positions.numpy()[stored]
@@ -93,35 +93,6 @@ class Letters:
 
     def decode(self, ids: Any) -> str:
         return "".join(chr(32 + token) for token in ids)
-
-
-class StepClock:
-    """Moves on by a fixed time whenever somebody looks: runs repeat exactly."""
-
-    name = "steps"
-
-    def __init__(self, tick_ns: int = 1000) -> None:
-        self.time_ns = 0
-        self.tick_ns = tick_ns
-
-    def now_ns(self) -> int:
-        self.time_ns += self.tick_ns
-        return self.time_ns
-
-    def elsewhere(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def computing(self, tokens: int) -> None:
-        pass
-
-    def between_steps(self) -> None:
-        pass
-
-    def wait_until(self, time_ns: int) -> None:
-        self.time_ns = max(self.time_ns, time_ns)
-
-    def restart(self) -> None:
-        self.time_ns = 0
 
 
 def stub_engine(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from stub_engine import StepClock, stub_engine
+from stub_engine import stub_engine
+from virtual_clock import StepClock
 
 from engine.sampling_params import SamplingParams
 from engine.timing import FlightTimer, GpuSpan, GpuTimeline, StepTimer

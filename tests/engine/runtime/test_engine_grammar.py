@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from stub_engine import StepClock, assert_no_leak, run_all
+from stub_engine import assert_no_leak, run_all
+from virtual_clock import StepClock
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.errors import InputError
@@ -406,7 +407,7 @@ def test_a_sequence_that_is_over_allows_everything_in_a_step_that_was_launched_b
     engine: LLMEngine,
 ) -> None:
     """Its token will be discarded; that of its neighbour counts."""
-    from engine.executor import Emitters
+    from engine.emitters import Emitters
     from engine.grammar.masks import Masks
 
     over, goes_on = (engine.add_request(PROMPT, constrained(guided_regex="a+")) for _ in range(2))
@@ -461,7 +462,7 @@ def test_without_grammars_nothing_is_told_of_masks(engine: LLMEngine) -> None:
 def test_what_runs_beside_the_forward_is_hidden(
     engine: LLMEngine, forward_end_ns: int | None, exposed_ns: int
 ) -> None:
-    from engine.executor import Emitters
+    from engine.emitters import Emitters
     from engine.grammar.masks import Masks
 
     sequence = engine.add_request(PROMPT, constrained(guided_regex="ab"))

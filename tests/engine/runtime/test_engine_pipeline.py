@@ -11,9 +11,9 @@ from stub_engine import run_all, stub_engine
 from test_engine_real_model import _CONFIG
 
 from blis_py.calibrate.parity import replay_steps
-from blis_py.calibrate.samples import samples_of
 from blis_py.cli import main
 from blis_py.errors import InputError
+from blis_py.traces.samples import samples_of
 from blis_py.traces.steplog import StepLog, read_step_log
 from engine.clock import WallClock
 from engine.pipeline import pipeline, summary

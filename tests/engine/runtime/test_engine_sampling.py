@@ -30,9 +30,23 @@ from engine.sampling_params import SamplingParams
         ("min_tokens", 17),
         ("logprobs", -1),
         ("stop", ["a", ""]),
+        ("max_tokens", "5"),
+        ("max_tokens", 2.5),
+        ("max_tokens", True),
+        ("min_tokens", None),
+        ("temperature", "hot"),
+        ("temperature", None),
+        ("top_k", 1.5),
+        ("seed", 0.5),
+        ("stop", [1]),
+        ("stop", 5),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", [None]),
+        ("stop_token_ids", [True]),
+        ("ignore_eos", "no"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(key: str, value: Any) -> None:
+def test_a_value_of_another_type_or_out_of_range_is_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(InputError, match=key):
         SamplingParams(**{key: value})
 

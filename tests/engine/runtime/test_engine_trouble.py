@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from stub_engine import (
     VOCAB,
@@ -106,6 +107,12 @@ def test_urgent_requests_go_first_with_priorities() -> None:
         ([1] * 500, {"max_tokens": 100}, "needs 600 tokens"),
         ([1, VOCAB], {}, "tokens 0 to 96"),
         ([1, -1], {}, "tokens 0 to 96"),
+        ([1, None], {}, r"prompt\[1\].*None is no token id"),
+        ([True], {}, "True is no token id"),
+        ([[1]], {}, r"\[1\] is no token id"),
+        ([1.0], {}, "no token id"),
+        (None, {}, "neither text nor token ids"),
+        (b"text", {}, "neither text nor token ids"),
         ([1], {"stop_token_ids": [VOCAB]}, "stop_token_ids"),
         ([1], {"stop": "x"}, "needs a tokenizer"),
         ("text", {}, "needs a tokenizer"),
@@ -117,7 +124,7 @@ def test_what_can_never_be_served_is_refused_and_the_engine_goes_on(
     engine = stub_engine()
     with pytest.raises(InputError, match=complaint):
         engine.add_request(prompt, SamplingParams(**{"temperature": 0, "max_tokens": 12, **params}))  # type: ignore[arg-type]
-    fine = engine.add_request([1, 2, 3], GREEDY)
+    fine = engine.add_request(np.array([1, 2, 3]), GREEDY)  # type: ignore[arg-type]
     run_all(engine)
     assert fine.output_ids == expected([1, 2, 3], 12)
 

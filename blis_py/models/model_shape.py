@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.files.paths import is_file, is_folder
-from blis_py.latency.hf_config import ConfigFile
-from blis_py.latency.model_types import ModelType, understood
-from blis_py.latency.profiles import find_profile, known_names, listed_as, stem_of
-from blis_py.latency.weights import Layers, Quantisation, Weights, unquantised
+from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
+from blis_py.models.hf_config import ConfigFile
+from blis_py.models.model_types import ModelType, understood
+from blis_py.models.weights import Layers, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
@@ -202,7 +202,7 @@ def _stored(config: ConfigFile, layers: Layers) -> Quantisation:
     section = config.section(config.key("quantization_config", "compression_config"))
     if section is None:
         return unquantised(layers)
-    from blis_py.latency.quantisation import read_quantisation  # few need it
+    from blis_py.models.quantisation import read_quantisation  # few need it
 
     return read_quantisation(section, layers)
 

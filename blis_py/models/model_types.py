@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from blis_py.latency.hf_config import ConfigFile, names_of
+from blis_py.models.hf_config import ConfigFile, names_of
 
 
 class ModelType(NamedTuple):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from blis_py.latency.hf_config import ConfigFile, names_of
-from blis_py.latency.module_names import ModuleNames
-from blis_py.latency.weights import Layers, Quantisation, Weights
+from blis_py.models.hf_config import ConfigFile, names_of
+from blis_py.models.module_names import ModuleNames
+from blis_py.models.weights import Layers, Quantisation, Weights
 
 MXFP4_BYTES = 0.53125
 """4 bits and one 8-bit scale per 32 weights."""

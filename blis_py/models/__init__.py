@@ -1,0 +1,1 @@
+"""Architectures of models: HuggingFace configs, sizes, number formats of weights."""

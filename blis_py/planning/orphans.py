@@ -1,0 +1,40 @@
+"""Worker processes end with the process that started them, however that ends."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.5
+
+
+def end_with(parent_pid: int) -> None:
+    """Ends this process when its parent does: by the kernel where it can, else within `_POLL_S`."""
+    if not _ends_by_the_kernel():
+        threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
+    elif os.getppid() != parent_pid:  # it ended in the meantime
+        os._exit(1)
+
+
+def _ends_by_the_kernel() -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def _watch(parent_pid: int) -> None:
+    """On Windows the parent's number stays, and a handle says that it has ended; a forked sibling may keep open
+    what says so elsewhere."""
+    parent = multiprocessing.parent_process()
+    while os.getppid() == parent_pid and (parent is None or parent.is_alive()):
+        time.sleep(_POLL_S)
+    os._exit(1)

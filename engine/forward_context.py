@@ -1,0 +1,28 @@
+"""What a forward reads beside token ids and weights, as one object for every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.kernels.attention import AttentionMetadata
+
+KVCache = Sequence[tuple[Tensor, Tensor]]
+"""Per layer `(k_cache, v_cache)`, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """The T new tokens of a batch and the KV cache, passed down explicitly.
+
+    A captured CUDA graph holds the addresses of these tensors: a replay reads what lies there by then.
+    """
+
+    positions: Tensor
+    """`[T]` int64, where each new token stands in its sequence."""
+    slots: Tensor
+    """`[T]` int64, slot mapping: where its keys and values go, `page * page_size + offset`; -1 = nowhere."""
+    attention: AttentionMetadata
+    kv: KVCache

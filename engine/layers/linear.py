@@ -1,0 +1,67 @@
+"""Every matrix product of the model: projections, routed experts, router, LM head.
+
+Weights of another number format and adapters concern this file and the loader (`engine.models.places`) alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.kernels.moe import fused_moe
+from engine.layers.parameter import weight
+
+
+def product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`[..., inputs] -> [..., outputs]` with a matrix `[outputs, inputs]`, in the dtype of both."""
+    return F.linear(x, matrix, bias)
+
+
+class Linear(nn.Module):
+    """One matrix `[outputs, inputs]`, and a bias `[outputs]` where there is one."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = weight(outputs, inputs, dtype=dtype)
+        self.bias = weight(outputs, dtype=dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[T, inputs] -> [T, outputs]`."""
+        return product(x, self.weight, self.bias)
+
+
+class MergedLinear(Linear):
+    """Several matrices with the same input as one product, their rows in order: q, k, v; gate, up.
+
+    Args:
+        outputs: rows of each.
+    """
+
+    def __init__(self, inputs: int, *outputs: int, bias: bool = False, dtype: torch.dtype) -> None:
+        super().__init__(inputs, sum(outputs), bias=bias, dtype=dtype)
+        self.outputs = outputs
+
+    def parts(self, merged: Tensor) -> tuple[Tensor, ...]:
+        """Views of each matrix in the weight, or of each bias in the bias."""
+        return torch.split(merged, list(self.outputs))
+
+
+class ExpertLinears(nn.Module):
+    """The matrices of all routed experts, stacked, for one grouped product each.
+
+    `w13[e]` holds gate rows, then up rows; `w2[e]` is down.
+    """
+
+    def __init__(self, *, hidden: int, experts: int, intermediate: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.w13 = weight(experts, 2 * intermediate, hidden, dtype=dtype)
+        self.w2 = weight(experts, hidden, intermediate, dtype=dtype)
+
+    def forward(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+        """`[T, hidden] -> [T, hidden]`: the chosen experts of each token, weighted and added up.
+
+        Args:
+            weights, ids: `[T, top_k]`, float32 and int32.
+        """
+        return fused_moe(x, self.w13, self.w2, weights, ids)

@@ -1,0 +1,111 @@
+"""Parts of the cluster on signals that a test makes up: the one place that knows how they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from naive_routing import Known
+
+from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings, AdmissionSetup, TenantBudgets
+from blis_py.cluster.dice import Dice
+from blis_py.cluster.flow_settings import FlowSettings
+from blis_py.cluster.policies import weighted
+from blis_py.cluster.router import RouterSetup
+from blis_py.cluster.saturation import SATURATION_DETECTORS
+from blis_py.cluster.simulation import simulate
+from blis_py.core.request import Request
+from blis_py.metrics.record import RunRecord
+from blis_py.requests.table import Labels, RequestTable
+
+
+class Shown:
+    """What instances report, in place of `Signals` and of their caches."""
+
+    block_size = 16
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.reports = self.looks = 0
+        self.show([Known(0, 0, 0.0, 0, 0)] * count)
+
+    def show(self, known: Sequence[Known]) -> None:
+        self.reports, self.looks = self.reports + 1, self.looks + 1
+        self.queue_depth = [one.queue for one in known]
+        self.batch_size = [one.batch for one in known]
+        self.kv_utilization = [one.kv for one in known]
+        self.in_flight = [one.in_flight for one in known]
+        self.cached = [one.cached for one in known]
+        self.load = [one.load for one in known]
+        self.moved = list(range(self.count))
+
+    def track_moves(self) -> None: ...
+
+    def watch_kv(self) -> None: ...
+
+    def watch_prefixes(self) -> Shown:
+        return self
+
+    def held(self, request: Request) -> list[tuple[int, int]]:
+        levels = sorted(set(self.cached) - {0})
+        return [(sum(1 << i for i, n in enumerate(self.cached) if n >= held), held) for held in levels]
+
+
+class RealWeighted:
+    """The router's `weighted` policy."""
+
+    def __init__(self, profile: Mapping[str, float], count: int) -> None:
+        self.shown = Shown(count)
+        dice = Dice(np.random.default_rng(0))
+        self._router: Any = weighted(RouterSetup(self.shown, dice, tuple(profile.items())))  # type: ignore[arg-type]
+
+    def scores(self, blocks: Sequence[Hashable], prompt_tokens: int, known: Sequence[Known]) -> list[float]:
+        self.shown.show(known)
+        self._request = Request("r", 0, prompt_tokens, block_keys=blocks)
+        return [float(score) for score in self._router.score(self._request)]
+
+    def sent(self, index: int) -> None:
+        for part in self._router._parts:
+            part.scorer.sent(self._request, index)
+
+
+class RealAdmission:
+    """An admission policy for requests that are known beforehand."""
+
+    def __init__(
+        self,
+        policy: str,
+        shown: Shown,
+        prompts: Sequence[int],
+        classes: Sequence[str],
+        tenants: Sequence[str],
+        slots: int = 0,
+        **settings: Any,
+    ) -> None:
+        rows = np.zeros(len(prompts), dtype=np.int64)
+        table = RequestTable.build(
+            rows, rows + 1, rows + 1, slo_class=Labels.of(list(classes)), tenant=Labels.of(list(tenants))
+        )
+        setup = AdmissionSetup(AdmissionSettings(**settings), shown, slots, table)  # type: ignore[arg-type]
+        policy_of: Callable[..., Any] = ADMISSION_POLICIES[policy]
+        self._policy = policy_of(setup)
+        self._budgets = TenantBudgets(setup, self._policy)
+        self._requests = [Request(f"{row}", 0, prompt, row=row) for row, prompt in enumerate(prompts)]
+
+    def admits(self, row: int, now_ns: int) -> bool:
+        return self._budgets(self._requests[row], now_ns) == ""
+
+    def ended(self, row: int) -> None:
+        self._budgets.ended(self._requests[row], 0)
+
+
+def saturation(name: str, shown: Shown, **settings: Any) -> float:
+    """What a saturation detector makes of the signals."""
+    detector = SATURATION_DETECTORS[name](FlowSettings(**settings), shown)  # type: ignore[arg-type]
+    return detector(sum(shown.in_flight))
+
+
+def simulated(table: RequestTable, **settings: Any) -> RunRecord:
+    """A run of a cluster."""
+    return simulate(table, **settings)
