@@ -109,7 +109,9 @@ def search_case(quick: bool) -> Entry:
     points = []
     for count in counts:
         search_s, axis_s = cpu_s_of_search(count), cpu_s_of_axis(count * 10)
-        points.append({"combinations": count, "cpu_s": search_s, "axis_values": count * 10, "axis_cpu_s": axis_s})
+        points.append(
+            {"combinations": count, "cpu_s": search_s, "axis_values": count * 10, "axis_cpu_s": axis_s}
+        )
     per_combination = [point["cpu_s"] / point["combinations"] for point in points]
     return {"points": points, "growth_of_cost_per_combination": per_combination[-1] / per_combination[0]}
 
