@@ -27,6 +27,8 @@ DEFAULT_ENGINE, PLAIN_ENGINE = "vllm", "blis"
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _Policy:
+    """The order of the waiting queue, under its name in YAML."""
+
     policy: str = queue_order()
     """Order of the waiting queue (`--scheduler`)."""
 
