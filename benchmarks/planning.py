@@ -103,13 +103,15 @@ def dask_wall_s(workers: int, runs: int, requests: int) -> float:
 
 
 def search_case(quick: bool) -> Entry:
-    """The search of a plan alone, its runs for nothing: CPU time against the number of combinations, 32 sizes each;
-    and that of an axis of so many values."""
+    """The search of a plan without its runs: CPU time against the number of combinations, 32 sizes each; and
+    that of the check of an axis of ten times as many values."""
     counts = (50, 100) if quick else (125, 250, 500, 1000, 2000)
     points = []
     for count in counts:
         search_s, axis_s = cpu_s_of_search(count), cpu_s_of_axis(count * 10)
-        points.append({"combinations": count, "cpu_s": search_s, "axis_values": count * 10, "axis_cpu_s": axis_s})
+        points.append(
+            {"combinations": count, "cpu_s": search_s, "axis_values": count * 10, "axis_cpu_s": axis_s}
+        )
     per_combination = [point["cpu_s"] / point["combinations"] for point in points]
     return {"points": points, "growth_of_cost_per_combination": per_combination[-1] / per_combination[0]}
 

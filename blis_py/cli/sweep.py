@@ -47,7 +47,6 @@ def sweep(flags: Flags) -> None:
     axes, listed, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
     metric = flags.get("--metric", _METRIC)
     with under_way() as line, running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
-
         best = _BestSoFar(metric)
 
         def told(rows: Sequence[Row], total: int) -> None:

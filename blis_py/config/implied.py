@@ -1,7 +1,7 @@
 """Settings that were not set, and follow from others: from the engine's preset, from a measured profile.
 
-They lie under everything that is set. A configuration keeps which keys were set (`RunConfig.given`): where it is
-taken over with another engine, GPU or profile these stay, and the others follow anew.
+They lie under everything that is set. A configuration keeps which keys were set (`RunConfig.given`): where it
+is taken over with another engine, GPU or profile these stay, and the others follow anew.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def deciding(layers: Layers) -> dict[str, Any]:
     return {key: layers.values[key] for key in _DECIDING if key in layers.values}
 
 
-def drop_outdated(
-    layers: Layers, before: dict[str, Any], defaults: Callable[[], Mapping[str, Any]]
-) -> None:
+def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[], Mapping[str, Any]]) -> None:
     """Drops what follows from other settings than those that there are now.
 
     What is not as it follows from them was changed by hand, and stays.

@@ -84,7 +84,9 @@ def _check_permission(folder: Path, key: str, value: str | Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is a file", key=key, value=str(value), fix=fix)
     try:
-        trial = new_name(folder)  # permissions say nothing to root, of file systems that are full or read-only
+        trial = new_name(
+            folder
+        )  # permissions say nothing to root, of file systems that are full or read-only
         trial.mkdir()
         trial.rmdir()
     except OSError as error:

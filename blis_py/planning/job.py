@@ -95,7 +95,9 @@ def outcome_from(values: dict[str, Any]) -> Outcome:
         _all([each["limit_ms"]], (int, float))
     facts = _mapping(found.facts)
     _mapping(facts["scheduler"])
-    _all([found.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str)
+    _all(
+        [found.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str
+    )
     _all([facts["requests"], facts["span_s"]], (int, float))
     _all([facts["offered_per_s"]], (int, float, NoneType))
     if not found.ran or found.early not in (None, HOPELESS, FINE):

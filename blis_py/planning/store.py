@@ -16,7 +16,6 @@ from blis_py.outputs.places import check_folder
 from blis_py.outputs.staging import write_text
 from blis_py.planning.job import Outcome, outcome_from
 
-
 _MOST_BYTES = 1 << 26
 
 

@@ -20,9 +20,7 @@ _TOGETHER = 8
 """Combinations between two looks at what the others came to, however many workers there are."""
 
 
-def suggested(
-    axes: Sequence[Axis], search: Search, trials: int, sizes: int
-) -> list[int]:
+def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> list[int]:
     """The lines of a grid that were looked at, in order; the search knows what became of them.
 
     A tree-structured Parzen estimator is told what the cheapest number of instances costs that holds. Of a

@@ -67,7 +67,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
 
 
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
-    """Whether the coefficients of the latency model say what the front end takes, and goes before the preset's."""
+    """Whether the coefficients of the latency model say what the front end takes, before any preset."""
     settings = config.latency
     own = next((k for k in ("linear.frontend", "alpha_coeffs") if _says(settings, k)), None)
     if own is None or from_preset(config, "frontend_ms", ms):

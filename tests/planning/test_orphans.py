@@ -88,5 +88,3 @@ def _within(seconds: float, holds: object) -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
