@@ -181,6 +181,12 @@ def test_inputs_made_on_the_device_are_those_made_on_the_host(seed: int) -> None
         rows = np.array([row for row in rows.tolist() if row in lengths], dtype=np.int64)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_is_none_is_refused(seed: int) -> None:
+    with pytest.raises(InputError, match="seed: must be from 0"):
+        EngineConfig(model="stub", seed=seed)
+
+
 def test_buckets_are_powers_of_two_then_multiples_of_eight() -> None:
     assert default_buckets(1) == (1,)
     assert default_buckets(5) == (1, 2, 4, 8)
