@@ -182,7 +182,7 @@ class Sampler:
 
 
 def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[Any], ...]:
-    """Arrays of `HeldBack`, empty without such sequences: output token `min_tokens` is the first that may end."""
+    """Arrays of `HeldBack`, empty without any: output token `min_tokens` is the first that may end one."""
     held = [
         (row, token, len(sequences[row].prompt_ids) + sequences[row].params.min_tokens - 1)
         for row in rows
