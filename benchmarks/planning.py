@@ -103,8 +103,8 @@ def dask_wall_s(workers: int, runs: int, requests: int) -> float:
 
 
 def search_case(quick: bool) -> Entry:
-    """The search of a plan alone, its runs for nothing: CPU time against the number of combinations, 32 sizes each;
-    and that of an axis of so many values."""
+    """The search of a plan without its runs: CPU time against the number of combinations, 32 sizes each; and
+    that of the check of an axis of ten times as many values."""
     counts = (50, 100) if quick else (125, 250, 500, 1000, 2000)
     points = []
     for count in counts:

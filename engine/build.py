@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -170,6 +171,10 @@ def make_executor(
         check_relay=config.check_relay,
     )
     if capture is not None:
+        from engine.kernels.triton.decode_attention import plan_decodes
+
+        sizes = forward.model.config
+        builder.plan = partial(plan_decodes, num_kv_heads=sizes.num_kv_heads, head_dim=sizes.head_dim)
         warm_up(forward, builder, Bounds.of(config, max_model_len), gpu_of(device))
         if with_graphs:
             with torch.inference_mode():

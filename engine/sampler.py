@@ -158,7 +158,7 @@ class Sampler:
     def _penalised(
         self, sequences: Ordered[Sequence], index: list[int]
     ) -> tuple[tuple[NDArray[Any], ...], list[Entrant]]:
-        """Tensors of `Penalised`, none where nobody is, and who is counted first of all."""
+        """Arrays of `Penalised`, empty without penalties, and the sequences to be counted first."""
         if not index:
             return (), []
         rows, entrants = self._counts.rows_of([sequences[i] for i in index])
@@ -182,7 +182,7 @@ class Sampler:
 
 
 def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[Any], ...]:
-    """Tensors of `HeldBack`, none where nobody is: output token number `min_tokens` may be the last."""
+    """Arrays of `HeldBack`, empty without any: output token `min_tokens` is the first that may end one."""
     held = [
         (row, token, len(sequences[row].prompt_ids) + sequences[row].params.min_tokens - 1)
         for row in rows

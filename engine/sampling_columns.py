@@ -40,7 +40,7 @@ class SamplingColumns:
 
     def __init__(self) -> None:
         self._owners: list[tuple[SamplingParams, int] | None] = []
-        """`Sequence.sampling` of who was in each slot last."""
+        """`Sequence.sampling` of the sequence that was in each slot last."""
         self._columns = _empty()
 
     def of(self, sequences: Ordered[Sequence], slots: NDArray[np.int64]) -> Columns:

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 PROGRAMS_PER_SM = 2
 NUM_WARPS = 4
 NUM_STAGES = 5  # two tiles of keys and values ahead, and the page numbers of the tiles after them
-MERGE_WARPS = 4
+MERGE_WARPS = PLAN_WARPS = 4
 
+PLAN_WIDTH = tl.constexpr(8)
 _VARYING = ["num_seqs", "stride_table"]
-_MERGE_VARYING = ["num_seqs"]
+_PLAN_VARYING = ["num_seqs"]
 
 
 @triton.constexpr_function
@@ -55,6 +56,37 @@ def block_n(head_dim: int) -> int:
     return min(128, 8192 // padded_head_dim(head_dim))
 
 
+@triton.jit(do_not_specialize=_PLAN_VARYING)
+def _plan(
+    plan,
+    seq_lens,
+    num_seqs,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """The share of one program: see `plan_decodes`."""
+    BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
+    sequences = tl.arange(0, BLOCK_S)
+    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
+    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
+    line = tl.max(ends, 0)
+    share = tl.cdiv(line, tl.num_programs(0))
+    begin = tl.minimum(tl.program_id(0) * share, line)
+    stop = tl.minimum(begin + share, line)
+
+    before_first, before_last = ends <= begin, ends < stop
+    row = plan + tl.program_id(0) * PLAN_WIDTH
+    tl.store(row, begin)
+    tl.store(row + 1, stop)
+    tl.store(row + 2, tl.sum(before_first.to(tl.int32), 0))
+    tl.store(row + 3, tl.max(tl.where(before_first, ends, 0), 0))
+    tl.store(row + 4, tl.sum(before_last.to(tl.int32), 0))
+    tl.store(row + 5, tl.max(tl.where(before_last, ends, 0), 0))
+    tl.store(row + 6, line)
+    tl.store(row + 7, share)
+
+
 @triton.jit(do_not_specialize=_VARYING)
 def _decode(
     out,
@@ -63,6 +95,7 @@ def _decode(
     v_cache,
     block_tables,
     seq_lens,
+    plan,
     partial_out,
     partial_stats,
     scale_log2,
@@ -73,7 +106,6 @@ def _decode(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
-    BLOCK_S: tl.constexpr,
 ):
     """An equal share of the line of tiles, and zeros for some of the sequences without tokens."""
     BLOCK_M: tl.constexpr = block_m(GROUP)
@@ -81,13 +113,11 @@ def _decode(
     rows = tl.arange(0, BLOCK_M)
     real = rows < GROUP
 
-    sequences = tl.arange(0, BLOCK_S)
-    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
-    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
-    line = tl.max(ends, 0)
-    share = tl.cdiv(line, tl.num_programs(0))
-    tile = tl.program_id(0) * share
-    stop = tl.minimum(tile + share, line)
+    own = plan + tl.program_id(0) * PLAN_WIDTH
+    tile = tl.load(own)
+    stop = tl.load(own + 1)
+    sequence = tl.load(own + 2)
+    origin = tl.load(own + 3)
 
     for padded in range(tl.program_id(0), num_seqs, tl.num_programs(0)):
         if tl.load(seq_lens + padded) == 0:
@@ -96,56 +126,57 @@ def _decode(
                 store_zeros(out + empty * HEAD_DIM, real, HEAD_DIM)
 
     while tile < stop:
-        before = ends <= tile
-        sequence = tl.sum(before.to(tl.int32), 0)
         seq_len = tl.load(seq_lens + sequence)
         tiles = tl.cdiv(seq_len, BLOCK_N)
-        inside = tile - tl.max(tl.where(before, ends, 0), 0)
-        head = inside // tiles
-        first = inside % tiles
-        count = tl.minimum(tiles - first, stop - tile)
+        inside = tile - origin
+        if inside < tiles * NUM_KV_HEADS:
+            head = inside // tiles
+            first = inside % tiles
+            count = tl.minimum(tiles - first, stop - tile)
 
-        heads = head * GROUP + rows
-        queries = load_queries(q + sequence.to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM)
-        context = context_of(
-            sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
-        )
-        softmax = attend(
-            first,
-            first + count,
-            nothing_seen(BLOCK_M, HEAD_DIM),
-            queries,
-            context,
-            seq_len,
-            scale_log2,
-            NUM_KV_HEADS,
-            PAGE_SIZE,
-            HEAD_DIM,
-            BLOCK_N,
-            MASKED=True,
-        )
+            heads = head * GROUP + rows
+            queries = load_queries(q + sequence.to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM)
+            context = context_of(
+                sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
+            )
+            softmax = attend(
+                first,
+                first + count,
+                nothing_seen(BLOCK_M, HEAD_DIM),
+                queries,
+                context,
+                seq_len,
+                scale_log2,
+                NUM_KV_HEADS,
+                PAGE_SIZE,
+                HEAD_DIM,
+                BLOCK_N,
+                MASKED=True,
+            )
 
-        if count == tiles:
-            row = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads
-            store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
+            if count == tiles:
+                row = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads
+                store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
+            else:
+                parts = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
+                store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
+            tile += count
         else:
-            parts = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
-            store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
-        tile += count
+            sequence += 1
+            origin += tiles * NUM_KV_HEADS
 
 
-@triton.jit(do_not_specialize=_MERGE_VARYING)
+@triton.jit
 def _merge(
     out,
     seq_lens,
+    plan,
     partial_out,
     partial_stats,
     scale_log2,
-    num_seqs,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    BLOCK_S: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
     """Merge one query head of the (sequence, head) that begins in the share of a program of `_decode`.
@@ -156,26 +187,22 @@ def _merge(
     """
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     program = tl.program_id(0)
-    programs = tl.num_programs(0)
     row = tl.program_id(1)
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     dim_mask = dims < HEAD_DIM
 
-    sequences = tl.arange(0, BLOCK_S)
-    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
-    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
-    line = tl.max(ends, 0)
-    share = tl.cdiv(line, programs)
-    stop = (program + 1) * share
-    if stop < line:
-        before = ends < stop  # `stop - 1` is the last tile of the share
-        sequence = tl.sum(before.to(tl.int32), 0)
+    own = plan + program * PLAN_WIDTH
+    begin = tl.load(own)
+    stop = tl.load(own + 1)
+    if (begin < stop) & (stop < tl.load(own + 6)):
+        sequence = tl.load(own + 4)
+        origin = tl.load(own + 5)
+        share = tl.load(own + 7)
         tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
-        origin = tl.max(tl.where(before, ends, 0), 0)
         head = (stop - 1 - origin) // tiles
         start = origin + head * tiles
         last_program = (start + tiles - 1) // share
-        if (start >= program * share) & (last_program > program):
+        if (start >= begin) & (last_program > program):
             peak = tl.full([1], float("-inf"), tl.float32)
             total = tl.zeros([1], tl.float32)
             acc = tl.zeros(dims.shape, tl.float32)
@@ -201,6 +228,28 @@ def _merge(
             tl.store(out + query_head * HEAD_DIM + dims, result, mask=dim_mask)
 
 
+def plan_decodes(seq_lens: torch.Tensor, num_decodes: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
+    """How `_decode` divides the line of tiles of the first `num_decodes` sequences, the same for every layer.
+
+    Returns:
+        `[programs, 8]` int32, of each program: the first tile of its share and the one behind its last; the
+        sequence of its first tile, and where that begins in the line; the same of its last tile; tiles in
+        all, and tiles of a share.
+    """
+    programs = PROGRAMS_PER_SM * gpu_of(seq_lens.device).multiprocessors
+    plan = torch.empty((programs, PLAN_WIDTH.value), dtype=torch.int32, device=seq_lens.device)
+    _plan[(programs,)](
+        plan,
+        seq_lens,
+        num_decodes,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_S=block_s(num_decodes),
+        num_warps=PLAN_WARPS,
+    )
+    return plan
+
+
 def decode_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -213,15 +262,13 @@ def decode_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    programs = PROGRAMS_PER_SM * gpu_of(q.device).multiprocessors
+    plan = meta.decode_plan
+    if plan is None:
+        plan = plan_decodes(meta.seq_lens, meta.num_decodes, num_kv_heads, head_dim)
+    programs = len(plan)
     partial_out = torch.empty((programs, 2, group, head_dim), dtype=torch.float32, device=q.device)
     partial_stats = torch.empty((programs, 2, group, 2), dtype=torch.float32, device=q.device)
-    line = {
-        "NUM_KV_HEADS": num_kv_heads,
-        "GROUP": group,
-        "HEAD_DIM": head_dim,
-        "BLOCK_S": block_s(meta.num_decodes),
-    }
+    line = {"NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim}
     _decode[(programs,)](
         out,
         q,
@@ -229,6 +276,7 @@ def decode_attention(
         v_cache,
         meta.block_tables,
         meta.seq_lens,
+        plan,
         partial_out,
         partial_stats,
         scale * LOG2_E,
@@ -243,10 +291,10 @@ def decode_attention(
     _merge[(programs, group)](
         out,
         meta.seq_lens,
+        plan,
         partial_out,
         partial_stats,
         scale * LOG2_E,
-        meta.num_decodes,
         BLOCK_P=16,
         num_warps=MERGE_WARPS,
         **line,
