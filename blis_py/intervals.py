@@ -131,7 +131,7 @@ def _varied(simulation: Simulation) -> Iterator[str]:
         yield "the SLO classes of the requests"
     if config.instances > 1 and config.routing.policy != "round-robin":
         yield "ties of the router"
-    if simulation.diffusion is not None:
+    if simulation.kind is not None:
         yield "the steps that blocks take"
     if isinstance(simulation.latency, Redrawable):
         yield "the coefficients of the latency model"

@@ -212,10 +212,10 @@ class Result(Shown):
 
     def save_trace(self, header: Path, data: Path) -> None:
         """The requests and what became of them as TraceV2, for `blis replay --trace DATA`."""
-        from blis_py.traces.tracev2_header import DIFFUSION
+        from blis_py.traces.tracev2_header import server_type
         from blis_py.traces.tracev2_write import write
 
-        config = self.config
+        config, kind = self.config, self.simulation.kind
         write(
             self.record.table,
             header,
@@ -225,7 +225,7 @@ class Result(Shown):
             seed=config.seed,
             workload=config.workload.spec or config.workload.preset,
             server={
-                "type": "blis-py" if self.simulation.diffusion is None else f"blis-py{DIFFUSION}",
+                "type": server_type("blis-py", None if kind is None else kind.name),
                 "model": config.model,
                 **self._instance_facts(),
             },

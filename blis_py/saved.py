@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MOST_INSTANCES
-from blis_py.core.diffusion_request import ROUND_FEATURES
 from blis_py.core.features import FEATURES, is_whole
+from blis_py.core.kinds import KIND_FEATURES
 from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of
 from blis_py.files.json_files import load_object
@@ -50,7 +50,7 @@ _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
 _TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in OWN_COLUMNS))
 _OF_STEPS = ("instance", "start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
-_WHOLE_OF_STEPS = (*_OF_STEPS, *(name for name in (*FEATURES, *ROUND_FEATURES) if is_whole(name)))
+_WHOLE_OF_STEPS = (*_OF_STEPS, *(name for name in (*FEATURES, *KIND_FEATURES) if is_whole(name)))
 _ALSO_NAMES = ("rejected_because", "session_id")
 _ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "gateway_queue_ms", "time_per_block_ms")
 

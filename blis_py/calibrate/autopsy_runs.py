@@ -8,7 +8,7 @@ from pathlib import Path
 from blis_py.calibrate.autopsy import Autopsy, autopsy
 from blis_py.calibrate.read_times import TRACE_NAMES, read_token_times
 from blis_py.calibrate.recorded import Lengths, recorded_lengths
-from blis_py.calibrate.recorded_blocks import Blocks
+from blis_py.calibrate.recorded_blocks import Blocks, blocks_of
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file
@@ -93,7 +93,8 @@ def read_prediction(folder: str | Path) -> Prediction:
     from blis_py.config.loader import load_config
     from blis_py.config.workload import WorkloadSection
     from blis_py.setup.setup import Setup
-    from blis_py.traces import header_of, of_diffusion
+    from blis_py.traces import header_of
+    from blis_py.traces.tracev2_header import kind_of
     from blis_py.traces.tracev2_write import request_numbers
 
     folder = Path(folder)
@@ -108,14 +109,13 @@ def read_prediction(folder: str | Path) -> Prediction:
         fix = "simulate one instance, as the engine is one"
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
     header = header_of(trace)
-    if header is None or not of_diffusion(header[1]) or config.dllm.workload is not None:
+    if header is None or kind_of(header[1]) is None or config.dllm.workload is not None:
         # Its own trace has the requests, wherever they once came from.
         config = replace(config, workload=WorkloadSection(trace=str(trace)))
     simulation = Setup.of(config)
-    table, executed, blocks = simulation.table, simulation.diffusion, None
+    table, executed, blocks = simulation.table, simulation.kind, None
     if executed is not None:
-        rounds = dict(zip(request_numbers(table).tolist(), executed.rounds, strict=True))
-        blocks = Blocks(executed.config, rounds, executed.costs)
+        blocks = blocks_of(executed, request_numbers(table).tolist())
     lengths = zip(table.prompt_tokens.tolist(), table.output_tokens.tolist(), strict=True)
     return Prediction(
         simulation.scheduler,

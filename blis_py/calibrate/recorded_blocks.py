@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from blis_py.calibrate.recorded import Recorded, request_ids
-from blis_py.cluster.diffusion import DiffusionCosts
+from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.kinds import KindOfRequests
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog
@@ -22,6 +23,12 @@ class Blocks:
     config: DiffusionConfig
     rounds: Rounds
     costs: DiffusionCosts = field(default_factory=DiffusionCosts)
+
+
+def blocks_of(kind: KindOfRequests, numbers: Sequence[int]) -> Blocks:
+    """Those of a simulation of the requests of these ids."""
+    assert isinstance(kind, BlockDiffusion)
+    return Blocks(kind.config, dict(zip(numbers, kind.rounds, strict=True)), kind.costs)
 
 
 def of_blocks(log: StepLog) -> bool:

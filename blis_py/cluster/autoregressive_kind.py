@@ -18,7 +18,7 @@ from blis_py.requests.table import RequestTable
 
 
 class Autoregressive:
-    """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
+    """The kind of requests that emit a token with every step; see `blis_py.cluster.kinds.Kind`."""
 
     def __init__(self, record_steps: bool, single_step: bool, watch: Watch | None = None) -> None:
         self.request: type[Request] = Request

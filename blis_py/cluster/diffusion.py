@@ -40,12 +40,26 @@ class DiffusionCosts:
 
 @dataclass(frozen=True, slots=True)
 class BlockDiffusion:
-    """What makes a workload one of block diffusion, for `blis_py.cluster.simulation.simulate`."""
+    """What makes a workload one of block diffusion; a `blis_py.cluster.kinds.KindOfRequests`."""
 
     rounds: Sequence[Sequence[int]]
     """Forwards that each block takes, of every request of the table."""
     config: DiffusionConfig = field(default_factory=DiffusionConfig)
     costs: DiffusionCosts = field(default_factory=DiffusionCosts)
+
+    @property
+    def name(self) -> str:
+        return "diffusion"
+
+    @property
+    def block_tokens(self) -> int:
+        return self.config.block_tokens
+
+    def describe(self) -> str:
+        return self.config.describe()
+
+    def served(self, record_steps: bool, single_step: bool, watch: Watch | None) -> Diffusion:
+        return Diffusion(self, record_steps, single_step, watch)
 
 
 class RoundEvents(Events, Protocol):
@@ -203,7 +217,7 @@ class DiffusionInstance(Instance):
 
 
 class Diffusion:
-    """The kind of requests that fill blocks by denoising; see `blis_py.cluster.simulation.Kind`."""
+    """The kind of requests that fill blocks by denoising; see `blis_py.cluster.kinds.Kind`."""
 
     def __init__(
         self, blocks: BlockDiffusion, record_steps: bool, single_step: bool, watch: Watch | None = None

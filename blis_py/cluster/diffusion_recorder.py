@@ -122,7 +122,7 @@ class DiffusionInstanceLog(InstanceLog):
 
     def record(self) -> InstanceRecord:
         record = super().record()
-        record.diffusion = self._core.totals
+        record.of_kind = self._core.totals
         return record
 
 

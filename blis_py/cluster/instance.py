@@ -1,6 +1,6 @@
 """One simulated engine instance: a scheduler core on SimPy's clock, whatever its steps are.
 
-What differs between kinds of requests, how a step is begun and ended, is in `autoregressive` and `diffusion`.
+What differs between kinds of requests, how a step is begun and ended, is in a file of each; see `kinds`.
 """
 
 from __future__ import annotations

@@ -398,7 +398,7 @@ class InstanceLog:
     """What one instance did, and the fate of the requests dispatched to it. Its methods are `StepEvents`.
 
     Args:
-        scheduler: the instance's: a `Scheduler` or, of block diffusion, a `DiffusionScheduler`.
+        scheduler: the instance's: a `Scheduler`, or that of its kind of requests.
         role: what the instance computes of a request.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from simpy import Environment
@@ -24,6 +24,7 @@ from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_view import FleetView
 from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.instance import Instance
+from blis_py.cluster.kinds import Kind, KindOfRequests
 from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.outlook import Outlook, Part
 from blis_py.cluster.policies import policy
@@ -36,26 +37,14 @@ from blis_py.cluster.topology import Cluster, Pool
 from blis_py.cluster.watch import Watch
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
-    from blis_py.cluster.diffusion import BlockDiffusion
 
 _ROUTER_STREAM = 0x726F757465
 """Sets the router's random stream apart from those of the workload under the same seed."""
-
-
-class Kind(Protocol):
-    """A kind of requests: what serves them, and who takes notes."""
-
-    request: type[Request]
-
-    def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder: ...
-
-    def instance(self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
 
 
 @contextmanager
@@ -78,7 +67,7 @@ class Simulation:
         seed: of the router's random ties.
         horizon_ns: end of the run; requests arriving later are not part of it. None = until the
             last request has ended.
-        diffusion: the requests fill blocks by denoising; None = they are autoregressive.
+        kind: of the requests; None = they are autoregressive.
         record_steps: keep the compact steps table.
         record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
         single_step: simulate every decode step by itself. Slower, same result.
@@ -105,7 +94,7 @@ class Simulation:
         *,
         seed: int = 42,
         horizon_ns: int | None = None,
-        diffusion: BlockDiffusion | None = None,
+        kind: KindOfRequests | None = None,
         record_steps: bool = False,
         record_decisions: int | None = None,
         single_step: bool = False,
@@ -114,7 +103,8 @@ class Simulation:
     ) -> None:
         ingress = cluster.ingress
         entrance = Entrance(ingress)
-        kind = _kind(diffusion, record_steps, single_step, watch)
+        how = (record_steps, single_step, watch)
+        served: Kind = Autoregressive(*how) if kind is None else kind.served(*how)
         self.cluster, self._seed, self._horizon_ns = cluster, seed, horizon_ns
         self.source = source = _source(demand, horizon_ns, entrance.first_ns)
         table = source.table
@@ -125,10 +115,10 @@ class Simulation:
         self.events = events = EventQueue(env)
         self.timeline = timeline = Timeline(events, outlook)
         on_the_way_ns = ingress.admission_latency_ns + ingress.routing_latency_ns
-        self.recorder = recorder = kind.recorder(table, cluster.frontend, on_the_way_ns)
+        self.recorder = recorder = served.recorder(table, cluster.frontend, on_the_way_ns)
         self._agenda = Agenda(events)
         self.fleet = fleet = Fleet(
-            cluster, lambda pool: kind.instance(pool, timeline, recorder, outlook), self._agenda
+            cluster, lambda pool: served.instance(pool, timeline, recorder, outlook), self._agenda
         )
         self._dispatchers: dict[str, Dispatcher] = {}
         entered = [pool.name for pool in cluster.pools if pool.role != "decode"]
@@ -143,7 +133,7 @@ class Simulation:
             events, source, signals, members, self.dispatcher, outlook, recorder
         )
         self._parts: list[Part] = [self.gateway, *queues]
-        self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, kind.request)
+        self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
         """Calls `action` with the time, at that time, before everything else of the same nanosecond.
@@ -289,16 +279,6 @@ def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int
         return TableSource(demand)
     arriving = int(np.searchsorted(demand.arrival_ns, horizon_ns, side="right"))
     return TableSource(demand.take(slice(0, arriving)), horizon_ns - delay_ns)
-
-
-def _kind(
-    diffusion: BlockDiffusion | None, record_steps: bool, single_step: bool, watch: Watch | None
-) -> Kind:
-    if diffusion is None:
-        return Autoregressive(record_steps, single_step, watch)
-    from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
-
-    return Diffusion(diffusion, record_steps, single_step, watch)
 
 
 @contextmanager

@@ -13,6 +13,6 @@ class Watch(Protocol):
 
         Args:
             scheduler: of the instance, a `Lifecycle`.
-            events: a `StepEvents` or, of block diffusion, `RoundEvents`; so is what is returned.
+            events: a `StepEvents`, or those of the kind of requests; so is what is returned.
         """
         ...

@@ -24,7 +24,7 @@ MOST_INSTANCES = 100_000
 MOST_KV_BLOCKS = 100_000_000
 """Of one instance. Alike instances share 36 bytes for each; one that has been used takes 8 more."""
 MOST_BLOCK_ROUNDS = 1_000_000
-"""Of a diffusion block; those measured take up to twice its positions."""
+"""Of a block that is denoised; those measured take up to twice its positions."""
 MOST_RERUNS = MOST_REDRAWS = 10_000
 """Of a simulation, or of a fit, for intervals; a hundred do."""
 MOST_SEED = 2**63 - 1

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from blis_py.errors import InputError
 
 Compute = Callable[[Any, Any], Any]
-"""From a planned step (`Step`, or `Batch` of block diffusion) and its scheduler to the value, an int or a
+"""From a planned step (`Step`, or what its kind of requests has) and its scheduler to the value, an int or a
 float. Typed as `float`, native code would make a float of an int."""
 
 

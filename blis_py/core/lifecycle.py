@@ -6,9 +6,9 @@
 
 With a `KVSource`, a request may wait for KV between the waiting queue and admission.
 
-Queue, priorities, deadlines, admission and the counters are here. A kind of request (autoregressive, block
-diffusion) supplies how much of it a step computes, what it holds while it runs, and how a batch is formed and
-finished; see `blis_py.core.scheduler` and `blis_py.core.diffusion`.
+Queue, priorities, deadlines, admission and the counters are here. A kind of requests supplies how
+much of it a step computes, what it holds while it runs, and how a batch is formed and finished; that of
+autoregressive requests is `blis_py.core.scheduler`, the others are in `blis_py.core.kinds`.
 """
 
 from __future__ import annotations

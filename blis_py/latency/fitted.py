@@ -165,7 +165,7 @@ class Fitted:
         return self._buckets[i] if i < len(self._buckets) else 0
 
     def _padded(self, f: StepFeatures, bucket: int) -> int:
-        """Tokens of the graph that replays the step: one a decode, a block's a diffusion block."""
+        """Tokens of the graph that replays the step: one a decode, a block's a denoised block."""
         blocks = getattr(f, "denoise_blocks", 0)
         return bucket * (f.prefill_tokens // blocks) if blocks else bucket
 

@@ -40,14 +40,14 @@ class StepPoint:
     """Through the dense layers, padding of a captured graph included."""
     seqs: Any
     attended: Any
-    """Sequences that read their whole context with one or few queries: decodes and diffusion blocks."""
+    """Sequences that read their whole context with one or few queries: decodes and denoised blocks."""
     begins_batch: Any
-    """Of block diffusion: 1 in the first round of a batch."""
+    """Of denoising rounds: 1 in the first round of a batch."""
     decode_kv_tokens: Any
     max_context: Any
     """Not negative: 0 where nobody keeps track."""
     prefill_seqs: Any
-    """Prompts; diffusion blocks at work are none."""
+    """Prompts; blocks being denoised are none."""
     prefill_tokens: Any
     prefill_pairs: Any
     prefill_kv_tokens: Any

@@ -15,10 +15,9 @@ No part is negative, or larger than what is left, whatever a latency model says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
 from blis_py.ledger.lines import Line, Times
@@ -36,16 +35,30 @@ class Chunk:
     """What the prefill has to compute in the end."""
 
 
+def chunk_alone(chunk: Chunk) -> StepFeatures:
+    """The step of a chunk and nothing else."""
+    tokens, past = chunk.tokens, chunk.past
+    return StepFeatures(
+        prefill_seqs=1,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * past + tokens * (tokens + 1) // 2,
+        prefill_kv_tokens=past,
+        prefill_prompt_pairs=tokens * (chunk.length + tokens / 2),
+        max_context=past,
+        emitted_rows=int(past + tokens == chunk.length),
+    )
+
+
 class Divider:
     """Divides steps of one run.
 
     Args:
         latency: what prices them; its GPU part is what is divided.
-        block_tokens: of block diffusion; 0 = autoregressive.
+        alone: the step of a chunk and nothing else, where requests are not autoregressive.
     """
 
-    def __init__(self, latency: LatencyModel, block_tokens: int = 0) -> None:
-        self._latency, self._block = latency, block_tokens
+    def __init__(self, latency: LatencyModel, alone: Callable[[Chunk], StepFeatures] | None = None) -> None:
+        self._latency, self._alone = latency, alone or chunk_alone
 
     def of_decode(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk]) -> Times:
         """For a request that decodes in the step, or denoises a block."""
@@ -84,27 +97,3 @@ class Divider:
 
     def _with(self, step: StepFeatures, chunk: Chunk) -> StepFeatures:
         return step + self._alone(chunk)
-
-    def _alone(self, chunk: Chunk) -> StepFeatures:
-        """The step of a chunk and nothing else."""
-        tokens, past, block = chunk.tokens, chunk.past, self._block
-        if block:
-            blocks = tokens // block
-            return DiffusionFeatures(
-                prefill_seqs=1,
-                prefill_tokens=tokens,
-                prefill_pairs=tokens * past + block * block * blocks * (blocks + 1) // 2,
-                prefill_kv_tokens=past,
-                prefill_prompt_pairs=tokens * (past + tokens),
-                max_context=past,
-                prefill_blocks=blocks,
-            )
-        return StepFeatures(
-            prefill_seqs=1,
-            prefill_tokens=tokens,
-            prefill_pairs=tokens * past + tokens * (tokens + 1) // 2,
-            prefill_kv_tokens=past,
-            prefill_prompt_pairs=tokens * (chunk.length + tokens / 2),
-            max_context=past,
-            emitted_rows=int(past + tokens == chunk.length),
-        )

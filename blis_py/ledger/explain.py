@@ -22,6 +22,7 @@ from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_folder
 from blis_py.latency.notes import forget
+from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import Line, Times, add
@@ -301,12 +302,12 @@ def ledgers(
     Args:
         record: what the simulation came to.
     """
-    witness = Witness(watched(record, rows), simulation.diffusion)
+    witness = Witness(watched(record, rows), kinds.noting(simulation.kind))
     again = simulation.simulate(False, progress, witness)[0]
-    block = 0 if simulation.diffusion is None else simulation.diffusion.config.block_tokens
     arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
     notes = {index: notes.runs for index, notes in witness.notes.items()}
-    books = Bookkeeper(again, notes, Divider(simulation.latency, block), arrivals)
+    divider = Divider(simulation.latency, kinds.chunk_alone(simulation.kind))
+    books = Bookkeeper(again, notes, divider, arrivals)
     return {row: books.ledger(row) for row in rows}
 
 

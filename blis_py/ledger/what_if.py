@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from blis_py.api import Simulation
+from blis_py.cluster.kinds import KindOfRequests
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.errors import InputError
+from blis_py.ledger.kinds import KINDS
 from blis_py.ledger.question import Question, find
 from blis_py.metrics.latencies import completed_mask, latencies
 from blis_py.metrics.record import RunRecord
@@ -148,7 +150,7 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 def candidates(simulation: Simulation) -> list[Change]:
     """Changes worth a run, whatever the ledger says: its largest line need not be what helps."""
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
-    return [*common, *(_of_diffusion(simulation) if simulation.diffusion else _of_steps(simulation))]
+    return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
 
 def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
@@ -159,7 +161,7 @@ def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
 def _sizes(simulation: Simulation) -> Iterator[Change]:
     config, scheduler = simulation.config, simulation.scheduler
     tokens, slots = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
-    block = simulation.diffusion.config.block_tokens if simulation.diffusion else 0
+    block = simulation.kind.block_tokens if simulation.kind else 0
     for budget in (tokens // 4, tokens * 4):
         if budget >= max(_LEAST_BUDGET, slots * block):  # each block of a round needs its tokens
             yield _change(config, f"token budget {budget:,}", "scheduler.max_num_batched_tokens", budget)
@@ -204,11 +206,9 @@ def _of_steps(simulation: Simulation) -> Iterator[Change]:
     yield Change(title, (("scheduler.async_scheduling", not off),))
 
 
-def _of_diffusion(simulation: Simulation) -> Iterator[Change]:
-    assert simulation.diffusion is not None
-    first = simulation.diffusion.config.fdfo
-    title = "whole batches instead of first done, first out" if first else "first done, first out"
-    yield Change(title, (("dllm.fdfo", not first),))
+def _of_kind(kind: KindOfRequests) -> Iterator[Change]:
+    for title, key, value in KINDS[kind.name].changes(kind):
+        yield Change(title, ((key, value),))
 
 
 def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:

@@ -6,15 +6,12 @@ a run of alike steps, has been planned and is over or launched, and the schedule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from blis_py.cluster.diffusion import BlockDiffusion
 from blis_py.core.cache_aware import CacheAwareQueue
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest
-from blis_py.core.diffusion_request import Outcome as BatchOutcome
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request, Status
 from blis_py.core.step import Step
@@ -71,33 +68,35 @@ class Notes:
         return start_ns if run.steps == 1 else int(run.ends_ns()[-2]), run.end_ns
 
 
+MakeNoting = Callable[[Any, Any, Notes, Sequence[Watched]], "Noting"]
+"""From a scheduler, its events, the notes to be kept and the requests in question."""
+
+
 class Witness:
     """Notes what concerns some requests; a `Watch`.
 
     Args:
         watched: the requests in question.
-        diffusion: of block diffusion.
+        noting: what keeps the notes of an instance, where its requests are not autoregressive.
     """
 
-    def __init__(self, watched: Iterable[Watched], diffusion: BlockDiffusion | None = None) -> None:
+    def __init__(self, watched: Iterable[Watched], noting: MakeNoting | None = None) -> None:
         self.notes: dict[int, Notes] = {}
         """By instance, where there is any."""
         self._watched: dict[int, list[Watched]] = {}
         for one in watched:
             self._watched.setdefault(one.instance, []).append(one)
-        self._diffusion = diffusion
+        self._noting = noting or NotingSteps
 
     def beside(self, index: int, scheduler: Any, events: Any) -> Any:
         """See `Watch`."""
         if index not in self._watched:
             return events
         notes = self.notes[index] = Notes()
-        if self._diffusion is None:
-            return _Steps(scheduler, events, notes, self._watched[index])
-        return _Rounds(scheduler, events, notes, self._watched[index], self._diffusion)
+        return self._noting(scheduler, events, notes, self._watched[index])
 
 
-class _Events:
+class Noting:
     """Tells somebody else everything, and notes some of it."""
 
     def __init__(self, scheduler: Any, events: Any, notes: Notes, watched: Sequence[Watched]) -> None:
@@ -265,7 +264,7 @@ class _Events:
         raise NotImplementedError
 
 
-class _Steps(_Events):
+class NotingSteps(Noting):
     """Of an autoregressive instance."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
@@ -293,60 +292,3 @@ class _Steps(_Events):
 
     def _served_before(self, tokens: int) -> int:
         return tokens if self._config.batch_former == "prefill-first" else tokens + self._decodes
-
-
-class _Rounds(_Events):
-    """Of a block-diffusion instance."""
-
-    def __init__(
-        self,
-        scheduler: Any,
-        events: Any,
-        notes: Notes,
-        watched: Sequence[Watched],
-        diffusion: BlockDiffusion,
-    ) -> None:
-        super().__init__(scheduler, events, notes, watched)
-        self._block, self._fdfo = diffusion.config.block_tokens, diffusion.config.fdfo
-        self._rounds_of = diffusion.rounds
-        self._batch: Batch | None = None
-        self._batch_start_ns, self._round = 0, 0
-
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
-        if batch is not self._batch:
-            self._batch, self._batch_start_ns, self._round = batch, start_ns, 0
-        self._round += 1
-        planned_ns = start_ns if self._fdfo else self._batch_start_ns
-        features = type(batch.features)(
-            **{each.name: getattr(batch.features, each.name) for each in fields(batch.features)}
-        )
-        run = StepRun(1, end_ns)
-        closed = bool(batch.preempted)
-        self._note(start_ns, run, planned_ns, features, batch.prefills, batch.admitted, closed)
-        self._events.round(batch, start_ns, end_ns)
-
-    def batch(self, batch: Batch, outcome: BatchOutcome) -> None:
-        self._batch = None
-        self._events.batch(batch, outcome)
-
-    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        self._events.commits(commits, now_ns)
-
-    def _decoding(self, request: Request) -> Line:
-        assert self._batch is not None
-        assert isinstance(request, DiffusionRequest)
-        if request not in self._batch.denoise:
-            return Line.OTHERS_PREFILL  # prompts have rounds of their own
-        rounds = self._rounds_of[request.row][len(request.rounds_per_block)]
-        return Line.RIDING if not self._fdfo and self._round > rounds else Line.DECODE
-
-    def _wanted(self, prompt_tokens: int) -> int:
-        return prompt_tokens // self._block * self._block or self._block
-
-    def _least_tokens(self) -> int:
-        return self._block
-
-    def _served_before(self, tokens: int) -> int:
-        assert self._batch is not None
-        inside = sum(request not in self._batch.admitted for request in self._batch.denoise)
-        return tokens + (self._block * inside if self._fdfo else 0)

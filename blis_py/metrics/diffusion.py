@@ -7,9 +7,32 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.metrics.columns import Column, Times, whole_ns
+from blis_py.metrics.distribution import Distribution, statistics
+from blis_py.metrics.groups import Rows
 from blis_py.metrics.latencies import Floats, completed_mask
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Ints
+
+NAME = "diffusion"
+
+
+def columns(record: RunRecord) -> dict[str, Column]:
+    """Further columns of the requests table."""
+    if record.blocks is None or record.block_rounds is None:
+        return {}
+    return {
+        "blocks": record.blocks,
+        "denoise_rounds": record.block_rounds,
+        "time_per_block_ms": Times(whole_ns(time_per_block_ns(record)), 6),
+    }
+
+
+def summary(record: RunRecord, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
+    """Further figures of a group of requests and the instances that served it."""
+    per_block_ns = time_per_block_ns(record)[rows]
+    per_block = statistics(Distribution.of(per_block_ns[~np.isnan(per_block_ns)]))
+    return {**totals(instances), "time_per_block_ms": per_block}
 
 
 def time_per_block_ns(record: RunRecord) -> Floats:
@@ -21,7 +44,7 @@ def time_per_block_ns(record: RunRecord) -> Floats:
     return times
 
 
-def block_sizes(record: RunRecord, rows: Ints) -> tuple[Ints, Ints]:
+def block_sizes(record: RunRecord, rows: Rows) -> tuple[Ints, Ints]:
     """Tokens of the first block of each of `rows`, which all have one, and of the later ones, row by row."""
     visits, _ = record.visits.of(rows)
     sizes, blocks = record.visits.emission.sizes(visits), record.outputs[rows]
@@ -33,7 +56,7 @@ def totals(instances: Sequence[InstanceRecord]) -> dict[str, Any]:
     """vLLM's diffusion metrics, and what was wasted, over one or several instances."""
 
     def total(name: str) -> int:
-        return sum(getattr(each.diffusion, name) for each in instances)
+        return sum(getattr(each.of_kind, name) for each in instances)
 
     rounds, block_rounds, blocks = (total(name) for name in ("rounds", "block_rounds", "committed_blocks"))
     return {

@@ -2,7 +2,7 @@
 
 Most visits emit one token with every step from their first to their last. What differs is stored sparsely:
 steps in between that emitted nothing (`breaks`) and steps that emitted another number (`others`), as
-speculative decoding does. Block diffusion emits a block per step, all of its tokens at once.
+speculative decoding does. Answers in blocks come a block per step, all of its tokens at once.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,14 +14,15 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
 from blis_py.metrics import csv_bytes
-from blis_py.metrics.diffusion import time_per_block_ns
+from blis_py.metrics.columns import Column, Times, whole_ns
 from blis_py.metrics.groups import slo_classes, tenants
+from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.registry import columns
 from blis_py.metrics.visits import Onward, Role
-from blis_py.requests.table import Ints, Labels
+from blis_py.requests.table import Labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,20 +33,7 @@ _ROLES = tuple(role.name.lower() for role in Role)
 _ROWS_AT_ONCE = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """A column of times in ns, -1 where undefined, shown in a decimal unit without losing a nanosecond."""
-
-    ns: Ints
-    decimals: int
-    """9 for seconds, 6 for ms."""
-
-    def to_floats(self) -> NDArray[np.float64]:
-        return np.where(self.ns >= 0, self.ns / 10**self.decimals, np.nan)
-
-
 BinaryFile = BinaryIO | gzip.GzipFile
-Column = Times | Labels | NDArray[Any] | Sequence[str]
 
 
 def request_columns(record: RunRecord) -> dict[str, Column]:
@@ -66,12 +53,12 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "output_tokens": record.emitted_tokens,
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
-        **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in columns()},
-        **{f"{name}_ms": Times(_whole_ns(ns), 6) for name, ns in client_latencies_ns(record, times).items()},
+        **{f"{name}_ms": Times(whole_ns(times.column(name)), 6) for name in columns()},
+        **{f"{name}_ms": Times(whole_ns(ns), 6) for name, ns in client_latencies_ns(record, times).items()},
         **_admission_columns(record),
         **_session_columns(record),
         **_closed_loop_columns(record),
-        **_diffusion_columns(record),
+        **_columns_of_kind(record),
     }
 
 
@@ -100,14 +87,10 @@ def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:
     return {"client_wait_ms": Times(np.where(due_ns < 0, -1, record.table.arrival_ns - due_ns), 6)}
 
 
-def _diffusion_columns(record: RunRecord) -> dict[str, Column]:
-    if record.blocks is None or record.block_rounds is None:
-        return {}
-    return {
-        "blocks": record.blocks,
-        "denoise_rounds": record.block_rounds,
-        "time_per_block_ms": Times(_whole_ns(time_per_block_ns(record)), 6),
-    }
+def _columns_of_kind(record: RunRecord) -> dict[str, Column]:
+    """What the kind of requests adds."""
+    kind = kind_of(record)
+    return {} if kind is None else kind.columns(record)
 
 
 def requests_frame(record: RunRecord) -> pd.DataFrame:
@@ -196,10 +179,6 @@ def write_steps_csv(record: RunRecord, path: str | Path) -> None:
             if not number:
                 file.write(csv_bytes.header(part))
             _write_rows(file, part, len(part["instance"]))
-
-
-def _whole_ns(column: NDArray[np.float64]) -> Ints:
-    return np.where(np.isnan(column), -1, np.rint(column)).astype(np.int64)
 
 
 def _pandas(column: Column) -> Any:

@@ -8,8 +8,8 @@ visit and the first of the request's next one is one gap more; of several tokens
 first come without a gap but for the front end's cost.
 
 Steps are looked at some hundred thousand at a time: memory follows the requests and the number of different
-gaps, not the steps. In block diffusion the gaps are those between blocks, counting the front end's cost of a
-full block.
+gaps, not the steps. Where answers come in blocks, the gaps are those between blocks, counting the front end's
+cost of a full block.
 """
 
 from __future__ import annotations

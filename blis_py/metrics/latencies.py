@@ -24,8 +24,8 @@ class Latencies(NamedTuple):
     tpot_ns: Floats
     """(E2E - TTFT) / (tokens - 1), completed requests with at least two tokens."""
     itl_mean_ns: Floats
-    """(last token - first token) / (tokens - 1): TPOT without the delay at the end. In block diffusion
-    (last block - first block) / (blocks - 1)."""
+    """(last token - first token) / (tokens - 1): TPOT without the delay at the end. Where answers
+    come in blocks, (last block - first block) / (blocks - 1)."""
     e2e_ns: Floats
     """Finish - arrival, completed requests."""
     scheduling_delay_ns: Floats

@@ -16,7 +16,7 @@ from blis_py.metrics.visits import Onward, Visits
 from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
-    from blis_py.core.diffusion_request import DiffusionCounters
+    from blis_py.core.counters import Counters
     from blis_py.metrics.decisions import Decisions
 
 NOT_SERVED = "model not served"
@@ -86,9 +86,9 @@ class InstanceRecord:
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
     start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), preemptions (since
     the row before), and the `StepFeatures` of the first step."""
-    diffusion: DiffusionCounters | None = None
-    """Of a block-diffusion instance, where a step is a round and `decode_tokens` are those of all blocks
-    in all rounds."""
+    of_kind: Counters | None = None
+    """What its kind of requests counts beyond that; of autoregressive ones there is none. Where answers come
+    in blocks, a step is a round and `decode_tokens` are those of all blocks in all rounds."""
     pool: str = ""
     gpus: int = 1
     price_per_hour: float | None = None
@@ -134,7 +134,7 @@ class RunRecord:
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as written to `config.yaml`."""
     block_rounds: Ints | None = None
-    """Block diffusion: rounds that the blocks of each request took."""
+    """Where answers come in blocks: rounds that the blocks of each request took."""
     decisions: Decisions | None = None
     """What the router knew when it decided, where that was recorded."""
     rejection: Labels | None = None
@@ -198,7 +198,7 @@ class RunRecord:
 
     @property
     def blocks(self) -> Ints | None:
-        """Block diffusion: blocks that the client got, each as a whole."""
+        """Where answers come in blocks: those that the client got, each as a whole."""
         emission = self.visits.emission
         return self.visits.total(emission.steps()) if emission.as_blocks else None
 

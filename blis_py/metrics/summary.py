@@ -12,6 +12,7 @@ from blis_py.metrics.distribution import PERCENTILE_METHOD, Distribution, statis
 from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_classes, tenants
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
 from blis_py.metrics.network import client_latencies_ns
@@ -86,7 +87,7 @@ class _Summary:
                 **self._cost(),
                 "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
-                **self._diffusion(self.everyone, self.record.instances),
+                **self._of_kind(self.everyone, self.record.instances),
                 **self._at_clients(),
             },
             "classes": classes,
@@ -155,17 +156,13 @@ class _Summary:
             **({"pool": own[0].pool} if self.has_pools else {}),
             **group,
             **engine(own, self._lived_ns(own)),
-            **self._diffusion(rows, own),
+            **self._of_kind(rows, own),
         }
 
-    def _diffusion(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
-        if self.record.blocks is None:
-            return {}
-        from blis_py.metrics import diffusion
-
-        column = diffusion.time_per_block_ns(self.record)[rows]
-        per_block = statistics(Distribution.of(column[~np.isnan(column)]))
-        return {"diffusion": {**diffusion.totals(instances), "time_per_block_ms": per_block}}
+    def _of_kind(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
+        """What the kind of requests adds, under its name."""
+        kind = kind_of(self.record)
+        return {} if kind is None else {kind.NAME: kind.summary(self.record, rows, instances)}
 
     def _group(self, rows: Rows, instance: int | None = None) -> dict[str, Any]:
         done = rows[self.columns.completed[rows]]

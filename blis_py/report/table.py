@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import labels
+from blis_py.report.amounts import count, ms, short
+from blis_py.report.kinds import LINES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -85,8 +87,9 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
-    if "diffusion" in cluster:
-        yield _flow(_diffusion(cluster["diffusion"]), width)
+    for name, lines in LINES.items():
+        if name in cluster:
+            yield _flow(lines(cluster[name]), width)
     if len(summary["classes"]) > 1:
         yield _group_table("SLO class", summary["classes"], width)
     if len(summary["tenants"]) > 1:
@@ -118,8 +121,8 @@ def _flow(facts: Iterable[str], width: int) -> str:
 def _load(load: Summary, counts: Summary) -> str:
     """Whether the cluster keeps up, which comes before any latency."""
     verdict, growth = load["verdict"], load["backlog_growth_per_s"]
-    served = f"{_short(load['served_per_s'])} requests/s served"
-    rates = f"{_short(load['offered_per_s'])} offered, {served}"
+    served = f"{short(load['served_per_s'])} requests/s served"
+    rates = f"{short(load['offered_per_s'])} offered, {served}"
     if closed := load.get("closed_loop_requests"):
         rates += f" (without {closed:,} in closed loops)"
     if verdict == SATURATED:
@@ -128,7 +131,7 @@ def _load(load: Summary, counts: Summary) -> str:
             how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
             kept = "the others" if counts.get("evicted") else "those let in"
             return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
-        grows = "requests give up" if growth is None else f"the backlog grows by {_short(growth)} per second"
+        grows = "requests give up" if growth is None else f"the backlog grows by {short(growth)} per second"
         return (
             f"[bold red]saturated[/]: {rates}, {grows}; latencies say how long the run was, not how it serves"
         )
@@ -144,28 +147,28 @@ def _load(load: Summary, counts: Summary) -> str:
 def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
     counts = cluster["requests"]
     capped = f" ({counts['length_capped']:,} length-capped)" if counts["length_capped"] else ""
-    yield f"[bold]{_count(counts['injected'], 'request')}[/]"
+    yield f"[bold]{count(counts['injected'], 'request')}[/]"
     yield f"[green]{counts['completed']:,} completed[/]{capped}"
     for name in ("rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running"):
         if counts.get(name):
             yield f"[yellow]{counts[name]:,} {name.replace('_', ' ')}[/]"
-    yield f"{_seconds(window['duration_s'])} on {_count(cluster['num_instances'], 'instance')}"
+    yield f"{_seconds(window['duration_s'])} on {count(cluster['num_instances'], 'instance')}"
 
 
 def _sessions(sessions: Summary) -> Iterable[str]:
     """How many there are, and what was never sent of them."""
-    turns = _count(sessions["turns"], "turn")
-    yield f"{turns} of {_count(sessions['sessions'], 'session')}"
+    turns = count(sessions["turns"], "turn")
+    yield f"{turns} of {count(sessions['sessions'], 'session')}"
     if sessions["broken_off"]:
-        yield f"[yellow]{_count(sessions['broken_off'], 'session')} with a turn that got no answer[/]"
+        yield f"[yellow]{count(sessions['broken_off'], 'session')} with a turn that got no answer[/]"
     for key, why in (("cancelled_turns", "after such a turn"), ("turns_not_reached", "as the run ended")):
         if sessions.get(key):
-            yield f"[yellow]{_count(sessions[key], 'turn')} never sent, {why}[/]"
+            yield f"[yellow]{count(sessions[key], 'turn')} never sent, {why}[/]"
 
 
 def _admission(admission: Summary) -> Iterable[str]:
     """Why requests were rejected, and of which class they were."""
-    reasons = (f"{count:,} {_name(why)}" for why, count in admission["by_reason"].items())
+    reasons = (f"{number:,} {_name(why)}" for why, number in admission["by_reason"].items())
     yield f"[bold]{admission['rejected']:,} rejected[/]: {', '.join(reasons)}"
     for name, by_reason in admission["by_class"].items():
         yield f"shed ({_name(name)}) {sum(by_reason.values()):,}"
@@ -174,8 +177,8 @@ def _admission(admission: Summary) -> Iterable[str]:
 def _gateway(gateway: Summary) -> Iterable[str]:
     """How many waited at the gateway, and how long."""
     waits = gateway["wait_ms"]
-    yield f"[bold]gateway queue[/]: {_count(gateway['waited'], 'request')} waited"
-    yield f"{_ms(waits['mean'])} ms mean, {_ms(waits['p99'])} ms p99 of all {waits['count']:,} that came"
+    yield f"[bold]gateway queue[/]: {count(gateway['waited'], 'request')} waited"
+    yield f"{ms(waits['mean'])} ms mean, {ms(waits['p99'])} ms p99 of all {waits['count']:,} that came"
     if gateway["evicted"]:
         yield f"[yellow]{gateway['evicted']:,} evicted from instances[/]"
     if gateway["still_waiting"]:
@@ -184,14 +187,14 @@ def _gateway(gateway: Summary) -> Iterable[str]:
 
 def _throughput(cluster: Summary) -> Iterable[str]:
     rates = cluster["throughput"]
-    yield f"{_short(rates['requests_per_s'])} requests/s"
-    yield f"{_short(rates['output_tokens_per_s'])} output tokens/s"
-    yield f"{_short(cluster['output_tokens_per_s_per_gpu'])} per GPU"
-    yield f"{_short(rates['total_tokens_per_s'])} tokens/s in and out"
+    yield f"{short(rates['requests_per_s'])} requests/s"
+    yield f"{short(rates['output_tokens_per_s'])} output tokens/s"
+    yield f"{short(cluster['output_tokens_per_s_per_gpu'])} per GPU"
+    yield f"{short(rates['total_tokens_per_s'])} tokens/s in and out"
 
 
 def _engine(cluster: Summary) -> Iterable[str]:
-    yield f"{cluster['steps']:,} steps of {_short(cluster['mean_batch_tokens'])} tokens"
+    yield f"{cluster['steps']:,} steps of {short(cluster['mean_batch_tokens'])} tokens"
     yield f"busy {_percent(cluster['busy_pct'])}"
     yield f"KV {_percent(cluster['kv_mean_pct'])} mean, {_percent(cluster['kv_peak_pct'])} peak"
     ceiling = cluster["prefix_hit_ceiling"]
@@ -202,25 +205,16 @@ def _engine(cluster: Summary) -> Iterable[str]:
     yield _alarming(cluster["head_of_line_events"], "head-of-line block")
 
 
-def _diffusion(blocks: Summary) -> Iterable[str]:
-    yield f"{_count(blocks['committed_blocks'], 'block')} of {_short(blocks['steps_per_block'])} rounds"
-    yield f"{_short(blocks['committed_tokens_per_step'])} tokens per block and round"
-    yield f"{_ms(blocks['time_per_block_ms']['mean'])} ms per block"
-    yield f"{_short(blocks['mean_denoise_blocks'])} blocks at work"
-    yield f"{blocks['wasted_tokens']:,} tokens past an end"
-    yield f"{blocks['idle_block_rounds']:,} block-rounds spent waiting for others"
-
-
 def _routing(routing: Summary, cluster: Summary) -> Iterable[str]:
-    yield f"[bold]{_count(routing['decisions'], 'routing decision')}[/]"
-    yield f"{routing['unique_targets']:,} of {_count(cluster['num_instances'], 'instance')} chosen"
+    yield f"[bold]{count(routing['decisions'], 'routing decision')}[/]"
+    yield f"{routing['unique_targets']:,} of {count(cluster['num_instances'], 'instance')} chosen"
     yield f"regret {routing['mean_regret']:.3g} mean, {routing['max_regret']:.3g} most"
     found, best = routing["cached_tokens_at_target"], routing["cached_tokens_at_best"]
     yield f"{found:,} cached tokens where requests went, {best:,} where most were"
 
 
 def _goodput(goodput: Summary) -> Iterable[str]:
-    yield f"[bold]goodput[/] {_short(goodput['requests_per_s'])} requests/s"
+    yield f"[bold]goodput[/] {short(goodput['requests_per_s'])} requests/s"
     share = _percent(_times(100, goodput["attainment"]))
     yield f"{goodput['good']:,} of {goodput['covered']:,} requests met every target ({share})"
     for name, part in goodput["attainment_by_target"].items():
@@ -230,7 +224,7 @@ def _goodput(goodput: Summary) -> Iterable[str]:
 def _latency_table(cluster: Summary, width: int) -> Table:
     stats = ("mean", "p50", "p90", "p95", "p99")
     shown = {key: name for key, name in (labels() | _AT_CLIENTS).items() if key in cluster}
-    rows = [[name, *(_ms(cluster[key][stat]) for stat in stats)] for key, name in shown.items()]
+    rows = [[name, *(ms(cluster[key][stat]) for stat in stats)] for key, name in shown.items()]
     return _table("latency, ms", stats, rows, width)
 
 
@@ -245,7 +239,7 @@ def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table
         if has_goodput:
             row.append(_tenths(_times(100, goodput.get("attainment"))))
         for metric, stat in map(str.split, columns):
-            row.append(_ms(group[f"{metric.lower()}_ms"][stat]))
+            row.append(ms(group[f"{metric.lower()}_ms"][stat]))
         rows.append(row)
     counted = ("requests", "done", *(("in target %",) if has_goodput else ()))
     table = _table(title, (*counted, *columns), rows, width)
@@ -257,10 +251,10 @@ def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table
 
 _INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str]]] = {
     "requests": (lambda one: one["requests"]["injected"], lambda value: f"{value:,.0f}"),
-    "tokens /s": (lambda one: one["throughput"]["output_tokens_per_s"], lambda value: _short(value)),
+    "tokens /s": (lambda one: one["throughput"]["output_tokens_per_s"], lambda value: short(value)),
     "busy %": (lambda one: one["busy_pct"], lambda value: _tenths(value)),
-    "TTFT p99": (lambda one: one["ttft_ms"]["p99"], lambda value: _ms(value)),
-    "ITL p99": (lambda one: one["itl_ms"]["p99"], lambda value: _ms(value)),
+    "TTFT p99": (lambda one: one["ttft_ms"]["p99"], lambda value: ms(value)),
+    "ITL p99": (lambda one: one["itl_ms"]["p99"], lambda value: ms(value)),
     "KV mean %": (lambda one: one["kv_mean_pct"], lambda value: _tenths(value)),
     "KV peak %": (lambda one: one["kv_peak_pct"], lambda value: _tenths(value)),
     "prefix hits %": (lambda one: _times(100, one["prefix_hit_rate"]), lambda value: _tenths(value)),
@@ -300,7 +294,7 @@ def _slo_table(verdicts: Sequence[Summary], width: int) -> Table:
     for verdict in verdicts:
         what = f"{_name(verdict['slo_class'])} " if verdict["slo_class"] else ""
         name = f"{what}{verdict['metric']} {verdict['stat']}"
-        rows.append([name, _ms(verdict["limit_ms"]), _ms(verdict["measured_ms"]), words[verdict["met"]]])
+        rows.append([name, ms(verdict["limit_ms"]), ms(verdict["measured_ms"]), words[verdict["met"]]])
     return _table("SLO", ("limit, ms", "measured, ms", "met"), rows, width)
 
 
@@ -340,15 +334,6 @@ def _heading(name: str) -> str:
     return name.replace(" ", "\n", 1) if name.endswith(("%", "/s", "empted")) or name[-1].isdigit() else name
 
 
-def _ms(value: float | None) -> str:
-    """Three to five digits, whatever the size."""
-    return "-" if value is None else f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.{2 if value < 10 else 1 if value < 1000 else 0}f}"
-
-
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 
@@ -365,9 +350,5 @@ def _times(factor: float, value: float | None) -> float | None:
     return None if value is None else factor * value
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _alarming(number: int, noun: str) -> str:
-    return f"[yellow]{_count(number, noun)}[/]" if number else _count(number, noun)
+    return f"[yellow]{count(number, noun)}[/]" if number else count(number, noun)

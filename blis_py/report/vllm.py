@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.metrics.diffusion import block_sizes
 from blis_py.metrics.distribution import NS_PER_MS, Distribution
 from blis_py.metrics.emission import Rows
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets, assess
@@ -162,7 +162,8 @@ def _peak_tokens_per_s(record: RunRecord, gaps: TokenGaps, done: Rows) -> float:
     size = np.cumsum(record.emitted_tokens[done])
     for part in np.split(done, np.searchsorted(size, np.arange(_TOKENS_AT_ONCE, size[-1], _TOKENS_AT_ONCE))):
         second = (_emissions(record, gaps, part) - start_ns) // 10**9
-        sizes = None if record.blocks is None else np.concatenate(block_sizes(record, part))
+        kind = kind_of(record)
+        sizes = None if kind is None else np.concatenate(kind.block_sizes(record, part))
         tokens += np.bincount(second, sizes, minlength=seconds).astype(np.int64)
     return float(tokens.max())
 

@@ -1,1 +1,1 @@
-"""From a configuration to everything a simulation needs: requests, KV capacity, step times, diffusion."""
+"""From a configuration to everything a simulation needs: requests, KV capacity, step times, kinds."""

@@ -13,7 +13,7 @@ from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.requests.loops import Loops
-    from blis_py.workload.diffusion import DiffusionClient
+    from blis_py.workload.client import KindOfClient
 
 STRUCTURED_OUTPUTS = "structured outputs"
 """Names the random numbers that say whose answer a grammar constrains."""
@@ -29,10 +29,10 @@ class Demand:
     """The requests, in order of arrival; with `loops`, all that may be sent, loop by loop."""
     seed: int
     """What their random numbers start from."""
-    diffusion: Mapping[str, DiffusionClient] = field(default_factory=dict)
-    """By client, of those whose model fills blocks by denoising."""
-    diffusion_trace: str | None = None
-    """The trace they come from, where it says that its answers came in diffusion blocks."""
+    kinds: Mapping[str, KindOfClient] = field(default_factory=dict)
+    """By client, of those whose requests are not autoregressive."""
+    recorded_kind: tuple[str, str] | None = None
+    """The kind that the header of a trace tells of, and the trace; None = autoregressive, or no trace."""
     targets: GoodputTargets = field(default_factory=GoodputTargets)
     """What a good request meets, by the workload or trace itself."""
     notes: tuple[str, ...] = ()

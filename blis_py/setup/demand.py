@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import RunConfig
@@ -12,6 +11,7 @@ from blis_py.core.bounds import LAST_NS, in_seconds
 from blis_py.errors import InputError
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
+from blis_py.setup import kinds
 from blis_py.setup.asked import STRUCTURED_OUTPUTS, Demand, horizon_ns_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
         asked = _synthesised(load, seed, horizon_ns_of(config))
         if load.concurrency is not None and load.rate is None:
             asked = _as_permits_allow(asked, config)
-    asked = _with_unforeseen_ends(_with_diffusion(asked, config), load.eos_share)
+    asked = _with_unforeseen_ends(kinds.described(asked, config), load.eos_share)
     asked = _with_structured_outputs(asked, load.structured_output_ratio)
     if config.horizon is not None:
         asked = replace(asked, horizon_ns=horizon_ns_of(config))
@@ -82,21 +82,6 @@ def _of_file(config: RunConfig, trace: str, seed: int, read: Read | None) -> Dem
     return from_trace(config.workload, trace, seed, read or as_recorded)
 
 
-def _with_diffusion(asked: Demand, config: RunConfig) -> Demand:
-    """With `dllm.workload`, every request is one of block diffusion, as described there."""
-    if config.dllm.workload is None:
-        return asked
-    if asked.diffusion:
-        fix = "drop one of the two"
-        raise InputError("the workload spec says it already", key="--dllm-workload", fix=fix)
-    from blis_py.files.yaml_files import load_mapping
-    from blis_py.workload.diffusion import diffusion_client
-
-    file = Path(config.dllm.workload)
-    client = diffusion_client(load_mapping(file), file=file)
-    return replace(asked, diffusion=dict.fromkeys(asked.table.client.names, client))
-
-
 def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
     """That share of the answers ends with an end of sequence; what a trace says of others stays."""
     if not share:
@@ -109,8 +94,8 @@ def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
     """A grammar constrains that share of the answers, whatever a trace or spec says."""
     if ratio is None:
         return asked
-    if asked.diffusion and ratio:
-        problem, fix = "block diffusion knows no structured outputs", "drop it"
+    if asked.kinds and ratio:
+        problem, fix = f"{kinds.title(asked)} knows no structured outputs", "drop it"
         raise InputError(problem, key="workload.structured_output_ratio", value=ratio, fix=fix)
     draws = stream(asked.seed, STRUCTURED_OUTPUTS)
     return replace(asked, table=asked.table.with_structured_outputs(ratio, draws))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from blis_py.config.models import DllmSection
+from blis_py.config.implied import from_preset
+from blis_py.config.models import DllmSection, RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
@@ -18,8 +19,34 @@ if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
 
 
-def block_diffusion(
-    demand: Demand, settings: DllmSection, schedulers: Iterable[SchedulerConfig]
+NAME, TITLE = "diffusion", "block diffusion"
+
+
+def described(asked: Demand, config: RunConfig) -> Demand:
+    """With `dllm.workload`, every request is one of block diffusion, as described there."""
+    if config.dllm.workload is None:
+        return asked
+    if asked.kinds:
+        fix = "drop one of the two"
+        raise InputError("the workload spec says it already", key="--dllm-workload", fix=fix)
+    from blis_py.workload.diffusion import diffusion_client
+
+    file = Path(config.dllm.workload)
+    client = diffusion_client(load_mapping(file), file=file)
+    return replace(asked, kinds=dict.fromkeys(asked.table.client.names, client))
+
+
+def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
+    """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
+    wanted = scheduler.async_scheduling
+    if wanted and not from_preset(config, "scheduler.async_scheduling", wanted):
+        fix = "drop it: FDFO with re-looping saves the time between rounds instead"
+        raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
+    return replace(scheduler, async_scheduling=False, late_length_stops=False)
+
+
+def simulated(
+    asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
 ) -> BlockDiffusion | None:
     """Rounds for every block, and how blocks are executed; None for an autoregressive workload.
 
@@ -28,28 +55,33 @@ def block_diffusion(
             does not have; settings that cannot work, or that an autoregressive workload has no use for; a
             trace of block diffusion without a word on its step counts.
     """
-    if not demand.diffusion:
-        if demand.diffusion_trace is not None:
+    settings, clients = config.dllm, _clients(asked)
+    if not clients:
+        if asked.recorded_kind is not None and asked.recorded_kind[0] == NAME:
             fix = "give --dllm-workload FILE: a run of the engine has it beside the trace, as dllm.yaml"
             problem = "the trace is of block diffusion, and nothing says how its blocks are denoised"
-            raise InputError(problem, file=demand.diffusion_trace, fix=fix)
+            raise InputError(problem, file=asked.recorded_kind[1], fix=fix)
         _refuse_idle(settings)
         return None
     from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
     from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
     from blis_py.workload.diffusion import table_rounds
 
-    block_tokens = _block_tokens(demand)
-    config = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)
+    block_tokens = _block_tokens(asked, clients)
+    modes = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)
     for scheduler in schedulers:
-        check_diffusion_config(scheduler, config)
+        check_diffusion_config(scheduler, modes)
     parameters: dict[str, Any] = {} if settings.config is None else load_mapping(Path(settings.config))
-    measured = {
-        name: client.choose(settings.algorithm, parameters) for name, client in demand.diffusion.items()
-    }
-    rounds = table_rounds(demand.table, measured, block_tokens, demand.seed)
+    measured = {name: client.choose(settings.algorithm, parameters) for name, client in clients.items()}
+    rounds = table_rounds(asked.table, measured, block_tokens, asked.seed)
     costs = DiffusionCosts(round(settings.schedule_us * 1000), round(settings.allocator_call_us * 1000))
-    return BlockDiffusion(rounds, config, costs)
+    return BlockDiffusion(rounds, modes, costs)
+
+
+def _clients(asked: Demand) -> dict[str, DiffusionClient]:
+    return {
+        name: cast("DiffusionClient", client) for name, client in asked.kinds.items() if client.kind == NAME
+    }
 
 
 def _refuse_idle(settings: DllmSection) -> None:
@@ -61,10 +93,8 @@ def _refuse_idle(settings: DllmSection) -> None:
             raise InputError("has no use: the workload is autoregressive", key=key, value=value, fix=fix)
 
 
-def _block_tokens(demand: Demand) -> int:
-    clients: list[tuple[str, DiffusionClient | None]] = [
-        (name, demand.diffusion.get(name)) for name in demand.table.client.names
-    ]
+def _block_tokens(asked: Demand, of_kind: Mapping[str, DiffusionClient]) -> int:
+    clients = [(name, of_kind.get(name)) for name in asked.table.client.names]
     plain = next((name for name, client in clients if client is None), None)
     name, first = next((name, client) for name, client in clients if client is not None)
     if plain is not None:

@@ -70,7 +70,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
     if config.seed is None and spec.seed is not None:
         seed = spec.seed
     resolved = spec.resolved()
-    clients = {client.name: client.diffusion for client in resolved}
+    clients = {client.name: client.kind for client in resolved}
     table, loops = generate_loops(
         spec,
         seed=seed,

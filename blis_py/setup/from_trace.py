@@ -51,7 +51,8 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
     Args:
         read: what reads the trace.
     """
-    from blis_py.traces import header_of, of_diffusion
+    from blis_py.traces import header_of
+    from blis_py.traces.tracev2_header import kind_of
 
     table, reading = read(load, seed)
     if not reading.has_times:
@@ -74,9 +75,10 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
     if found is None:
         return asked
     file, header = found
+    kind = kind_of(header)
     return replace(
         asked,
-        diffusion_trace=trace if of_diffusion(header) else None,
+        recorded_kind=None if kind is None else (kind, trace),
         targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
     )
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
-from blis_py.config.implied import from_preset
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.settings import extended
-from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import link_notes, model_notes
+from blis_py.setup import kinds
 from blis_py.setup.asked import Demand
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.kinds import KindOfRequests
     from blis_py.cluster.topology import Pool
 
 
@@ -46,8 +45,7 @@ class PoolSetup:
         """
         config = served.config
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
-        if asked.diffusion:
-            scheduler = _of_diffusion(config, scheduler)
+        scheduler = kinds.scheduler(asked, config, scheduler)
         latency, host_notes = step_times(served, asked.table, scheduler)
         check_delays(latency, asked.table, max_model_len)
         hardware_notes = (*model_notes(served.shape, served.gpu), *link_notes(served.gpu, config.tp))
@@ -70,7 +68,7 @@ class PoolSetup:
         )
         return Pool(name=self.name, role=self.section.role, count=self.section.count, spec=spec)
 
-    def models(self, diffusion: BlockDiffusion | None) -> str:
+    def models(self, kind: KindOfRequests | None) -> str:
         """What is being modelled, and what its step times rest on."""
         scheduler, count = self.scheduler, self.section.count
         batches = f"{scheduler.scheduler} scheduler, {scheduler.batch_former} batches"
@@ -79,9 +77,9 @@ class PoolSetup:
         if scheduler.async_scheduling:
             batches += ", asynchronous scheduling"
         instances = f"{count} instance{'' if count == 1 else 's'}"
-        if diffusion is not None:
+        if kind is not None:
             return (
-                f"{instances} of {diffusion.config.describe()} "
+                f"{instances} of {kind.describe()} "
                 f"({scheduler.scheduler} scheduler); step times: {self.latency.provenance}"
             )
         engine = load_engine(self.config.engine).title
@@ -103,12 +101,3 @@ def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: in
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
     return kind(**own | resolved)
-
-
-def _of_diffusion(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
-    """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
-    wanted = scheduler.async_scheduling
-    if wanted and not from_preset(config, "scheduler.async_scheduling", wanted):
-        fix = "drop it: FDFO with re-looping saves the time between rounds instead"
-        raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
-    return replace(scheduler, async_scheduling=False, late_length_stops=False)

@@ -23,11 +23,11 @@ from blis_py.metrics.slo import (
     require_known_classes,
 )
 from blis_py.requests.table import RequestTable
+from blis_py.setup import kinds
 from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
-from blis_py.setup.diffusion import block_diffusion
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import served_models, served_notes
@@ -35,7 +35,7 @@ from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoops
-    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.kinds import KindOfRequests
     from blis_py.cluster.topology import Cluster
     from blis_py.cluster.watch import Watch
     from blis_py.requests.loops import Loops
@@ -58,7 +58,7 @@ class Setup:
     """What the user should know before believing the result."""
     source: str = ""
     """Which format a recorded trace was taken for, and why."""
-    diffusion: BlockDiffusion | None = None
+    kind: KindOfRequests | None = None
     """None = the requests are autoregressive."""
     loops: Loops | None = None
     """Clients that wait for answers before they send more; None = nobody does."""
@@ -106,7 +106,7 @@ class Setup:
                 *flow_notes(config.gateway),
             ),
             source=asked.source,
-            diffusion=block_diffusion(asked, config.dllm, [pool.scheduler for pool in pools]),
+            kind=kinds.simulated(asked, config, [pool.scheduler for pool in pools]),
             loops=asked.loops,
             served_models=names,
         )
@@ -173,15 +173,15 @@ class Setup:
         """
         if self.loops is not None:
             return replace(self, loops=self.loops.limited(count))
-        begin = 0 if self.diffusion is not None else self.table.busiest(count)
+        begin = 0 if self.kind is not None else self.table.busiest(count)
         return replace(self, table=self.table.take(slice(begin, begin + count)))
 
     @property
     def models(self) -> str:
         """What is being modelled, and what its step times rest on, in one line."""
         if len(self.pools) == 1:
-            return f"models {self.only.models(self.diffusion)}"
-        return "models " + "; ".join(f"{pool.name}: {pool.models(self.diffusion)}" for pool in self.pools)
+            return f"models {self.only.models(self.kind)}"
+        return "models " + "; ".join(f"{pool.name}: {pool.models(self.kind)}" for pool in self.pools)
 
     def simulate(
         self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
@@ -202,7 +202,7 @@ class Setup:
             self.cluster(),
             seed=DEFAULT_SEED if config.seed is None else config.seed,
             horizon_ns=horizon_ns_of(config),
-            diffusion=self.diffusion,
+            kind=self.kind,
             record_steps=record_steps,
             record_decisions=config.routing.counterfactual_k if keeps else None,
             progress=progress,

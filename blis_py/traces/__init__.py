@@ -117,12 +117,6 @@ def is_spec(source: str) -> bool:
     return path.suffix in _YAML and "trace_version" not in load_mapping(path)
 
 
-def of_diffusion(header: Mapping[str, Any]) -> bool:
-    """Whether the header of a trace says that its answers came in diffusion blocks."""
-    server = header.get("server") or {}
-    return str(server.get("type")).endswith(tracev2.DIFFUSION)
-
-
 def _check(time_scale: float, limit: int | None, slo_shares: Mapping[str, float] | None) -> None:
     if not (math.isfinite(time_scale) and time_scale > 0):
         raise InputError(

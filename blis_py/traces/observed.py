@@ -2,7 +2,7 @@
 
 Whoever sends requests says when each was sent, when tokens came, and how it ended; what the server is does
 not matter here. `trace.yaml` and `trace.csv` hold the requests as a TraceV2 with measured times, `itl.csv`
-the time of every token (or diffusion block), `run.yaml` what ran.
+the time of every token (or block of tokens), `run.yaml` what ran.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ObservedRequest:
 
     sent_ns: int = -1
     token_ns: list[int] = field(default_factory=list)
-    """When something came: a token, or all tokens of a diffusion block at once."""
+    """When something came: a token, or all tokens of a block at once."""
     ended_ns: int = -1
     end: End = UNSENT
 

@@ -35,10 +35,10 @@ from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Kind, Mask, fractions, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
 from blis_py.traces.sessions import CLOSED
-from blis_py.traces.tracev2_header import ACCUMULATE, DIFFUSION, read_header
+from blis_py.traces.tracev2_header import ACCUMULATE, read_header
 from blis_py.traces.tracev2_write import write
 
-__all__ = ["DIFFUSION", "data_beside", "header_beside", "read", "read_header", "write"]
+__all__ = ["data_beside", "header_beside", "read", "read_header", "write"]
 
 LAST_US = LAST_NS // 1000
 _LONGEST_HEADER = 1 << 16

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blis_py.core.kinds import KINDS
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.outputs.staging import write_text
@@ -44,14 +45,23 @@ NOT_YET = {
     "observed_kv_metrics": "hit rates of the recorded server are not compared with",
 }
 """Keys that say what a replay would have to heed and does not."""
-DIFFUSION = "-diffusion"
-"""How `server.type` ends where answers came in diffusion blocks."""
 REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
 VERSIONS = (2, 3)
 TIME_UNITS = ("microseconds", "us")
 MODES = ("real", "generated", "replayed")
 ACCUMULATE = "accumulate"
 """`session_context_growth` of a trace whose rows have what each turn adds to its conversation."""
+
+
+def server_type(server: str, kind: str | None) -> str:
+    """`server.type`: behind a hyphen the kind of requests, where they are not autoregressive."""
+    return server if kind is None else f"{server}-{kind}"
+
+
+def kind_of(header: Mapping[str, Any]) -> str | None:
+    """The kind of requests that the header of a trace tells of; `None` = autoregressive."""
+    told = str((header.get("server") or {}).get("type"))
+    return next((kind for kind in KINDS if told.endswith(f"-{kind}")), None)
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Measured:
     first_token_ns: Ints
     last_token_ns: Ints
     chunks: Ints
-    """How often something came: tokens, or diffusion blocks."""
+    """How often something came: tokens, or blocks of them."""
     ends: Sequence[End]
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from blis_py.workload.arrivals import Arrivals
-    from blis_py.workload.diffusion import DiffusionClient
     from blis_py.workload.lengths import Lengths
     from blis_py.workload.modalities import Multimodal
     from blis_py.workload.prefixes import PrefixLevel
     from blis_py.workload.sessions import Sessions
+
+
+class KindOfClient(Protocol):
+    """What a client says of its requests where they are not autoregressive."""
+
+    @property
+    def kind(self) -> str:
+        """The name that the workload spec gives it."""
+        ...
 
 
 class Client(NamedTuple):
@@ -44,8 +52,8 @@ class Client(NamedTuple):
     slo_target_ns: int = 0
     structured_output_ratio: float = 0.0
     """Share of its answers that a grammar constrains."""
-    diffusion: DiffusionClient | None = None
-    """How its model fills blocks by denoising; None = it is autoregressive."""
+    kind: KindOfClient | None = None
+    """How its model answers; None = it is autoregressive."""
     permits: int | None = None
     """Closed loop: so many of its requests are under way, at most; None = an open loop."""
     think_ns: int = 0

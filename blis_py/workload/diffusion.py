@@ -41,6 +41,10 @@ class DiffusionClient:
     measured: tuple[MeasuredSteps, ...]
     """At least one; several differ in algorithm or parameters."""
 
+    @property
+    def kind(self) -> str:
+        return "diffusion"
+
     def choose(self, algorithm: str | None, parameters: Mapping[str, Any]) -> MeasuredSteps:
         """What was measured with this algorithm (None: whichever comes first) and these parameters.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
 
@@ -22,7 +22,7 @@ from blis_py.workload.modalities import Multimodal
 from blis_py.workload.profile import Profile
 from blis_py.workload.servegen import is_servegen
 from blis_py.workload.spec_base import Seed, Text, TimeUs, Whole, as_text, as_tuple, lengths_of
-from blis_py.workload.spec_client import ClientSpec, CohortSpec, DiffusionSpec
+from blis_py.workload.spec_client import ClientSpec, CohortSpec
 from blis_py.workload.spec_errors import input_error
 from blis_py.workload.spec_inference_perf import (
     InferencePerfSpec,
@@ -30,13 +30,11 @@ from blis_py.workload.spec_inference_perf import (
     is_config,
     of_config,
 )
+from blis_py.workload.spec_kinds import KindSpec, kind_of_client
 from blis_py.workload.spec_rates import Part, parts_of, rates_of
 from blis_py.workload.spec_servegen import ServeGenSpec, servegen_clients
 from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
 from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
-
-if TYPE_CHECKING:
-    from blis_py.workload.diffusion import DiffusionClient
 
 SESSION_TIMEOUT_US = 300_000_000
 """Patience of a client with several turns that does not say how long it waits (as in BLIS)."""
@@ -51,14 +49,14 @@ NOT_YET: dict[str, str] = {
 false."""
 
 
-class WorkloadSpec(DiffusionSpec):
+class WorkloadSpec(KindSpec):
     """A workload: clients share `aggregate_rate` (requests/s) in proportion to their `rate_fraction`.
 
     It is needed where a client has one. `num_requests` (those sent first) and `horizon` (us) bound it; 0 or
     absent: no bound. A horizon that ends the load ends the simulation too. `rate_profile` is a CSV file with
     the columns `seconds` and `rate`: from that second on, the clients share that rate, instead of
     `aggregate_rate`.
-    What it says of diffusion holds for every client that does not say otherwise.
+    What it says of the kind of requests holds for every client that does not say otherwise.
     """
 
     version: Annotated[Literal["", "1", "2"], BeforeValidator(as_text)] = ""
@@ -242,7 +240,7 @@ def _clients(
         timeout_ns=timeout_us * 1000 or None,
         slo_target_ns=(client.slo_target_us or 0) * 1000,
         structured_output_ratio=client.structured_output_ratio,
-        diffusion=_diffusion(client, key, spec),
+        kind=kind_of_client(client, spec, key, spec.file),
         permits=client.concurrency or None,
         think_ns=client.think_time_us * 1000,
     )
@@ -275,20 +273,3 @@ def _multimodal(part: Part, path: Path | None) -> Multimodal | None:
         fix = "make several clients of the windows"
         raise InputError("contradicts the input_distribution of a window", file=path, key=key, fix=fix)
     return multimodal_of(spec, key, path)
-
-
-def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:
-    """What the client says, over what the spec says for all."""
-    names = DiffusionSpec.model_fields
-    common, own = ({n: getattr(s, n) for n in names if getattr(s, n) is not None} for s in (spec, client))
-    said = common | own
-    if said.get("kind") == "diffusion":
-        from blis_py.workload.diffusion import diffusion_client
-
-        place = key if own else ""
-        return diffusion_client(said, key=place, file=spec.file)
-    for name in own if common.get("kind") == "diffusion" else said:
-        if name != "kind":
-            where, fix = f"{key}.{name}" if name in own else name, "give kind: diffusion too, or drop it"
-            raise InputError("belongs to block diffusion", file=spec.file, key=where, fix=fix)
-    return None

@@ -5,29 +5,17 @@ What they send at which time of day is in `spec_lifecycle.py`, what their prompt
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from blis_py.core.bounds import MOST_REQUESTS
 from blis_py.workload.spec_base import DistributionSpec, Share, Strict, Text, TimeUs, Tokens, Whole, as_tuple
+from blis_py.workload.spec_kinds import KindSpec
 from blis_py.workload.spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
 from blis_py.workload.spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
 
 MOST_MEMBERS = 100_000
-
-
-class DiffusionSpec(Strict):
-    """`kind: diffusion` and what belongs to it (`blis_py.workload.diffusion`), of a client or of all."""
-
-    kind: Literal["autoregressive", "diffusion"] | None = None
-    """How the model answers; absent: autoregressive."""
-    block_size: int | None = None
-    """Positions of a block (`kind: diffusion`)."""
-    steps: Any = None
-    """Denoising rounds of a block: a number, or how they are distributed (`kind: diffusion`)."""
-    commit_rounds: int | None = None
-    """Rounds that follow a finished block, 0 or 1 (`kind: diffusion`)."""
 
 
 class NetworkSpec(Strict):
@@ -39,7 +27,7 @@ class NetworkSpec(Strict):
     """Of the client's line, Mbit/s both ways, with 4 bytes for a token; 0: a token takes no time."""
 
 
-class ClientSpec(DiffusionSpec):
+class ClientSpec(KindSpec):
     """One source of requests, or with `reasoning.multi_turn` of sessions.
 
     With `concurrency` (absent or 0: an open loop) no more of its requests are under way, and each, once

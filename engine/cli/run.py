@@ -122,7 +122,7 @@ def _write(
 ) -> None:
     """Everything that was measured."""
     from blis_py.setup.demand import DEFAULT_SEED
-    from blis_py.traces.tracev2_header import DIFFUSION
+    from blis_py.traces.tracev2_header import server_type
 
     engine, config = ready.engine, ready.engine.scheduler.config
     workload, seed = ready.run.workload, ready.run.seed
@@ -150,7 +150,7 @@ def _write(
         seed=seed,
         workload=source,
         server={
-            "type": "blis-engine" if ready.dllm is None else f"blis-engine{DIFFUSION}",
+            "type": server_type("blis-engine", None if ready.dllm is None else "diffusion"),
             "model": ready.config.model,
             "tensor_parallel": 1,
             "max_num_seqs": config.max_num_seqs,

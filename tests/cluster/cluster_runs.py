@@ -302,12 +302,12 @@ def of_diffusion(seed: int, classes: Sequence[str], **options: Any) -> RunRecord
             scheduler=SchedulerConfig(num_kv_blocks=400, max_model_len=6_000, block_size=32, max_num_seqs=2),
             latency=linear(1_000_000),
             num_instances=2,
-            diffusion=BlockDiffusion(rounds, DiffusionConfig(), DiffusionCosts()),
+            kind=BlockDiffusion(rounds, DiffusionConfig(), DiffusionCosts()),
             single_step=single_step,
             **options,
         )
         for single_step in (False, True)
     )
-    not_compared_by_value = {f"instances[{index}].diffusion" for index in range(2)}
+    not_compared_by_value = {f"instances[{index}].of_kind" for index in range(2)}
     assert set(differences(skipping, single)) <= not_compared_by_value
     return skipping

@@ -58,7 +58,7 @@ def run(table: RequestTable, latency: Linear = DETAILED, seed: int = 1, **given:
         table,
         scheduler=SchedulerConfig(**shape),
         latency=latency,
-        diffusion=BlockDiffusion(rounds, DiffusionConfig(**modes), costs),
+        kind=BlockDiffusion(rounds, DiffusionConfig(**modes), costs),
         **given,
     )
 
@@ -154,7 +154,7 @@ def test_the_summary_has_vllms_diffusion_metrics_by_hand() -> None:
     latency = Linear(LinearCoefficients(LinearCosts(step=MS)))
     config = SchedulerConfig(num_kv_blocks=8, max_model_len=256, block_size=32, max_num_seqs=2)
     record = simulate(
-        table, scheduler=config, latency=latency, diffusion=BlockDiffusion([[4, 6]]), record_steps=True
+        table, scheduler=config, latency=latency, kind=BlockDiffusion([[4, 6]]), record_steps=True
     )
     summary = summarise(record)["cluster"]
     assert summary["ttft_ms"]["mean"] == 5  # a round of prompt, then four

@@ -174,7 +174,7 @@ def test_sessions_of_block_diffusion_are_the_same_round_by_round(
             source(table),
             scheduler=config,
             latency=linear(400 * US, prefill_tokens=900),
-            diffusion=diffusion,
+            kind=diffusion,
             num_instances=instances,
             single_step=single_step,
         )

@@ -14,6 +14,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, Ledger
 from blis_py.ledger.division import Divider
 from blis_py.ledger.explain import watched
@@ -41,12 +42,11 @@ def all_ledgers(
     """The run, and a ledger for each of its requests; that it was watched made no difference to it."""
     record = run()
     rows = range(len(record.table))
-    witness = Witness(watched(record, rows), diffusion)
+    witness = Witness(watched(record, rows), kinds.noting(diffusion))
     assert differences(record, run(watch=witness)) == []
     notes = {index: notes.runs for index, notes in witness.notes.items()}
-    block = 0 if diffusion is None else diffusion.config.block_tokens
     arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
-    books = Bookkeeper(record, notes, Divider(latency, block), arrivals)
+    books = Bookkeeper(record, notes, Divider(latency, kinds.chunk_alone(diffusion)), arrivals)
     return record, [books.ledger(row) for row in rows]
 
 

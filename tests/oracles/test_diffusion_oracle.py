@@ -63,7 +63,7 @@ def served(limits: Modes, modes: Modes, dreams: list[Dream], **options: Any) -> 
     )
     config = SchedulerConfig(max_model_len=1024, block_size=BLOCK, enable_prefix_caching=False, **limits)
     blocks = BlockDiffusion([one.rounds for one in dreams], DiffusionConfig(**modes))
-    return simulated(table, scheduler=config, latency=Linear(PRICES), diffusion=blocks, **options)
+    return simulated(table, scheduler=config, latency=Linear(PRICES), kind=blocks, **options)
 
 
 def assert_alike(seed: int, **options: Any) -> list[Dream]:

@@ -190,7 +190,7 @@ CLIENT = {
 def clients(top: dict[str, Any], *own: dict[str, Any]) -> list[Any]:
     each = [CLIENT | {"id": f"c{index}"} | values for index, values in enumerate(own)]
     spec = WorkloadSpec.model_validate({"aggregate_rate": 1.0, "num_requests": 9, "clients": each} | top)
-    return [client.diffusion for client in spec.resolved()]
+    return [client.kind for client in spec.resolved()]
 
 
 def test_a_spec_says_it_for_all_clients_and_a_client_for_itself() -> None:

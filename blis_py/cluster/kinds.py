@@ -1,0 +1,50 @@
+"""Kinds of requests: what serves them and keeps their record.
+
+A kind other than autoregressive is one object that fulfils `KindOfRequests`, handed to `simulate`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from blis_py.cluster.instance import Instance
+from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.topology import Pool
+from blis_py.cluster.watch import Watch
+from blis_py.core.request import Request
+from blis_py.latency.base import FrontendDelays
+from blis_py.requests.table import RequestTable
+
+
+class Kind(Protocol):
+    """What one run uses of a kind of requests: their class, recorder and instances."""
+
+    request: type[Request]
+
+    def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder: ...
+
+    def instance(self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
+
+
+class KindOfRequests(Protocol):
+    """The requests of a workload where they are not autoregressive."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the tables of kinds, `blis_py.core.kinds.KINDS` and those of other parts."""
+        ...
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens that an answer grows by at a time."""
+        ...
+
+    def describe(self) -> str:
+        """What serves it, in a few words."""
+        ...
+
+    def served(self, record_steps: bool, single_step: bool, watch: Watch | None) -> Kind:
+        """As one run serves it; see `blis_py.cluster.simulation.Simulation`."""
+        ...

@@ -1,0 +1,34 @@
+"""Kinds of requests beside the autoregressive one: what a step of theirs has that others have not.
+
+A further kind is one entry of `KINDS`; its scheduler is a `Lifecycle` in a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Final, NamedTuple
+
+from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
+from blis_py.core.features import Feature, StepFeatures
+
+
+class StepKind(NamedTuple):
+    """The steps of a kind of requests."""
+
+    features: type[StepFeatures]
+    names: Mapping[str, Feature]
+    """What its features have beyond `FEATURES`."""
+
+
+KINDS: Final = {"diffusion": StepKind(DiffusionFeatures, ROUND_FEATURES)}
+"""By name: the key of its settings in the metadata of a step log, and of its part of a summary."""
+
+KIND_FEATURES: Final[dict[str, Feature]] = {
+    name: feature for kind in KINDS.values() for name, feature in kind.names.items()
+}
+"""Features that only steps of some kinds have; 0 for others."""
+
+
+def named_in(facts: Container[str]) -> str | None:
+    """The kind that has a part in a summary, or in the metadata of a log; `None` = autoregressive."""
+    return next((name for name in KINDS if name in facts), None)

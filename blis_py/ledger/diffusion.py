@@ -1,0 +1,103 @@
+"""Ledgers of block diffusion: which rounds a request was in, what a prompt takes alone, what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from blis_py.cluster.diffusion import BlockDiffusion
+from blis_py.cluster.kinds import KindOfRequests
+from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, DiffusionRequest, Outcome
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import Request
+from blis_py.latency.step_run import StepRun
+from blis_py.ledger.division import Chunk
+from blis_py.ledger.lines import Line
+from blis_py.ledger.witness import MakeNoting, Notes, Noting, Watched
+
+
+def noting(kind: KindOfRequests) -> MakeNoting:
+    """What keeps the notes of an instance."""
+    assert isinstance(kind, BlockDiffusion)
+    return lambda scheduler, events, notes, watched: NotingRounds(scheduler, events, notes, watched, kind)
+
+
+def chunk_alone(chunk: Chunk, kind: KindOfRequests) -> StepFeatures:
+    """The round of a piece of prompt and nothing else."""
+    tokens, past, block = chunk.tokens, chunk.past, kind.block_tokens
+    blocks = tokens // block
+    return DiffusionFeatures(
+        prefill_seqs=1,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * past + block * block * blocks * (blocks + 1) // 2,
+        prefill_kv_tokens=past,
+        prefill_prompt_pairs=tokens * (past + tokens),
+        max_context=past,
+        prefill_blocks=blocks,
+    )
+
+
+def changes(kind: KindOfRequests) -> Iterator[tuple[str, str, Any]]:
+    """Changes worth a run: a title, a setting and its other value."""
+    assert isinstance(kind, BlockDiffusion)
+    first = kind.config.fdfo
+    title = "whole batches instead of first done, first out" if first else "first done, first out"
+    yield title, "dllm.fdfo", not first
+
+
+class NotingRounds(Noting):
+    """Of a block-diffusion instance."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        events: Any,
+        notes: Notes,
+        watched: Sequence[Watched],
+        diffusion: BlockDiffusion,
+    ) -> None:
+        super().__init__(scheduler, events, notes, watched)
+        self._block, self._fdfo = diffusion.config.block_tokens, diffusion.config.fdfo
+        self._rounds_of = diffusion.rounds
+        self._batch: Batch | None = None
+        self._batch_start_ns, self._round = 0, 0
+
+    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        if batch is not self._batch:
+            self._batch, self._batch_start_ns, self._round = batch, start_ns, 0
+        self._round += 1
+        planned_ns = start_ns if self._fdfo else self._batch_start_ns
+        features = type(batch.features)(
+            **{each.name: getattr(batch.features, each.name) for each in fields(batch.features)}
+        )
+        run = StepRun(1, end_ns)
+        closed = bool(batch.preempted)
+        self._note(start_ns, run, planned_ns, features, batch.prefills, batch.admitted, closed)
+        self._events.round(batch, start_ns, end_ns)
+
+    def batch(self, batch: Batch, outcome: Outcome) -> None:
+        self._batch = None
+        self._events.batch(batch, outcome)
+
+    def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
+        self._events.commits(commits, now_ns)
+
+    def _decoding(self, request: Request) -> Line:
+        assert self._batch is not None
+        assert isinstance(request, DiffusionRequest)
+        if request not in self._batch.denoise:
+            return Line.OTHERS_PREFILL  # prompts have rounds of their own
+        rounds = self._rounds_of[request.row][len(request.rounds_per_block)]
+        return Line.RIDING if not self._fdfo and self._round > rounds else Line.DECODE
+
+    def _wanted(self, prompt_tokens: int) -> int:
+        return prompt_tokens // self._block * self._block or self._block
+
+    def _least_tokens(self) -> int:
+        return self._block
+
+    def _served_before(self, tokens: int) -> int:
+        assert self._batch is not None
+        inside = sum(request not in self._batch.admitted for request in self._batch.denoise)
+        return tokens + (self._block * inside if self._fdfo else 0)

@@ -1,0 +1,44 @@
+"""What ledgers need to know of kinds of requests: a module for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from blis_py.cluster.kinds import KindOfRequests
+from blis_py.core.features import StepFeatures
+from blis_py.ledger import diffusion
+from blis_py.ledger.division import Chunk
+from blis_py.ledger.witness import MakeNoting
+
+
+class KindInLedgers(Protocol):
+    """The functions of such a module."""
+
+    def noting(self, kind: KindOfRequests) -> MakeNoting:
+        """What keeps the notes of an instance."""
+        ...
+
+    def chunk_alone(self, chunk: Chunk, kind: KindOfRequests) -> StepFeatures:
+        """The step of a piece of prompt and nothing else."""
+        ...
+
+    def changes(self, kind: KindOfRequests) -> Iterator[tuple[str, str, Any]]:
+        """Changes worth a run: a title, a setting and its other value."""
+        ...
+
+
+KINDS: dict[str, KindInLedgers] = {"diffusion": diffusion}
+
+
+def noting(kind: KindOfRequests | None) -> MakeNoting | None:
+    """What keeps the notes of an instance; `None` = as of autoregressive requests."""
+    return None if kind is None else KINDS[kind.name].noting(kind)
+
+
+def chunk_alone(kind: KindOfRequests | None) -> Callable[[Chunk], StepFeatures] | None:
+    """From a piece of prompt to a step of it and nothing else; `None` = as of autoregressive requests."""
+    if kind is None:
+        return None
+    module = KINDS[kind.name]
+    return lambda chunk: module.chunk_alone(chunk, kind)

@@ -1,0 +1,71 @@
+"""Kinds of requests on their way from a configuration to the simulation: a module for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from blis_py.config.models import RunConfig
+from blis_py.core.config import SchedulerConfig
+from blis_py.setup import diffusion
+from blis_py.setup.asked import Demand
+
+if TYPE_CHECKING:
+    from blis_py.cluster.kinds import KindOfRequests
+
+
+class KindInSetup(Protocol):
+    """The functions of such a module."""
+
+    TITLE: str
+    """Its name in messages."""
+
+    def described(self, asked: Demand, config: RunConfig) -> Demand:
+        """With what the configuration says of all requests, which may make them requests of this kind."""
+        ...
+
+    def scheduler(self, config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
+        """The scheduler settings under which such requests are served."""
+        ...
+
+    def simulated(
+        self, asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
+    ) -> KindOfRequests | None:
+        """What the simulation needs; `None` where the requests are not of this kind.
+
+        Raises:
+            InputError: settings of the kind that such requests have no use for, or that cannot work.
+        """
+        ...
+
+
+KINDS: dict[str, KindInSetup] = {"diffusion": diffusion}
+
+
+def described(asked: Demand, config: RunConfig) -> Demand:
+    """With what the configuration says of all requests."""
+    for kind in KINDS.values():
+        asked = kind.described(asked, config)
+    return asked
+
+
+def title(asked: Demand) -> str:
+    """The kind of requests that are not autoregressive."""
+    return _of(asked).TITLE
+
+
+def scheduler(asked: Demand, config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
+    """The scheduler settings under which requests of their kind are served."""
+    return _of(asked).scheduler(config, scheduler) if asked.kinds else scheduler
+
+
+def simulated(
+    asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
+) -> KindOfRequests | None:
+    """The kind of requests as the simulation needs it; `None` = autoregressive."""
+    found = [kind.simulated(asked, config, schedulers) for kind in KINDS.values()]
+    return next((kind for kind in found if kind is not None), None)
+
+
+def _of(asked: Demand) -> KindInSetup:
+    return KINDS[next(iter(asked.kinds.values())).kind]

@@ -1,0 +1,22 @@
+"""Kinds of requests in the YAML workload spec: the keys of each, and what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blis_py.workload.client import KindOfClient
+from blis_py.workload.spec_diffusion import DiffusionSpec, diffusion_of
+
+KindSpec = DiffusionSpec
+"""Keys of a client, or of all clients, that say how the model answers. A further kind adds its own here."""
+
+
+def kind_of_client(
+    client: KindSpec, common: KindSpec, key: str, file: str | Path | None
+) -> KindOfClient | None:
+    """What a client says of its kind, over what the spec says for all; `None` = autoregressive.
+
+    Raises:
+        InputError: keys of a kind that the client is not of, or what cannot be.
+    """
+    return diffusion_of(client, common, key, file)
