@@ -163,7 +163,7 @@ def _write(
 
 def _write_rounds(folder: Path, ready: Ready, settings: DllmSettings) -> None:
     """The rounds of every block, and how to replay them."""
-    from blis_py.traces import rounds
+    from blis_py.traces import diffusion_rounds as rounds
     from blis_py.traces.tracev2_write import request_numbers
 
     table, requests = ready.table, ready.engine.recorder.log().requests
