@@ -41,7 +41,7 @@ def _section(title: str, section: type, prefix: str) -> Iterator[str]:
     flags = {flag.key: flag.name for group in SETTINGS.values() for flag in group if not flag.off}
     for name, meaning in meanings(section).items():
         key = f"{prefix}{name}"
-        if key not in SECTIONS:
+        if key not in SECTIONS and field_of(key).compare:
             cells = [
                 f"`{key}`",
                 _code(flags.get(key)),

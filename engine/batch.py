@@ -8,6 +8,7 @@ nothing is sent but who they are, when that has changed, and new pages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,8 @@ class BatchBuilder:
         self._gathered = torch.from_numpy(self._pages).to(device)
         self._reached = self._gathered
         """The part of them that the latest batch needed."""
+        self.plan: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+        """How attention divides the work of decodes, by their lengths and number; None on the CPU."""
 
     def begin(self, rows: Ints) -> list[int]:
         """Begins a batch in which the sequences in these slots decode.
@@ -286,4 +289,5 @@ class BatchBuilder:
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
+            decode_plan=self.plan(inputs.seq_lens, num_decodes) if self.plan and num_decodes else None,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,8 @@ from engine.engine import LLMEngine
 from engine.executor import Executor, Forward, Model
 from engine.forward_context import ForwardContext
 from engine.graphs import Capture, CudaCapture, DecodeGraphs, default_buckets
-from engine.kernels.attention import AttentionMetadata
+from engine.kernels import backend
+from engine.kernels.attention import AttentionMetadata, paged_attention
 from engine.kernels.compilations import Watch, watch
 from engine.kernels.cuda import library
 from engine.kernels.gpu import gpu_of
@@ -167,6 +170,7 @@ def make_executor(
         check_relay=config.check_relay,
     )
     if capture is not None:
+        builder.plan = _planner(forward)
         warm_up(forward, builder, Bounds.of(config, max_model_len), gpu_of(device))
         if with_graphs:
             with torch.inference_mode():
@@ -175,6 +179,16 @@ def make_executor(
         expert_load.zero_()
     side = launch_side(device, config.async_scheduling)
     return Executor(forward, builder, config.max_num_seqs, graphs, expert_load, side)
+
+
+def _planner(forward: Forward) -> Callable[[torch.Tensor, int], torch.Tensor] | None:
+    """What divides the work of decode attention; None where no kernel does it."""
+    if backend.choose(forward.kv[0][0], paged_attention.kernels) != "triton":
+        return None
+    from engine.kernels.triton.decode_attention import plan_decodes
+
+    sizes = forward.model.config
+    return partial(plan_decodes, num_kv_heads=sizes.num_kv_heads, head_dim=sizes.head_dim)
 
 
 @torch.inference_mode()

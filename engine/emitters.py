@@ -1,4 +1,4 @@
-"""The sequences of a batch that emit a token, and what depends on who they are alone."""
+"""The sequences of a batch that emit a token, and what depends on them alone."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class Emitters:
     def only(self, roster: Roster) -> Emitters | None:
         """Those that are in the roster; None where it has others, or another order.
 
-        Whoever emits in one step decodes in the next, in the same slot, unless it has left: so this is who
-        decodes, without a look at everybody.
+        A sequence that emits in one step decodes in the next, in the same slot, unless it has left. So these
+        are the decodes, found without a walk over all of them.
         """
         left, requests = set(self.requests).difference(roster), list(self.requests)
         gone = sorted(map(requests.index, left))

@@ -104,7 +104,7 @@ class Executor:
         self._decodes = self._latest = Emitters.of([], np.zeros(0, dtype=np.int64), 0)
         """Those of the latest batch that decode, and all of them."""
         self._joining: list[Sequence] = []
-        """Whose prompts the latest batch completes."""
+        """Sequences whose prompts the latest batch completes."""
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Executor:
         return Batch(layout, transfer, decodes, count, count, 1, step.features.max_context + 1, bucket)
 
     def _look_at(self, decoding: Roster, scheduler: Scheduler, sequence_of: dict[Request, Sequence]) -> None:
-        """Who decodes has changed; at most those whose prompts are complete have tables to be written."""
+        """The roster has changed; of its sequences those that join it may have block tables to be written."""
         found, joining = self._latest.only(decoding), self._joining
         if found is None:
             joining = [sequence_of[request] for request in decoding]

@@ -142,11 +142,12 @@ class Sampler:
         wanted = columns.rows_that(LOGPROBS, needs)
         index = (np.array(wanted, dtype=np.int64),) if wanted else ()
         parts = iter(upload(self.device, *columns[:5], *penalised, *held_back, *index))
-        found = SamplingPlan(*islice(parts, 5), filtered=bool(needs & FILTERED))
+        temperature, top_k, top_p, min_p, seeds = islice(parts, 5)
+        found = SamplingPlan(temperature, top_k, top_p, min_p, seeds, filtered=bool(needs & FILTERED))
         if penalised:
-            found.penalised = Penalised(*islice(parts, len(penalised)), entrants)
+            found.penalised = Penalised(next(parts), next(parts), next(parts), entrants)
         if held_back:
-            found.held_back = HeldBack(*islice(parts, len(held_back)))
+            found.held_back = HeldBack(next(parts), next(parts), next(parts))
         if wanted:
             found.with_logprobs, found.logprobs_index = wanted, next(parts)
             found.most_logprobs = max(sequences[row].params.logprobs or 0 for row in wanted)
@@ -157,7 +158,7 @@ class Sampler:
     def _penalised(
         self, sequences: Ordered[Sequence], index: list[int]
     ) -> tuple[tuple[NDArray[Any], ...], list[Entrant]]:
-        """Tensors of `Penalised`, none where nobody is, and who is counted first of all."""
+        """Arrays of `Penalised`, empty without penalties, and the sequences to be counted first."""
         if not index:
             return (), []
         rows, entrants = self._counts.rows_of([sequences[i] for i in index])
@@ -181,7 +182,7 @@ class Sampler:
 
 
 def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[Any], ...]:
-    """Tensors of `HeldBack`, none where nobody is: output token number `min_tokens` may be the last."""
+    """Arrays of `HeldBack`, empty without any: output token `min_tokens` is the first that may end one."""
     held = [
         (row, token, len(sequences[row].prompt_ids) + sequences[row].params.min_tokens - 1)
         for row in rows

@@ -7,7 +7,9 @@ import sys
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.pages import check_out, write_out
+from blis_py.comparison.compare import compare as compare_runs
 from blis_py.errors import InputError
+from blis_py.result import to_json
 
 RUNS = "runs"
 _FLAGS = (
@@ -26,8 +28,6 @@ def compare(flags: Flags) -> None:
 
     Requests are matched by their ids. Runs of other requests are refused.
     """
-    from blis_py.comparison.compare import compare as compare_runs
-    from blis_py.result import to_json
 
     style = format_of(flags)
     runs: list[str] = flags.get(RUNS) or []

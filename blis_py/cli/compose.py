@@ -7,7 +7,15 @@ from pathlib import Path
 
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
+from blis_py.config.paths import spec_path
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml
+from blis_py.outputs.staging import write_text
+from blis_py.traces import is_spec, read_trace
+from blis_py.traces.compose import distinct_names, merged, scales
+from blis_py.traces.convert import check_apart, losses, writer_for
+from blis_py.traces.reading import Reading
+from blis_py.workload.compose import composed
 
 _FLAGS = (
     Flag(
@@ -27,8 +35,6 @@ GROUPS: tuple[Group, ...] = (("Compose", _FLAGS),)
 
 def compose(flags: Flags) -> None:
     """Merge several traces, or several workload specs, each at its own pace."""
-    from blis_py.traces import is_spec
-    from blis_py.traces.compose import distinct_names, scales
 
     sources = flags.get("--from", [])
     if len(sources) < 2:
@@ -43,10 +49,6 @@ def compose(flags: Flags) -> None:
 
 
 def _specs(sources: list[str], names: list[str], factors: list[float], flags: Flags) -> None:
-    from blis_py.config.paths import spec_path
-    from blis_py.files.yaml_files import dump_yaml
-    from blis_py.outputs.staging import write_text
-    from blis_py.workload.compose import composed
 
     if "--to" in flags:
         raise InputError("specs stay specs", key="--to", value=flags["--to"], fix="leave it out")
@@ -59,10 +61,6 @@ def _specs(sources: list[str], names: list[str], factors: list[float], flags: Fl
 
 
 def _traces(sources: list[str], names: list[str], factors: list[float], flags: Flags) -> None:
-    from blis_py.traces import read_trace
-    from blis_py.traces.compose import merged
-    from blis_py.traces.convert import check_apart, losses, writer_for
-    from blis_py.traces.reading import Reading
 
     if "--out" not in flags:
         raise InputError("where to?", key="--out", fix="give --out FILE")

@@ -11,6 +11,9 @@ from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON, TRACE, WORKLOAD
 from blis_py.errors import InputError
 from blis_py.outputs.places import check_file
+from blis_py.setup.demand import demand, require_open_loops
+from blis_py.traces import is_spec
+from blis_py.traces.convert import check_apart, losses, writer_for
 
 SOURCE, TARGET = "source", "target"
 _FLAGS = (
@@ -49,8 +52,6 @@ def convert(flags: Flags) -> None:
         if flag.name in flags:
             kind = flag.help.partition(":")[0]
             raise InputError(f"belongs to `blis convert {kind}`", key=flag.name, fix=f"write {kind} first")
-    from blis_py.setup.demand import demand, require_open_loops
-    from blis_py.traces.convert import check_apart, losses, writer_for
 
     for name, what in ((SOURCE, "trace or workload spec to read"), (TARGET, "file to write")):
         if name not in flags:
@@ -80,7 +81,6 @@ def convert(flags: Flags) -> None:
 
 def _as_workload(flags: Flags) -> Flags:
     """The flags with which a run would have these requests."""
-    from blis_py.traces import is_spec
 
     own = {flag.name for flag in _FLAGS}
     source = flags[SOURCE]

@@ -10,6 +10,12 @@ from typing import Any
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml
+from blis_py.outputs.staging import write_text
+from blis_py.workload.arrivals import check_rate
+from blis_py.workload.presets import PRESETS
+from blis_py.workload.servegen import compact
+from blis_py.workload.spec import parse_spec, spec_values
 
 FLAGS = (
     Flag("--name", str, "", "preset: which one."),
@@ -33,8 +39,6 @@ _MOST_LENGTHS = 64
 
 def convert_spec(kind: str, flags: Flags, target: str | None) -> None:
     """Writes the spec to the target, or to standard output."""
-    from blis_py.files.yaml_files import dump_yaml
-    from blis_py.outputs.staging import write_text
 
     for name in flags:
         if name not in _TAKES[kind]:
@@ -57,8 +61,6 @@ def _needed(flags: Flags, name: str, kind: str) -> Any:
 
 
 def _preset(flags: Flags) -> dict[str, Any]:
-    from blis_py.workload.arrivals import check_rate
-    from blis_py.workload.presets import PRESETS
 
     name, count = _needed(flags, "--name", "preset"), flags.get("--num-requests", 100)
     if name not in PRESETS:
@@ -86,7 +88,6 @@ def _preset(flags: Flags) -> dict[str, Any]:
 
 
 def _servegen(flags: Flags) -> dict[str, Any]:
-    from blis_py.workload.servegen import compact
 
     folder = Path(_needed(flags, "--path", "servegen")).absolute()
     data = {
@@ -111,7 +112,6 @@ def _servegen(flags: Flags) -> dict[str, Any]:
 
 
 def _inference_perf(flags: Flags) -> dict[str, Any]:
-    from blis_py.workload.spec import spec_values
 
     path = Path(_needed(flags, "--spec", "inference-perf"))
     values = spec_values(path)
@@ -124,7 +124,6 @@ def _inference_perf(flags: Flags) -> dict[str, Any]:
 
 def _expanded(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The spec with all clients written out that it only describes."""
-    from blis_py.workload.spec import parse_spec
 
     spec = parse_spec(dict(values), path)
     for note in spec.notes:

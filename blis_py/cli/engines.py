@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
+from blis_py.config.engine import load_engine, names
+from blis_py.config.models import DEFAULT_ENGINE
 
 __all__ = ["GROUPS", "engines"]
 
@@ -18,8 +20,6 @@ _COLUMNS = {
 
 def engines(flags: Flags) -> None:
     """List the engine presets: what each sets, and where that is from."""
-    from blis_py.config.engine import load_engine, names
-    from blis_py.config.models import DEFAULT_ENGINE
 
     rows = [
         {

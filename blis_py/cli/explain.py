@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from blis_py.api import Simulation
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
@@ -14,9 +15,9 @@ from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
-
-if TYPE_CHECKING:
-    from blis_py.ledger.explain import Explanation
+from blis_py.ledger.explain import Explanation
+from blis_py.result import to_json
+from blis_py.saved import load
 
 RUN_FOLDER = "run"
 _QUESTION = (
@@ -59,7 +60,6 @@ def explain(flags: Flags) -> None:
     Of a saved run or of one that the flags describe, which is simulated again with a witness beside it.
     What-ifs are further runs of the same requests.
     """
-    from blis_py.result import to_json
 
     style = format_of(flags)
     if "--what-if" in flags and "--no-what-ifs" in flags:
@@ -100,7 +100,6 @@ def _run_of(flags: Flags) -> Any:
         if not of_a_run:
             fix = "name the folder of a run, or say what to run: --model …"
             raise InputError("nothing to explain", key="FOLDER", fix=fix)
-        from blis_py.api import Simulation
 
         simulation = Simulation.of(configure(flags))
         for line in (simulation.capacity, simulation.models, *(f"note: {n}" for n in simulation.notes)):
@@ -109,7 +108,6 @@ def _run_of(flags: Flags) -> Any:
     if of_a_run:
         fix = "drop it, or try it with --what-if"
         raise InputError("changes the run, which is saved", key=of_a_run[0], fix=fix)
-    from blis_py.saved import load
 
     return load(flags[RUN_FOLDER])
 

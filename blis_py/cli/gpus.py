@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
-
-if TYPE_CHECKING:
-    from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
+from blis_py.latency.trained import bundled_training
 
 __all__ = ["GROUPS", "gpus"]
 
@@ -27,7 +26,6 @@ _COLUMNS = {
 
 def gpus(flags: Flags) -> None:
     """List the bundled GPUs: memory, bandwidth, dense TFLOP/s, links, and what is known of them."""
-    from blis_py.latency.hardware import known_gpus
 
     more = (
         "TFLOP/s are dense. Links: to each other, one way. Those known by their datasheet alone are priced",
@@ -37,7 +35,6 @@ def gpus(flags: Flags) -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    from blis_py.latency.hardware import GIB, load_gpu
 
     gpu = load_gpu(name)
     return {
@@ -60,7 +57,6 @@ def _row(name: str) -> dict[str, Any]:
 
 def _known_by(gpu: GpuSpec) -> str:
     """What its prices rest on."""
-    from blis_py.latency.trained import bundled_training
 
     if gpu.name in bundled_training().gpus:
         return "measurements"

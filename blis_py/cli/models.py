@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blis_py.cli.flag import Flags
 from blis_py.cli.listing import GROUPS, show
-
-if TYPE_CHECKING:
-    from blis_py.models.model_shape import ModelShape
+from blis_py.errors import InputError
+from blis_py.files.profiles import known_names, published_name, refused_names
+from blis_py.latency.capacity import model_weight_bytes
+from blis_py.models.model_shape import ModelShape, load_model
 
 __all__ = ["GROUPS", "models"]
 
@@ -27,7 +28,6 @@ _COLUMNS = {
 
 def models(flags: Flags) -> None:
     """List the bundled models, their sizes, and what is refused and why."""
-    from blis_py.files.profiles import known_names, refused_names
 
     rows = [_priced(name) for name in known_names("models")] + [_refused(n) for n in refused_names("models")]
     more = (
@@ -38,9 +38,6 @@ def models(flags: Flags) -> None:
 
 
 def _priced(name: str) -> dict[str, Any]:
-    from blis_py.files.profiles import published_name
-    from blis_py.latency.capacity import model_weight_bytes
-    from blis_py.models.model_shape import load_model
 
     shape = load_model(name)
     return {
@@ -68,9 +65,6 @@ def _remarks(shape: ModelShape) -> Iterator[str]:
 
 
 def _refused(name: str) -> dict[str, Any]:
-    from blis_py.errors import InputError
-    from blis_py.files.profiles import published_name
-    from blis_py.models.model_shape import load_model
 
     reason = "priced: the profile belongs beside the others"
     try:

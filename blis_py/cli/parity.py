@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from blis_py.calibrate.parity import replay_steps
+from blis_py.calibrate.parity_words import explain
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.errors import InputError
 from blis_py.files.paths import exists, is_folder
+from blis_py.result import to_json
+from blis_py.traces.steplog import read_step_log
 
 STEPLOG = "steplog"
 _FLAGS = (
@@ -26,10 +30,6 @@ def parity(flags: Flags) -> int:
 
     The exit code is 0 whenever the comparison ran; with --require, 1 if too few steps are identical.
     """
-    from blis_py.calibrate.parity import replay_steps
-    from blis_py.calibrate.parity_words import explain
-    from blis_py.result import to_json
-    from blis_py.traces.steplog import read_step_log
 
     style = format_of(flags)
     required = flags.get("--require", 0.0)

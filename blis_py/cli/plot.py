@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
+from blis_py.figures.saving import FIGURES, OF_SEVERAL
+from blis_py.figures.style import KINDS, Picture
 from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.complete import PICTURES
+from blis_py.outputs.pictures import belong
 from blis_py.outputs.places import check_folder
-
-if TYPE_CHECKING:
-    from blis_py.figures.style import Picture
-    from blis_py.saved import SavedResult
+from blis_py.saved import SavedResult, load
 
 RUNS = "runs"
 _SWEEP = "sweep.csv"
@@ -56,8 +55,6 @@ def plot(flags: Flags) -> None:
     for name, picture in _drawn(names, runs, table, flags):
         written += [picture.save(target / f"{name}.{kind}") for kind in kinds]
     if len(runs) == 1 and runs[0].folder in target.resolve().parents:
-        from blis_py.outputs.pictures import belong
-
         belong(runs[0].folder, [path.resolve() for path in written])
     sys.stdout.write("".join(f"{path}\n" for path in written))
 
@@ -65,7 +62,6 @@ def plot(flags: Flags) -> None:
 def _drawn(
     names: Sequence[str], runs: Sequence[SavedResult], table: str | None, flags: Flags
 ) -> Iterator[tuple[str, Picture]]:
-    from blis_py.figures.saving import FIGURES, OF_SEVERAL
 
     alone = table is None and len(runs) == 1
     for name in names or (FIGURES if alone else OF_SEVERAL):
@@ -91,14 +87,12 @@ def _table(path: str) -> str | None:
 
 
 def _loaded(given: Sequence[str]) -> list[SavedResult]:
-    from blis_py.saved import load
 
     return [load(folder) for folder in given]
 
 
 def _check(names: Sequence[str], *, alone: bool, flags: Flags) -> None:
     """Refuses figures that there are not, or not of so many runs."""
-    from blis_py.figures.saving import FIGURES, OF_SEVERAL
 
     known = (*FIGURES, _AGAINST, *OF_SEVERAL)
     for name in names:
@@ -122,7 +116,6 @@ def _target(flags: Flags, table: str | None, given: Sequence[str]) -> Path:
 
 
 def _kinds(text: str) -> list[str]:
-    from blis_py.figures.style import KINDS
 
     kinds, known = _words([text]), [kind.removeprefix(".") for kind in KINDS]
     for kind in kinds:

@@ -8,15 +8,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blis_py.calibrate.fit import fit as fit_steps
+from blis_py.calibrate.fit import write_profile
+from blis_py.calibrate.fit.accuracy import validate as errors_of
+from blis_py.calibrate.fit.imports import import_steps
+from blis_py.calibrate.fit.server import engine_file, fit_server
+from blis_py.calibrate.fit.sources import SAMPLES, difference, read_all, with_model_config
+from blis_py.calibrate.read_times import is_client_run, read_token_times
+from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
 from blis_py.cli.verbs import Program, Verb
+from blis_py.config.check import duration_ns
+from blis_py.config.engine import load_engine
 from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
-from blis_py.outputs.places import check_folder
+from blis_py.latency.fitted import Fitted
+from blis_py.latency.fitted_profile import read_meta, read_profile
+from blis_py.latency.fitted_shape import datasheet_of, shape_of
+from blis_py.latency.host_work import WithHostWork
+from blis_py.latency.trained import Trained
+from blis_py.outputs.places import check_file, check_folder
+from blis_py.outputs.profile_file import FILE
+from blis_py.outputs.staging import write_text
+from blis_py.report.fitted import (
+    comparison_data,
+    comparison_lines,
+    profile_data,
+    profile_lines,
+    validation_data,
+    validation_lines,
+)
+from blis_py.report.server_fit import server_fit_data, server_fit_lines
+from blis_py.result import to_json
+from blis_py.setup.setup import Setup
+from blis_py.traces.samples import StepSamples
 
 _FOLDER = Flag("profile", str, "", "Folder of a fitted profile.", metavar="DIR")
 _SERVER = (
@@ -88,22 +117,12 @@ def fit(flags: Flags) -> None:
 
 
 def _is_client_run(paths: Sequence[str]) -> bool:
-    from blis_py.calibrate.read_times import is_client_run
 
     return len(paths) == 1 and is_client_run(paths[0])
 
 
 def fit_to_client(flags: Flags) -> None:
     """Front end, gaps and a factor on step times, from a client's run alone."""
-    from blis_py.calibrate.fit.server import engine_file, fit_server
-    from blis_py.calibrate.read_times import read_token_times
-    from blis_py.cli.configure import configure
-    from blis_py.config.check import duration_ns
-    from blis_py.config.engine import load_engine
-    from blis_py.outputs.places import check_file
-    from blis_py.outputs.staging import write_text
-    from blis_py.report.server_fit import server_fit_data, server_fit_lines
-    from blis_py.setup.setup import Setup
 
     style = format_of(flags)
     path = flags["paths"][0]
@@ -133,11 +152,6 @@ def fit_to_client(flags: Flags) -> None:
 
 def fit_to_steps(flags: Flags) -> None:
     """Step times from measured steps."""
-    from blis_py.calibrate.fit import fit as fit_steps
-    from blis_py.calibrate.fit import write_profile
-    from blis_py.calibrate.fit.sources import read_all, with_model_config
-    from blis_py.report.fitted import profile_data, profile_lines
-    from blis_py.traces.samples import StepSamples
 
     style = format_of(flags)
     paths = flags.get("paths") or []
@@ -154,8 +168,6 @@ def fit_to_steps(flags: Flags) -> None:
 
 def show(flags: Flags) -> None:
     """Coefficients with intervals, errors, and the domain that was measured."""
-    from blis_py.latency.fitted_profile import read_profile
-    from blis_py.report.fitted import profile_data, profile_lines
 
     style = format_of(flags)
     found = read_profile(_given(flags, "profile"))
@@ -164,14 +176,6 @@ def show(flags: Flags) -> None:
 
 def validate(flags: Flags) -> None:
     """Predicted against measured step times of runs that were not fitted."""
-    from blis_py.calibrate.fit.accuracy import validate as errors_of
-    from blis_py.calibrate.fit.sources import difference, read_all, with_model_config
-    from blis_py.latency.fitted import Fitted
-    from blis_py.latency.fitted_profile import read_profile
-    from blis_py.latency.fitted_shape import datasheet_of, shape_of
-    from blis_py.latency.host_work import WithHostWork
-    from blis_py.latency.trained import Trained
-    from blis_py.report.fitted import validation_data, validation_lines
 
     style = format_of(flags)
     found = read_profile(_given(flags, "profile"))
@@ -200,8 +204,6 @@ def validate(flags: Flags) -> None:
 
 def compare(flags: Flags) -> None:
     """What typical steps take by either of two profiles."""
-    from blis_py.latency.fitted_profile import read_profile
-    from blis_py.report.fitted import comparison_data, comparison_lines
 
     style = format_of(flags)
     first, second = (read_profile(_given(flags, name)) for name in ("profile", "other"))
@@ -210,10 +212,6 @@ def compare(flags: Flags) -> None:
 
 def import_(flags: Flags) -> None:
     """Make a profile of what others measured: tables of kernel times, or steps of vLLM."""
-    from blis_py.calibrate.fit import fit as fit_steps
-    from blis_py.calibrate.fit import write_profile
-    from blis_py.calibrate.fit.imports import import_steps
-    from blis_py.report.fitted import profile_data, profile_lines
 
     style, source = format_of(flags), _given(flags, "source")
     if "--out" not in flags:
@@ -270,7 +268,6 @@ PROGRAM = Program(
 
 
 def _print(style: str, data: Callable[[], Any], lines: Callable[[], Iterable[str]]) -> None:
-    from blis_py.result import to_json
 
     sys.stdout.write(to_json(data()) if style == "json" else "\n".join(lines()) + "\n")
     sys.stdout.flush()
@@ -293,7 +290,6 @@ def _seed(flags: Flags) -> int:
 
 def _target(flags: Flags, paths: Sequence[str]) -> Path:
     """Where the profile goes."""
-    from blis_py.calibrate.fit.sources import SAMPLES
 
     if "--out" in flags:
         return Path(flags["--out"])
@@ -305,8 +301,6 @@ def _target(flags: Flags, paths: Sequence[str]) -> Path:
 
 def _provenance(folder: Path) -> dict[str, Any]:
     """What the folder's profile.yaml says already, whoever measured having written it."""
-    from blis_py.latency.fitted_profile import read_meta
-    from blis_py.outputs.profile_file import FILE
 
     if not is_file(folder / FILE):
         return {}

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from blis_py.cluster.prefixes import Level
+from blis_py.core.blocks import names_in
 from blis_py.core.request import Request
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class AffinityIndex:
 
     def held(self, request: Request) -> list[Level]:
         """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks."""
-        keys, holders = request.block_keys, self._holders
+        keys, holders = names_in(request.extra_key, request.block_keys), self._holders
         levels: list[Level] = []
         mask, limit = self._everybody, min(len(keys), request.prompt_tokens // self._block_size)
         for blocks in range(limit):
@@ -66,7 +67,7 @@ class AffinityIndex:
         """A request goes to an instance."""
         blocks = request.prompt_tokens // self._block_size
         recent, holders, bit = self._recent[index], self._holders, 1 << index
-        shared = request.block_keys[:blocks]
+        shared = names_in(request.extra_key, request.block_keys[:blocks])
         for key in shared:
             if key in recent:
                 recent.move_to_end(key)

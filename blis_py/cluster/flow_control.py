@@ -106,7 +106,7 @@ class FlowControl:
 
     def ended(self, request: Request, seen_ns: int) -> None:
         """A request is in flight no more, or never was."""
-        if self._recorder.instance[request.row] < 0:
+        if self._recorder.instance[request.visit] < 0:
             return
         if self._evictable is not None:
             self._evictable.ended(request)
@@ -228,7 +228,7 @@ class FlowControl:
             due = on_the_way.popleft()
             self._dispatch([due])
             if self._evictable is not None:
-                self._evictable.sent(due[1], int(self._recorder.instance[due[1].row]))
+                self._evictable.sent(due[1], int(self._recorder.instance[due[1].visit]))
 
     def _leave(self, waiting: Waiting, now_ns: int, served: bool = False) -> None:
         self._queue.remove(waiting, served)

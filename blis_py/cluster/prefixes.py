@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from blis_py.cluster.marks import Marks
-from blis_py.core.blocks import CacheChanges
+from blis_py.core.blocks import CacheChanges, names_in
 from blis_py.core.request import Request
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class PrefixReports:
 
         Whoever holds more stands in the levels of fewer as well.
         """
-        keys, holders = request.block_keys, self._holders
+        keys, holders = names_in(request.extra_key, request.block_keys), self._holders
         limit = min(len(keys), request.prompt_tokens // self.block_size)
         levels: list[Level] = []
         blocks = 0

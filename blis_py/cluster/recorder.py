@@ -440,7 +440,8 @@ class InstanceLog:
         self._note_run(features, start_ns, run)
         if self._behind_seq_ns and features.prefill_seqs:
             for request, _ in step.prefills:
-                if request.first_tick < 0:  # of a prompt's steps, the last one brings the token
+                # Of a prompt's steps, the last one brings the token.
+                if request.first_tick < 0 and not request.continues:
                     self._late_ns[request.visit] = self._behind_seq_ns * features.emitted_rows
 
     def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:

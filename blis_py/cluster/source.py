@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -98,11 +98,17 @@ class Maker:
                 table.deadline_ns[part].tolist(),
                 [keys_of(contents[i]) if i >= 0 else () for i in table.content[part].tolist()],
                 range(part.start, part.stop),
-                repeat(None),
+                self._extra_keys(part),
                 repeat(False) if table.ends_by_eos is None else table.ends_by_eos[part].tolist(),
                 *constrained,
             )
         )
+
+    def _extra_keys(self, part: slice) -> Iterable[str | None]:
+        extra_key = self._table.extra_key
+        if extra_key is None:
+            return repeat(None)
+        return [name or None for name in extra_key.take(part).to_list()]
 
 
 class TableSource:

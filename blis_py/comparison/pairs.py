@@ -159,6 +159,10 @@ def flat(settings: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, A
 
 
 def changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ: key, and both values; None where one has no such setting."""
+    """Settings that differ: key, and both values; None where one has no such setting.
+
+    Which of them were set, and which follow from others, makes no difference.
+    """
     one, other = dict(flat(first)), dict(flat(second))
-    return [(key, one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)]
+    differ = (key for key in {**one, **other} if key != "given" and one.get(key) != other.get(key))
+    return [(key, one.get(key), other.get(key)) for key in differ]

@@ -276,7 +276,11 @@ def _check_source(load: WorkloadSection, layers: Layers) -> None:
         if name in useless:
             what = {"generated": "needs a trace"}.get(source, f"has no effect on a {source}")
             raise layers.error(what, f"workload.{name}", fix="drop it or change the source of requests")
-    for name, other in (("rate", "time_scale"), ("num_requests", "limit")):
+    for name, other in (
+        ("rate", "time_scale"),
+        ("num_requests", "limit"),
+        ("trace_format", "columns"),
+    ):
         if name in given and other in given:
             raise layers.error(
                 f"cannot be combined with {other}", f"workload.{name}", fix="give one of the two"

@@ -1,7 +1,7 @@
 """Settings that were not set, and follow from others: from the engine's preset, from a measured profile.
 
-They lie under everything that is set. A configuration keeps which keys were set (`RunConfig.given`): where it is
-taken over with another engine, GPU or profile these stay, and the others follow anew.
+They lie under everything that is set. A configuration keeps which keys were set (`RunConfig.given`): where it
+is taken over with another engine, GPU or profile these stay, and the others follow anew.
 """
 
 from __future__ import annotations

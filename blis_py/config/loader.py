@@ -107,7 +107,8 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
     overrides = pool.overrides()
     if "gpu" in overrides:
         overrides.setdefault("engine", config.engine)
-    base = replace(config, pools=(), num_instances=max(pool.count, 1))
+    given = None if config.given is None else tuple(key for key in config.given if key != "pools")
+    base = replace(config, pools=(), num_instances=max(pool.count, 1), given=given)
     try:
         return load_config(overrides=overrides, base=base)
     except InputError as error:

@@ -29,6 +29,8 @@ DEFAULT_ENGINE, PLAIN_ENGINE = "vllm", "blis"
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _Policy:
+    """The order of the waiting queue, under its name in YAML."""
+
     policy: str = queue_order()
     """Order of the waiting queue (`--scheduler`)."""
 
@@ -229,8 +231,9 @@ class RunConfig:
     goodput_by_class: dict[str, str] = field(default_factory=dict)
     """More of them by SLO class, for `ttft`, `itl` and `e2e`: `critical=100ms,standard=500ms`."""
     given: tuple[str, ...] | None = field(default=None, compare=False)
-    """Written, not set: the keys that a user set. The values of all others follow from these, from the engine, the
-    GPU and the profile, and follow anew where one of those is set to something else; null = unknown."""
+    """Written, not set: the keys that a user set. The values of all others follow from these, from the
+    engine, the GPU and the profile, and follow anew where one of those is set to something else; null =
+    unknown."""
 
     @property
     def instances(self) -> int:

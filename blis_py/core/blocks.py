@@ -12,8 +12,13 @@ CacheChanges = list[tuple[bool, Sequence[Hashable]]]
 that was there already may begin again."""
 
 
+def names_in(extra_key: Hashable, keys: Sequence[Hashable]) -> Sequence[Hashable]:
+    """Names of blocks among those of all namespaces (`Request.extra_key`), which share nothing."""
+    return keys if extra_key is None else [(extra_key, key) for key in keys]
+
+
 class CacheLog:
-    """Contents that a cache begins and ceases to hold, for any number of readers."""
+    """Contents that a cache begins and ceases to hold, by `names_in`, for any number of readers."""
 
     def __init__(self) -> None:
         self.readers: list[CacheChanges] = []

@@ -82,9 +82,9 @@ class StepFeatures:
     """Sum of T*(length + T/2), length being what the prefill has to compute in the end (the prompt, and
     after a preemption what had been emitted too): the attention measure `trained-physics` was fitted with."""
     decode_seqs: int
-    """Sequences computing one token."""
+    """Sequences computing one token; of a burst (`blis_py.core.emission`), every position it computes."""
     decode_kv_tokens: int
-    """KV entries the decodes read: sum of their contexts, the new token not counted."""
+    """KV entries the decodes read: sum of their contexts, the new tokens not counted."""
     max_context: int
     """Longest context among all sequences, the new tokens not counted; -1 where it is not tracked."""
     emitted_rows: int

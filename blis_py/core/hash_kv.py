@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 
-from blis_py.core.blocks import BlockPool, CacheChanges
+from blis_py.core.blocks import BlockPool, CacheChanges, names_in
 from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 
@@ -123,9 +123,8 @@ class HashKV(KVCache):
 
 
 def _names(request: Request, first: int, end: int) -> Sequence[Hashable]:
-    """What the blocks of a request are called in the pool: namespaces share nothing."""
-    keys = request.block_keys[first:end]
-    return keys if request.extra_key is None else [(request.extra_key, key) for key in keys]
+    """What the blocks of a request are called in the pool."""
+    return names_in(request.extra_key, request.block_keys[first:end])
 
 
 def _name(request: Request, index: int) -> Hashable:

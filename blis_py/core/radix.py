@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import ne
 
-from blis_py.core.blocks import CacheLog
+from blis_py.core.blocks import CacheLog, names_in
 from blis_py.core.eviction import Worth, lru
 from blis_py.core.radix_node import Family, Keys, Node
 
@@ -51,7 +51,6 @@ class RadixTree:
         self._worth = worth
         self._roots: dict[Hashable, Node] = {}
         """One per namespace in use."""
-        self._namespaces: dict[Node, Hashable] = {}
         self._evictable = 0
         self._size = 0
         self.shared_uses = 0
@@ -63,7 +62,6 @@ class RadixTree:
         self._entries = 0
         self._tidy_at = _FEWEST_ENTRIES
         self.log = CacheLog()
-        """Without namespaces."""
 
     def evictable_size(self) -> int:
         """Blocks that nobody locks. All of them can be evicted."""
@@ -77,8 +75,7 @@ class RadixTree:
         """Where the prefixes of a namespace begin: those of one adapter, one salt."""
         root = self._roots.get(extra_key)
         if root is None:
-            root = self._roots[extra_key] = Node([], [], None, Family())
-            self._namespaces[root] = extra_key
+            root = self._roots[extra_key] = Node([], [], None, Family(extra_key))
         return root
 
     # -- looking ---------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ class RadixTree:
             first = max(len(node.blocks) - (count - len(evicted)), 0)
             evicted += reversed(node.blocks[first:])
             if self.log.readers:
-                self.log.note(False, node.keys[first:])
+                self.log.note(False, names_in(node.family.extra_key, node.keys[first:]))
             if first:
                 del node.blocks[first:], node.keys[first:]
                 node.version += 1
@@ -221,13 +218,13 @@ class RadixTree:
         """New blocks behind a locked node: in the node itself if only the caller ends there."""
         self._size += len(keys)
         if self.log.readers:
-            self.log.note(True, list(keys))
+            self.log.note(True, names_in(node.family.extra_key, list(keys)))
         if node.locks == 1 and not node.children and node.parent is not None:
             node.keys += keys
             node.blocks += blocks
             node.version += 1
             return node
-        family = node.family if node.parent is not None else Family()
+        family = node.family if node.parent is not None else Family(node.family.extra_key)
         child = Node(keys, blocks, node, family)
         self._now += 1
         child.created = child.last_use = self._now
@@ -266,7 +263,7 @@ class RadixTree:
         """A node nobody uses has lost its last child, or a leaf its last user."""
         if node.parent is None:
             node.version += 1
-            del self._roots[self._namespaces.pop(node)]
+            del self._roots[node.family.extra_key]
             return
         self._entries += 1
         node.entry = self._entries

@@ -10,9 +10,11 @@ Keys = list[Hashable]
 class Family:
     """Everything below one child of a root: the users of one system prompt, one document, one dialogue."""
 
-    __slots__ = ("saved_blocks",)
+    __slots__ = ("extra_key", "saved_blocks")
 
-    def __init__(self) -> None:
+    def __init__(self, extra_key: Hashable) -> None:
+        self.extra_key = extra_key
+        """Namespace of the tree."""
         self.saved_blocks = 0
         """Blocks that matches have found in it so far."""
 

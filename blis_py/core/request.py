@@ -221,6 +221,13 @@ class Request:
         """Whether its next step is a decode step that may emit more than one token."""
         return self.bursts is not None and self.generated > 0 and self.computed + 1 == self.num_tokens
 
+    @property
+    def continues(self) -> bool:
+        """Whether its next step is a decode step although it is planned one by one: a burst, or the first
+        step of a visit that has all its KV but the last token's."""
+        alone = self.bursts is not None or self.carried > 0
+        return alone and self.generated > 0 and self.computed + 1 == self.num_tokens
+
     def next_visit(self, output_tokens: int | None, max_tokens: int) -> Request:
         """The request as another instance goes on with it, from the tokens emitted so far.
 

@@ -67,8 +67,8 @@ class Scheduler(Lifecycle):
         self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._bursts = None if emission is None else Bursts(emission, self._max_tokens)
-        self._burst_rows = 0
-        """Positions computed by decode steps of requests that emit several tokens a step."""
+        self._rows_alone = 0
+        """Positions computed by decode steps outside the aggregate, see `Request.continues`."""
         self._running = Running(self._decoding, self._bursts)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
@@ -181,7 +181,10 @@ class Scheduler(Lifecycle):
             if request.bursts is not None and request.bursting:
                 self._advance_burst(step, request, tokens, tick)
                 continue
-            self.counters.prefill_tokens += tokens
+            if request.carried and request.continues:
+                self._rows_alone += tokens
+            else:
+                self.counters.prefill_tokens += tokens
             request.computed = computed = request.computed + tokens
             kv.publish(request)
             if computed < request.prompt_tokens + request.generated:
@@ -201,7 +204,7 @@ class Scheduler(Lifecycle):
     def _advance_burst(self, step: Step, request: Request, rows: int, tick: int) -> None:
         """A decode step that may emit several tokens; drafts that were refused are computed anew."""
         emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
-        self._burst_rows += rows
+        self._rows_alone += rows
         before = request.generated
         request.computed += emitted
         request.generated = before + emitted
@@ -303,7 +306,7 @@ class Scheduler(Lifecycle):
     @property
     def decode_tokens(self) -> int:
         """Tokens computed by decoding requests so far, refused drafts included."""
-        return self._decoding.computed_tokens(self.tick) + self._burst_rows
+        return self._decoding.computed_tokens(self.tick) + self._rows_alone
 
     def blocks_in_use(self, steps: int = 1) -> int:
         """Blocks in use during the last of `steps` steps like the one just planned."""
@@ -400,20 +403,24 @@ class Scheduler(Lifecycle):
         decoding, tick = self._decoding, self.tick
         decodes = rows = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick
-        tokens = pairs = past_tokens = 0
+        prompts = tokens = pairs = past_tokens = 0
         constrained = decoding.constrained
         prompt_pairs = 0.0
         for request, new in prefills:
             past, length = request.computed, request.prompt_tokens + request.generated
+            if past + 1 == length and request.continues:
+                decodes += new
+                rows += new
+                kv_tokens += past
+                if request.constrained:
+                    constrained += new
+                continue
+            prompts += 1
             tokens += new
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if request.bursts is not None and request.bursting:
-                rows += new
-                if request.constrained:
-                    constrained += new
-            elif past + new == length:
+            if past + new == length:
                 rows += 1
                 if request.constrained:
                     constrained += 1
@@ -422,7 +429,7 @@ class Scheduler(Lifecycle):
             longest = max(decoding.longest(tick), *(request.computed for request, _ in prefills), 0)
         shared = self.kv.pool.shared_uses * self._block_size
         return StepFeatures(
-            prefill_seqs=len(prefills),
+            prefill_seqs=prompts,
             prefill_tokens=tokens,
             prefill_pairs=pairs,
             prefill_kv_tokens=past_tokens,

@@ -218,7 +218,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 def _of_result(run: Summarised) -> Point:
     summary = run.summary
     values = {**_flat(summary["cluster"]), "load.verdict": summary["load"]["verdict"]}
-    return Point(_flat(run.settings), values)
+    return Point(_flat({key: value for key, value in run.settings.items() if key != "given"}), values)
 
 
 def _of_row(row: Mapping[Any, Any], common: Mapping[str, Any]) -> Point:

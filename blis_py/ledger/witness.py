@@ -170,6 +170,7 @@ class Noting:
                 chunks=tuple(
                     Chunk(request.id, tokens, request.computed, request.num_tokens)
                     for request, tokens in prefills
+                    if not request.continues
                 ),
                 doing=doing,
                 running=tuple(request.id for request in self._scheduler.running) if idle else (),
@@ -213,7 +214,7 @@ class Noting:
     def _line_of(self, request: Request, computing: set[str]) -> Line | None:
         """What a request that has been admitted does in the step; None = it is over."""
         if request.id in computing:
-            return Line.OWN_PREFILL
+            return self._decoding(request) if request.continues else Line.OWN_PREFILL
         if request.status is Status.WAITING:
             return Line.PREEMPTED
         if request.status is Status.DECODING:
@@ -267,7 +268,8 @@ class NotingSteps(Noting):
     """Of an autoregressive instance."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        self._decodes = step.features.decode_seqs
+        alone = sum(tokens for request, tokens in step.prefills if request.continues)
+        self._decodes = step.features.decode_seqs - alone
         planned_ns = self._planned_ns(start_ns, step)
         # Where prompts come first, a preemption comes after whoever was let in.
         closed = bool(step.preempted) and self._config.batch_former != "prefill-first"

@@ -32,8 +32,7 @@ def _ends_by_the_kernel() -> bool:
 
 
 def _watch(parent_pid: int) -> None:
-    """On Windows the parent's number stays, and a handle says that it has ended; a forked sibling may keep open
-    what says so elsewhere."""
+    """By the number of the parent, which changes on POSIX, and by its handle, which tells on Windows."""
     parent = multiprocessing.parent_process()
     while os.getppid() == parent_pid and (parent is None or parent.is_alive()):
         time.sleep(_POLL_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from blis_py.files.paths import check_name, expanded
-from blis_py.outputs.places import check_folder
+from blis_py.outputs.places import check_folder, is_stream
 from blis_py.outputs.staging import write_text
 from blis_py.planning.job import Outcome, outcome_from
 
@@ -66,7 +66,7 @@ class Folder:
 
         A refusal names files, which may have another name another time, and is soon told again.
         """
-        if not outcome.ran:
+        if not outcome.ran or is_stream(self._file(key)):
             return
         body = json.dumps({"key": key, "outcome": asdict(outcome)}, allow_nan=False)
         file = self._file(key)

@@ -65,8 +65,7 @@ class Row:
 
 
 Told = Callable[[Sequence[Row], int], None]
-"""Called with the rows so far, in the order in which they were done (a list that grows), and how many there will
-be."""
+"""Called with the rows so far, a list that grows as they are done, and how many there will be."""
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,9 @@ class RequestTable:
     """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
     constrained: NDArray[np.bool_] | None = None
     """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
+    extra_key: Labels | None = None
+    """What must be equal, beside the content, for KV to be shared: a LoRA adapter, a salt; empty = nothing.
+    `None` = of no request."""
     due_ns: Ints | None = None
     """In a closed loop, when each request would have been sent but for the limit on requests under way; -1
     where nothing limits it. `None` = there is no closed loop."""
@@ -165,6 +168,7 @@ class RequestTable:
         network_ns: NDArray[np.float64] | None = None,
         think_ns: Ints | None = None,
         constrained: NDArray[np.bool_] | None = None,
+        extra_key: Labels | None = None,
     ) -> RequestTable:
         """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
         rows = len(arrival_ns)
@@ -199,6 +203,7 @@ class RequestTable:
             network_ns=network_ns,
             think_ns=think_ns,
             constrained=constrained,
+            extra_key=extra_key,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> RequestTable:
@@ -225,6 +230,7 @@ class RequestTable:
             request_id=names,
             ends_by_eos=None if self.ends_by_eos is None else self.ends_by_eos[rows],
             constrained=None if self.constrained is None else self.constrained[rows],
+            extra_key=None if self.extra_key is None else self.extra_key.take(rows),
             due_ns=None if self.due_ns is None else self.due_ns[rows],
             session=None if self.session is None else self.session[rows],
             round_index=None if self.round_index is None else self.round_index[rows],

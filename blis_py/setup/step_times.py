@@ -67,7 +67,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
 
 
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
-    """Whether the coefficients of the latency model say what the front end takes, and goes before the preset's."""
+    """Whether the coefficients of the latency model say what the front end takes, before any preset."""
     settings = config.latency
     own = next((k for k in ("linear.frontend", "alpha_coeffs") if _says(settings, k)), None)
     if own is None or from_preset(config, "frontend_ms", ms):
@@ -130,12 +130,10 @@ def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | 
     if settings.mask_row_us is not None or settings.mask_step_us is not None:
         from blis_py.latency.host_work import MaskPrices
 
-        row_ns, step_ns = (
-            None if us is None else us * 1e3 for us in (settings.mask_row_us, settings.mask_step_us)
-        )
+        row_ns, step_ns = (0.0, 0.0) if prices is None else (prices.row_ns, prices.step_ns)
+        row_us, step_us = settings.mask_row_us, settings.mask_step_us
         prices = MaskPrices(
-            _first(row_ns, None if prices is None else prices.row_ns),
-            _first(step_ns, None if prices is None else prices.step_ns),
+            row_ns if row_us is None else row_us * 1e3, step_ns if step_us is None else step_us * 1e3
         )
     if prices is not None:
         return prices, ()
@@ -157,10 +155,6 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
         return told_us * 1e3, ()
     problem = f"{scheduler.scheduler} looks waiting requests up in the prefix cache, which costs nothing here"
     return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
-
-
-def _first(*values: float | None) -> float:
-    return next((value for value in values if value is not None), 0.0)
 
 
 def _frontend(ms: Sequence[float]) -> FrontendDelays:

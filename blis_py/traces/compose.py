@@ -49,6 +49,7 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
         request_id=[table.id_of(row) for table in own for row in range(len(table))],
         ends_by_eos=_flags([table.ends_by_eos for table in own], own),
         constrained=_flags([table.constrained for table in own], own),
+        extra_key=_labels([table.extra_key for table in own], own),
         session=_sessions(own),
         session_names=_session_names(own),
         round_index=_numbers([table.round_index for table in own], own, 0),
@@ -107,6 +108,14 @@ def _joined(columns: Sequence[Labels]) -> Labels:
         numbers = [names.setdefault(name, len(names)) for name in column.names]
         codes.append(np.array(numbers, dtype=np.int32)[column.codes])
     return Labels(np.concatenate(codes), tuple(names))
+
+
+def _labels(columns: Sequence[Labels | None], tables: Sequence[RequestTable]) -> Labels | None:
+    """A column that some tables have; unset in the rows of the others."""
+    if all(column is None for column in columns):
+        return None
+    both = zip(columns, tables, strict=True)
+    return _joined([Labels.constant("", len(table)) if column is None else column for column, table in both])
 
 
 def _sessions(tables: Sequence[RequestTable]) -> Ints | None:

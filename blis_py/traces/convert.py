@@ -92,6 +92,10 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
         "structured outputs",
         lambda table: 0 if table.constrained is None else int(table.constrained.sum()),
     ),
+    "extra_key": (
+        "extra cache keys",
+        lambda table: 0 if table.extra_key is None else sum(map(bool, table.extra_key.to_list())),
+    ),
     "request_id": ("names of requests", lambda table: 0 if table.request_id is None else len(table)),
 }
 """What a table may hold beside arrivals and lengths, and of how many of its requests."""
@@ -120,7 +124,8 @@ WRITERS: dict[str, Writer] = {
         (".parquet",),
         "parquet:write",
         frozenset(FEATURES)
-        - {"eos", "constrained", "session", "round_index", "think", "modality_tokens", "network"},
+        - {"eos", "constrained", "extra_key", "session", "round_index", "think"}
+        - {"modality_tokens", "network"},
     ),
 }
 

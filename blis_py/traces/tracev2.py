@@ -11,7 +11,8 @@ loops (`sessions`) goes by `session_id`, `round_index` and `think_time_us`, and 
 
 Writing adds columns of ours at the end, only where the standard ones cannot hold a value: `max_tokens` (a
 budget other than the output length), `content` (shared prompt runs other than a prefix group, as JSON),
-`constrained` (whether a grammar constrains the answer), `network_rtt_ns` and `network_token_ns` (how far
+`constrained` (whether a grammar constrains the answer), `extra_key` (what else must be equal for KV to be
+shared, such as an adapter), `network_rtt_ns` and `network_token_ns` (how far
 away its client is), and `arrival_time_ns`, `deadline_ns`,
 `slo_target_ns` (times that are no whole microseconds). Then reading what was written gives the same table.
 """
@@ -134,7 +135,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     header = read_header(reading.header if reading.header is not None else header_beside(path))
     reading.accumulates = header.get("session_context_growth") == ACCUMULATE
     reading.asks_for_models = True
-    kinds = {name: labels() for name in (*TEXT, "content")}
+    kinds = {name: labels() for name in (*TEXT, "content", "extra_key")}
     kinds |= {name: fractions() for name in NETWORK}
     kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
     closed = reading.session_mode == CLOSED
@@ -175,6 +176,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         network_ns=_network_ns(columns),
         think_ns=columns.ints("think_time_us") * 1000 if closed else None,
         constrained=columns.get("constrained"),
+        extra_key=columns.labels("extra_key") if "extra_key" in columns else None,
     )
 
 

@@ -93,7 +93,8 @@ def write(
 
 
 def _check_names(table: RequestTable, path: Path) -> None:
-    of_columns = (table.client, table.tenant, table.slo_class, table.prefix_group, table.model)
+    of_columns = [table.client, table.tenant, table.slo_class, table.prefix_group, table.model]
+    of_columns += [] if table.extra_key is None else [table.extra_key]
     for names in (*(column.names for column in of_columns), table.session_names or ()):
         for name in names:
             if "\r" in name:
@@ -202,6 +203,8 @@ def _ours(table: RequestTable) -> dict[str, Cells]:
     constrained = table.constrained
     if constrained is not None and constrained.any():
         columns["constrained"] = lambda piece: _truths(constrained[piece])
+    if table.extra_key is not None:
+        columns["extra_key"] = _texts(table.extra_key)
     own = _own_contents(table)
     if any(own):
         columns["content"] = lambda piece: own[piece]

@@ -43,6 +43,8 @@ class AttentionMetadata:
         num_decodes: how many of the first sequences have exactly one query token; the rest are prefills,
             chunks or blocks to be denoised.
         mask_block: 1 is causal, 32 is block-causal over blocks of 32.
+        decode_plan: how the decode kernel divides its work, made once for all layers; None = every call makes
+            its own.
 
     The two maxima size a launch and the tensors say what to do in it, so that a CUDA graph captured with
     this object attends whatever batch is copied into its tensors. The CPU path instead keeps what it derived
@@ -56,6 +58,7 @@ class AttentionMetadata:
     max_seq_len: int
     num_decodes: int
     mask_block: int = 1
+    decode_plan: Tensor | None = None
     plans: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import blis_py as blis
+from blis_py.api import configure
+from blis_py.comparison.pairs import changed
 from blis_py.config.loader import dump, load_config
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.latency.host_work import MaskPrices
+from blis_py.setup import step_times
+from blis_py.setup.demand import demand
+from blis_py.setup.deployment import deployed
 
 SMALL: dict[str, Any] = {"model": "llama-3.1-8b", "rate": 0.05, "num_requests": 3, "seed": 1}
 
@@ -150,3 +157,26 @@ def test_asynchronous_rounds_of_block_diffusion_are_refused_whatever_the_engine(
     diffusion = {"model": "llada2.0-mini", "workload_spec": "diffusion-tiny", "block_size": 32}
     with pytest.raises(InputError, match="has no meaning for block diffusion"):
         blis.build(engine="vllm", async_scheduling=True, latency_model="roofline", gpu="h200", **diffusion)
+
+
+@pytest.mark.parametrize(
+    ("given", "prices"),
+    [
+        ({"mask_row_us": 5.0}, MaskPrices(5_000, 7_000)),
+        ({"mask_step_us": 0.0}, MaskPrices(9_000, 0)),
+        ({}, MaskPrices(9_000, 7_000)),
+    ],
+)
+def test_a_price_of_masks_that_is_given_leaves_the_other_as_it_was_measured(
+    given: dict[str, float], prices: MaskPrices
+) -> None:
+    config = configure(profile="cpu/tiny-ar", structured_output_ratio=1.0, num_requests=4, **given)
+    served = deployed(config)
+    assert served.profile is not None
+    served = served._replace(profile=replace(served.profile, masks=MaskPrices(9_000, 7_000)))
+    assert step_times._mask_prices(served, demand(config).table)[0] == prices
+
+
+def test_saved_results_are_compared_by_their_settings_and_not_by_which_were_set() -> None:
+    one, other = ({"seed": 1, "given": given} for given in (["seed"], []))
+    assert changed(one, other) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def test_the_same_seed_gives_the_same_intervals() -> None:
 
 
 def test_a_model_with_a_spread_is_redrawn(trace: Path) -> None:
-    simulation = replace(build(model="qwen3-14b", trace=str(trace)), latency=spread())
+    simulation = build(model="qwen3-14b", trace=str(trace)).with_pool(latency=spread())
     assert isinstance(simulation.latency, Redrawable)
     result = of(simulation, 11)
     assert result.varied == ("the coefficients of the latency model",)
@@ -87,7 +86,7 @@ def test_a_model_with_a_spread_is_redrawn(trace: Path) -> None:
 def test_the_probability_of_an_slo_is_the_share_of_reruns_that_meet_it(trace: Path) -> None:
     targets = ("itl.p50=14500us", "itl.p50=1ms", "batch.itl.p50=1s")
     simulation = build(model="qwen3-14b", trace=str(trace), slo=targets)
-    result = of(replace(simulation, latency=spread()), 10)
+    result = of(simulation.with_pool(latency=spread()), 10)
     assert result.slo == {targets[0]: 0.5, targets[1]: 0.0, targets[2]: None}
 
 
@@ -100,7 +99,7 @@ def test_reruns_that_would_all_be_the_same_are_refused(trace: Path) -> None:
 
 
 def test_more_reruns_than_sets_of_coefficients_are_refused(trace: Path) -> None:
-    simulation = replace(build(model="qwen3-14b", trace=str(trace)), latency=spread())
+    simulation = build(model="qwen3-14b", trace=str(trace)).with_pool(latency=spread())
     with pytest.raises(InputError, match="more reruns than"):
         Reruns(simulation, 12)
 

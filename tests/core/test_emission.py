@@ -54,7 +54,9 @@ def test_a_decode_step_emits_what_is_accepted_and_computes_what_was_drafted() ->
     assert [emitted(s) for s in steps] == [None, {"A": 3}, None, {"A": 3}], "never more than its length"
     assert [s.prefills for s in steps] == [[(one, 10)], [(one, 4)], [(one, 4)], [(one, 3)]]
     assert [s.features.emitted_rows for s in steps] == [1, 4, 4, 3]
-    assert [s.features.prefill_pairs for s in steps[1:3]] == [4 * 10 + 10, 4 * 13 + 10]
+    features = [s.features for s in steps]
+    assert [f.prefill_tokens for f in features] == [10, 0, 0, 0]
+    assert [(f.decode_seqs, f.decode_kv_tokens) for f in features] == [(0, 0), (4, 10), (4, 13), (3, 14)]
     assert (one.status, one.generated, one.first_tick, one.last_tick) == (Status.FINISHED, 8, 0, 3)
     assert one.bursts == [(1, 3), (3, 3)]
     assert (scheduler.counters.prefill_tokens, scheduler.decode_tokens) == (10, 11)

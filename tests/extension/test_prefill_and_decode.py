@@ -89,9 +89,9 @@ def test_times_of_a_hand_over_are_those_worked_out_by_hand() -> None:
     check(record)
     # Prefills of 10 + 20 and 10 + 30 us; the third joins the first instance at 30: 10 + 5 us.
     assert (record.first_token_ns // US).tolist() == [30, 40, 45]
-    # Requests 0 and 2 reach the decode instance at 37 and 52; the first step of each computes one token of a
-    # sequence it has not decoded yet, 11 us: 37-48-58-69-79, with request 2 from 58 on.
-    assert (record.finish_ns // US).tolist() == [69, 40, 79]
+    # Requests 0 and 2 reach the decode instance at 37 and 52. Each of its steps is 10 us: 37-47-57-67-77,
+    # with request 2 from 57 on.
+    assert (record.finish_ns // US).tolist() == [67, 40, 77]
     visits = record.visits
     assert visits.request.tolist() == [0, 1, 2, 0, 2]
     assert visits.instance.tolist() == [0, 1, 0, 2, 2]
@@ -100,7 +100,10 @@ def test_times_of_a_hand_over_are_those_worked_out_by_hand() -> None:
         Onward.HANDED_OVER, Outcome.COMPLETED, Onward.HANDED_OVER, Outcome.COMPLETED, Outcome.COMPLETED,
     ]  # fmt: skip
     assert visits.emitted_tokens.tolist() == [1, 1, 1, 3, 2]
-    assert record.instances[2].prefill_tokens == 2, "one token of each; the KV of the prompts was handed over"
+    decode = record.instances[2]
+    assert (decode.prefill_tokens, decode.decode_tokens) == (0, 3 + 2), (
+        "the KV of the prompts was handed over"
+    )
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])

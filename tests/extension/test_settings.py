@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -64,7 +65,7 @@ def blis(folder: Path, *arguments: str, program: str = RUN) -> subprocess.Comple
     """A command line in a process of its own, with the plugin."""
     command = [sys.executable, "-c", f"import plugin\n{program}", *arguments]
     path = f"{folder}:{Path(__file__).resolve().parents[2]}"
-    environment = {"PYTHONPATH": path, "COLUMNS": "100", "HOME": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "100"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from naive_routing import Known
+from one_pool import simulate
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings, AdmissionSetup, TenantBudgets
 from blis_py.cluster.dice import Dice
+from blis_py.cluster.fleet import Follower, MemberState
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.policies import weighted
 from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.saturation import SATURATION_DETECTORS
-from blis_py.cluster.simulation import simulate
 from blis_py.core.request import Request
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import Labels, RequestTable
@@ -27,6 +29,7 @@ class Shown:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.ready, self.all_ready = list(range(count)), True
         self.reports = self.looks = 0
         self.show([Known(0, 0, 0.0, 0, 0)] * count)
 
@@ -41,6 +44,11 @@ class Shown:
         self.moved = list(range(self.count))
 
     def track_moves(self) -> None: ...
+
+    def follow(self, follower: Follower) -> None:
+        for index in self.ready:
+            follower(index, MemberState.ADDED)
+            follower(index, MemberState.READY)
 
     def watch_kv(self) -> None: ...
 
@@ -87,7 +95,7 @@ class RealAdmission:
         table = RequestTable.build(
             rows, rows + 1, rows + 1, slo_class=Labels.of(list(classes)), tenant=Labels.of(list(tenants))
         )
-        setup = AdmissionSetup(AdmissionSettings(**settings), shown, slots, table)  # type: ignore[arg-type]
+        setup = AdmissionSetup(AdmissionSettings(**settings), shown, SimpleNamespace(slots=slots), table)  # type: ignore[arg-type]
         policy_of: Callable[..., Any] = ADMISSION_POLICIES[policy]
         self._policy = policy_of(setup)
         self._budgets = TenantBudgets(setup, self._policy)

@@ -36,7 +36,7 @@ def test_given_prices_go_before_bundled_ones_however_a_gpu_is_spelled() -> None:
 def test_a_price_of_what_is_no_gpu_is_refused() -> None:
     """A known GPU need not be among those of the plan, and one of the user's own has a price by its name."""
     Prices({"h100": 2, "My Own GPU": 3}).check(["my own gpu"])
-    with pytest.raises(InputError, match="--price: no such GPU .*did you mean 'h100'"):
+    with pytest.raises(InputError, match=r"--price: no such GPU .*did you mean 'h100'"):
         Prices({"h10": 2}).check(["a100"])
     for max_rate in (False, True):
         plan = {

@@ -183,7 +183,7 @@ def test_a_jump_equals_single_steps_and_all_requests_end(
 def test_a_source_that_has_nothing_and_drafts_of_nobody_change_nothing(
     config: SchedulerConfig, workload: list[Case]
 ) -> None:
-    plain = [replace(case, supply=0, drafts=0) for case in workload]
+    plain = [replace(case, supply=0, drafts=0, carried=0) for case in workload]
     steps, served = run(config, plain, jump=True)
     assert all(request.bursts is None for request in served)
     assert [features.decode_seqs for _, _, _, features in steps] == [len(d) for _, d, _, _ in steps]

@@ -52,7 +52,7 @@ def poisson(rng: np.random.Generator, count: int, mean_gap_ns: float) -> Ints:
 def serve(
     arrival_ns: Ints, prompt: Ints | int, output: Ints | int, step_ns: int, slots: int, **settings: Any
 ) -> RunRecord:
-    """One instance with constant steps and room for everything but more than `slots` at a time."""
+    """One instance with room for everything but more than `slots` at a time; steps are constant or priced."""
     count = len(arrival_ns)
     options = {
         k: settings.pop(k)
@@ -68,13 +68,14 @@ def serve(
         np.broadcast_to(np.int64(output), count).copy(),
         slo_class=settings.pop("slo_class", None),
     )
+    latency = settings.pop("latency", ConstantSteps(step_ns))
     config = SchedulerConfig(
         max_model_len=10**5,
         max_num_seqs=slots,
         enable_prefix_caching=False,
         **{"num_kv_blocks": 10**5, "max_num_batched_tokens": 10**6, **settings},
     )
-    return simulate(table, scheduler=config, latency=ConstantSteps(step_ns), **options)
+    return simulate(table, scheduler=config, latency=latency, **options)
 
 
 def erlang_c(servers: int, load: float) -> float:

@@ -28,6 +28,7 @@ from engine.kernels.triton.attention_tiles import (
     padded_head_dim,
     store_part,
     store_result,
+    store_zeros,
 )
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
 PROGRAMS_PER_SM = 2
 NUM_WARPS = 4
 NUM_STAGES = 5  # two tiles of keys and values ahead, and the page numbers of the tiles after them
-MERGE_WARPS = 4
+MERGE_WARPS = PLAN_WARPS = 4
 
+PLAN_WIDTH = tl.constexpr(8)
 _VARYING = ["num_seqs", "stride_table"]
+_PLAN_VARYING = ["num_seqs"]
 
 
 @triton.constexpr_function
@@ -53,6 +56,37 @@ def block_n(head_dim: int) -> int:
     return min(128, 8192 // padded_head_dim(head_dim))
 
 
+@triton.jit(do_not_specialize=_PLAN_VARYING)
+def _plan(
+    plan,
+    seq_lens,
+    num_seqs,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """The share of one program: see `plan_decodes`."""
+    BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
+    sequences = tl.arange(0, BLOCK_S)
+    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
+    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
+    line = tl.max(ends, 0)
+    share = tl.cdiv(line, tl.num_programs(0))
+    begin = tl.minimum(tl.program_id(0) * share, line)
+    stop = tl.minimum(begin + share, line)
+
+    before_first, before_last = ends <= begin, ends < stop
+    row = plan + tl.program_id(0) * PLAN_WIDTH
+    tl.store(row, begin)
+    tl.store(row + 1, stop)
+    tl.store(row + 2, tl.sum(before_first.to(tl.int32), 0))
+    tl.store(row + 3, tl.max(tl.where(before_first, ends, 0), 0))
+    tl.store(row + 4, tl.sum(before_last.to(tl.int32), 0))
+    tl.store(row + 5, tl.max(tl.where(before_last, ends, 0), 0))
+    tl.store(row + 6, line)
+    tl.store(row + 7, share)
+
+
 @triton.jit(do_not_specialize=_VARYING)
 def _decode(
     out,
@@ -61,6 +95,7 @@ def _decode(
     v_cache,
     block_tables,
     seq_lens,
+    plan,
     partial_out,
     partial_stats,
     scale_log2,
@@ -71,109 +106,110 @@ def _decode(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
-    BLOCK_S: tl.constexpr,
 ):
-    """An equal share of the line of tiles."""
+    """An equal share of the line of tiles, and zeros for some of the sequences without tokens."""
     BLOCK_M: tl.constexpr = block_m(GROUP)
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     rows = tl.arange(0, BLOCK_M)
     real = rows < GROUP
 
-    sequences = tl.arange(0, BLOCK_S)
-    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
-    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
-    line = tl.max(ends, 0)
-    share = tl.cdiv(line, tl.num_programs(0))
-    tile = tl.program_id(0) * share
-    stop = tl.minimum(tile + share, line)
+    own = plan + tl.program_id(0) * PLAN_WIDTH
+    tile = tl.load(own)
+    stop = tl.load(own + 1)
+    sequence = tl.load(own + 2)
+    origin = tl.load(own + 3)
+
+    for padded in range(tl.program_id(0), num_seqs, tl.num_programs(0)):
+        if tl.load(seq_lens + padded) == 0:
+            for any_head in range(NUM_KV_HEADS):
+                empty = (padded * NUM_KV_HEADS + any_head) * GROUP + rows
+                store_zeros(out + empty * HEAD_DIM, real, HEAD_DIM)
 
     while tile < stop:
-        before = ends <= tile
-        sequence = tl.sum(before.to(tl.int32), 0)
         seq_len = tl.load(seq_lens + sequence)
         tiles = tl.cdiv(seq_len, BLOCK_N)
-        inside = tile - tl.max(tl.where(before, ends, 0), 0)
-        head = inside // tiles
-        first = inside % tiles
-        count = tl.minimum(tiles - first, stop - tile)
+        inside = tile - origin
+        if inside < tiles * NUM_KV_HEADS:
+            head = inside // tiles
+            first = inside % tiles
+            count = tl.minimum(tiles - first, stop - tile)
 
-        heads = head * GROUP + rows
-        queries = load_queries(q + sequence.to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM)
-        context = context_of(
-            sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
-        )
-        softmax = attend(
-            first,
-            first + count,
-            nothing_seen(BLOCK_M, HEAD_DIM),
-            queries,
-            context,
-            seq_len,
-            scale_log2,
-            NUM_KV_HEADS,
-            PAGE_SIZE,
-            HEAD_DIM,
-            BLOCK_N,
-            MASKED=True,
-        )
+            heads = head * GROUP + rows
+            queries = load_queries(q + sequence.to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM)
+            context = context_of(
+                sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
+            )
+            softmax = attend(
+                first,
+                first + count,
+                nothing_seen(BLOCK_M, HEAD_DIM),
+                queries,
+                context,
+                seq_len,
+                scale_log2,
+                NUM_KV_HEADS,
+                PAGE_SIZE,
+                HEAD_DIM,
+                BLOCK_N,
+                MASKED=True,
+            )
 
-        if count == tiles:
-            row = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads
-            store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
+            if count == tiles:
+                row = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads
+                store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
+            else:
+                parts = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
+                store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
+            tile += count
         else:
-            parts = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
-            store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
-        tile += count
+            sequence += 1
+            origin += tiles * NUM_KV_HEADS
 
 
-@triton.jit(do_not_specialize=["num_seqs", "programs"])
+@triton.jit
 def _merge(
     out,
     seq_lens,
+    plan,
     partial_out,
     partial_stats,
     scale_log2,
-    num_seqs,
-    programs,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    BLOCK_S: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Merge the partial softmaxes of one (sequence, query head); zeros for a sequence without tokens.
+    """Merge one query head of the (sequence, head) that begins in the share of a program of `_decode`.
 
-    The program whose share holds a (sequence, head)'s first tile keeps its part in slot 1, those that go on
-    in slot 0: a program can have at most one of each.
+    That program keeps its part in slot 1, those that go on with it in slot 0: a program can have at most one
+    of each, as only the last (sequence, head) of a share can go on behind it. So there are as many merges as
+    programs, however many sequences there are.
     """
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
-    sequence = tl.program_id(0)
-    query_head = tl.program_id(1)
-    head = query_head // GROUP
-    row = query_head % GROUP
+    program = tl.program_id(0)
+    row = tl.program_id(1)
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     dim_mask = dims < HEAD_DIM
-    target = out + (sequence.to(tl.int64) * tl.num_programs(1) + query_head) * HEAD_DIM + dims
 
-    sequences = tl.arange(0, BLOCK_S)
-    lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
-    line_tiles = tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS
-    share = tl.cdiv(tl.sum(line_tiles, 0), programs)
-    tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
-    if tiles == 0:
-        tl.store(target, tl.zeros_like(dims).to(out.dtype.element_ty), mask=dim_mask)
-    else:
-        start = tl.sum(tl.where(sequences < sequence, line_tiles, 0), 0) + head * tiles
-        first_program = start // share
+    own = plan + program * PLAN_WIDTH
+    begin = tl.load(own)
+    stop = tl.load(own + 1)
+    if (begin < stop) & (stop < tl.load(own + 6)):
+        sequence = tl.load(own + 4)
+        origin = tl.load(own + 5)
+        share = tl.load(own + 7)
+        tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
+        head = (stop - 1 - origin) // tiles
+        start = origin + head * tiles
         last_program = (start + tiles - 1) // share
-        if first_program < last_program:
+        if (start >= begin) & (last_program > program):
             peak = tl.full([1], float("-inf"), tl.float32)
             total = tl.zeros([1], tl.float32)
             acc = tl.zeros(dims.shape, tl.float32)
-            for block in range(first_program, last_program + 1, BLOCK_P):
-                program = block + tl.arange(0, BLOCK_P)
-                real = program <= last_program
-                part = (program * 2 + (program == first_program)) * GROUP + row
+            for block in range(program, last_program + 1, BLOCK_P):
+                other = block + tl.arange(0, BLOCK_P)
+                real = other <= last_program
+                part = (other * 2 + (other == program)) * GROUP + row
                 peaks = tl.load(partial_stats + part * 2, mask=real, other=float("-inf"))
                 totals = tl.load(partial_stats + part * 2 + 1, mask=real, other=0.0)
                 parts = tl.load(
@@ -187,7 +223,31 @@ def _merge(
                 total = total * shrink + tl.sum(totals * factors, 0)
                 acc = acc * shrink + tl.sum(parts * factors[:, None], 0)
                 peak = new_peak
-            tl.store(target, (acc / total).to(out.dtype.element_ty), mask=dim_mask)
+            query_head = (sequence.to(tl.int64) * NUM_KV_HEADS + head) * GROUP + row
+            result = (acc / total).to(out.dtype.element_ty)
+            tl.store(out + query_head * HEAD_DIM + dims, result, mask=dim_mask)
+
+
+def plan_decodes(seq_lens: torch.Tensor, num_decodes: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
+    """How `_decode` divides the line of tiles of the first `num_decodes` sequences, the same for every layer.
+
+    Returns:
+        `[programs, 8]` int32, of each program: the first tile of its share and the one behind its last; the
+        sequence of its first tile, and where that begins in the line; the same of its last tile; tiles in
+        all, and tiles of a share.
+    """
+    programs = PROGRAMS_PER_SM * gpu_of(seq_lens.device).multiprocessors
+    plan = torch.empty((programs, PLAN_WIDTH.value), dtype=torch.int32, device=seq_lens.device)
+    _plan[(programs,)](
+        plan,
+        seq_lens,
+        num_decodes,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_S=block_s(num_decodes),
+        num_warps=PLAN_WARPS,
+    )
+    return plan
 
 
 def decode_attention(
@@ -202,15 +262,13 @@ def decode_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    programs = PROGRAMS_PER_SM * gpu_of(q.device).multiprocessors
+    plan = meta.decode_plan
+    if plan is None:
+        plan = plan_decodes(meta.seq_lens, meta.num_decodes, num_kv_heads, head_dim)
+    programs = len(plan)
     partial_out = torch.empty((programs, 2, group, head_dim), dtype=torch.float32, device=q.device)
     partial_stats = torch.empty((programs, 2, group, 2), dtype=torch.float32, device=q.device)
-    line = {
-        "NUM_KV_HEADS": num_kv_heads,
-        "GROUP": group,
-        "HEAD_DIM": head_dim,
-        "BLOCK_S": block_s(meta.num_decodes),
-    }
+    line = {"NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim}
     _decode[(programs,)](
         out,
         q,
@@ -218,6 +276,7 @@ def decode_attention(
         v_cache,
         meta.block_tables,
         meta.seq_lens,
+        plan,
         partial_out,
         partial_stats,
         scale * LOG2_E,
@@ -229,14 +288,13 @@ def decode_attention(
         num_stages=NUM_STAGES,
         **line,
     )
-    _merge[(meta.num_decodes, num_heads)](
+    _merge[(programs, group)](
         out,
         meta.seq_lens,
+        plan,
         partial_out,
         partial_stats,
         scale * LOG2_E,
-        meta.num_decodes,
-        programs,
         BLOCK_P=16,
         num_warps=MERGE_WARPS,
         **line,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -47,6 +48,31 @@ def test_decode_gives_padded_rows_zeros() -> None:
 
 def test_decode_takes_more_sequences_than_one_block_of_lengths() -> None:
     check([(1, 3 + index % 5) for index in range(70)], heads=1, kv_heads=1, head_dim=8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_decode_shares_work_whatever_the_lengths(seed: int) -> None:
+    rng = Random(seed)
+    lengths = [rng.choice([0, 1, 63, 64, 65, 128, rng.randint(1, 900)]) for _ in range(rng.randint(1, 20))]
+    group, kv_heads = rng.choice([1, 2, 7]), rng.choice([1, 2, 3])
+    shape = {"heads": group * kv_heads, "kv_heads": kv_heads, "head_dim": rng.choice([32, 64, 128])}
+    check([(1, length) for length in lengths], **shape)
+
+
+def test_all_layers_of_a_step_share_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.kernels.triton import decode_attention
+
+    batch = make_batch([(1, 9), (1, 1500), (1, 0), (1, 130)], heads=4, kv_heads=2, head_dim=64)
+    plan = decode_attention.plan_decodes(batch.meta.seq_lens, 4, 2, 64)
+    begin, stop, _, _, _, _, line, share = plan.T.tolist()
+    assert line == [2 * (1 + 12 + 2)] * len(plan)
+    assert (begin[0], max(stop)) == (0, line[0])
+    assert begin[1:] == stop[:-1], "shares lie side by side"
+    assert max(s - b for b, s in zip(begin, stop, strict=True)) == share[0]
+    planned = replace(batch, meta=replace(batch.meta, decode_plan=plan))
+    monkeypatch.setattr(decode_attention, "plan_decodes", None)
+    with backend.force("triton"):
+        torch.testing.assert_close(planned.attend().double(), naive(batch), atol=3e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mask_block", [1, 32])

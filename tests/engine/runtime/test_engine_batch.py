@@ -80,6 +80,34 @@ def test_a_decode_goes_on_where_it_was_also_after_a_mixed_batch() -> None:
     assert made.tables.host[3, 1] == 77
 
 
+def test_attention_is_planned_with_the_lengths_of_the_step_itself() -> None:
+    made, planned = builder(on_device=True), list[tuple[list[int], int]]()
+
+    def plan(seq_lens: torch.Tensor, decodes: int) -> torch.Tensor:
+        planned.append((seq_lens.tolist(), decodes))
+        return torch.zeros(1)
+
+    made.plan = plan
+    prefill(made, 4, 20)
+    prefill(made, 2, 5)
+    made.begin(np.array([4, 2]))
+    made.send(
+        made.mixed([0], [0], [np.array([50, 51])], [False])
+    )  # the device learns of the prompts' lengths
+    for _ in range(2):
+        made.begin(np.array([4, 2]))
+        inputs = made.send(made.decodes(4))
+        meta = made.metadata(inputs, num_decodes=4, max_query_len=1, max_seq_len=32)
+        assert meta.decode_plan is not None
+        assert planned[-1] == (meta.seq_lens.tolist(), 4)
+    inputs = made.send(made.mixed([1], [0], [np.array([60, 61])], [True]))
+    assert made.metadata(inputs, num_decodes=2, max_query_len=2, max_seq_len=32).decode_plan is not None
+    made.begin(np.zeros(0, dtype=np.int64))
+    inputs = made.send(made.mixed([1], [0], [np.array([60, 61])], [True]))
+    assert made.metadata(inputs, num_decodes=0, max_query_len=2, max_seq_len=32).decode_plan is None
+    assert [decodes for _, decodes in planned] == [4, 4, 2]
+
+
 def test_padded_rows_read_and_store_nothing_and_stay_so() -> None:
     made = builder(largest_bucket=8)
     prefill(made, 1, 4)
@@ -179,6 +207,12 @@ def test_inputs_made_on_the_device_are_those_made_on_the_host(seed: int) -> None
                 del lengths[slot]
         lengths = {row: length for row, length in lengths.items() if length < 100}
         rows = np.array([row for row in rows.tolist() if row in lengths], dtype=np.int64)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_is_none_is_refused(seed: int) -> None:
+    with pytest.raises(InputError, match="seed: must be from 0"):
+        EngineConfig(model="stub", seed=seed)
 
 
 def test_buckets_are_powers_of_two_then_multiples_of_eight() -> None:

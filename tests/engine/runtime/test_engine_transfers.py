@@ -67,7 +67,8 @@ def emitting(sequences: list[Sequence]) -> Emitters:
 
 
 def test_arrays_go_up_side_by_side_each_aligned_and_as_they_were() -> None:
-    arrays = (np.arange(3), np.ones((2, 5), dtype=bool), np.zeros((0, 4), dtype=np.int32), np.float32([1.5]))
+    empty, some = np.zeros((0, 4), dtype=np.int32), np.array([1.5], dtype=np.float32)
+    arrays = (np.arange(3), np.ones((2, 5), dtype=bool), empty, some)
     with Copies() as copies:
         there = upload(META, *arrays)
     assert copies.nbytes == [16 * (2 + 1 + 0 + 1)]
@@ -100,7 +101,7 @@ def test_of_a_penalised_request_its_tokens_go_up_and_are_counted_there() -> None
     assert copies.nbytes[0] < 200
 
 
-def test_a_row_of_counts_has_the_tokens_of_its_own_request_whoever_had_it_before() -> None:
+def test_a_row_of_counts_holds_nothing_of_the_request_that_had_it_before() -> None:
     one, other = running(2, presence_penalty=1.0)
     counts = TokenCounts(CPU)
     for sequence in (one, other):
@@ -192,15 +193,15 @@ def test_a_mask_that_fails_keeps_what_its_turn_has_brought(
 
     engine = tiny_engine(async_scheduling=True)
     one = engine.add_request(PROMPT, constrained(guided_regex="[ab]{20}"))
-    told: list[int] = []
+    brought: list[int] = []
     for turn in range(40):
         if turn == turns:
             monkeypatch.setattr("engine.grammar.masks.BatchMask.fill", lambda self: 1 // 0)
         output = engine.step()
         assert all(sequence is one for sequence in output.sequences)
-        told += output.tokens
+        brought += output.tokens
         if output.finished:
             break
     assert one.finish_reason == "error"
-    assert told == one.output_ids
-    assert told
+    assert brought == one.output_ids
+    assert brought

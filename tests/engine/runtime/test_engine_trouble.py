@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from stub_engine import (
 )
 
 from blis_py.errors import InputError
+from engine.llm import _paired, generate
 from engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -127,6 +129,14 @@ def test_what_can_never_be_served_is_refused_and_the_engine_goes_on(
     fine = engine.add_request(np.array([1, 2, 3]), GREEDY)  # type: ignore[arg-type]
     run_all(engine)
     assert fine.output_ids == expected([1, 2, 3], 12)
+
+
+@pytest.mark.parametrize("prompts", [5, None, [None], [[True]], [2.5], [[1, "2"]]])
+def test_prompts_that_are_neither_text_nor_token_ids_are_refused_together(prompts: Any) -> None:
+    engine = stub_engine()
+    with pytest.raises(InputError, match="prompt"):
+        generate(engine, *_paired(prompts, GREEDY))
+    assert not engine.has_unfinished
 
 
 def test_two_requests_cannot_have_one_name_at_a_time() -> None:
