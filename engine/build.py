@@ -110,14 +110,11 @@ def watch_kernels(device: torch.device) -> Watch:
 def _load(
     config: EngineConfig, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None
 ) -> tuple[Model, Tokenizer]:
+    from engine.kinds import require_autoregressive
     from engine.models import load_model_config
 
     architecture = load_model_config(config.model)
-    if architecture.mask_block != 1:
-        fix = "use an autoregressive model"
-        raise InputError(
-            "is a block-diffusion model, not served yet", key="model", value=config.model, fix=fix
-        )
+    require_autoregressive(architecture, config.model)
     return load(config, architecture, device, dtype, tokenizer)
 
 

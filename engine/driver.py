@@ -11,15 +11,12 @@ from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import Observer
 from blis_py.traces.tracev2_write import End
-from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
-from engine.emission import StepOutput
-from engine.engine import LLMEngine
 from engine.grammar.params import StructuredOutputsParams
+from engine.kinds import Engine, EngineInBlocks, Output
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
 
 Progress = Callable[[int, int], None]
-Engine = LLMEngine | DiffusionEngine
 
 
 def serve(
@@ -38,8 +35,8 @@ def serve(
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
     at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
-    A block-diffusion engine is handed them between two rounds of a batch too, where it lets somebody in
-    there. The engine must be as new (`reset`).
+    One whose answers come in blocks is handed them between two rounds of a batch too, where it lets somebody
+    in there. The engine must be as new (`reset`).
 
     Args:
         prompts: token ids, one list per request.
@@ -59,7 +56,7 @@ def serve(
         client.send_at([0] * len(table))
     elif concurrency is not None:
         client.send_at([0] * concurrency, next_when_one_ends=True)
-    if isinstance(engine, DiffusionEngine):
+    if isinstance(engine, EngineInBlocks):
         engine.poll = lambda: client.send(clock.now_ns())
     try:
         while client.unsent or engine.has_unfinished:
@@ -74,7 +71,7 @@ def serve(
             elif client.unsent:
                 clock.wait_until(client.next_ns)
     finally:
-        if isinstance(engine, DiffusionEngine):
+        if isinstance(engine, EngineInBlocks):
             engine.poll = None
     return client.outcomes
 
@@ -145,7 +142,7 @@ class _Client:
             self._end(row, time_ns, ("error", _line(f"refused: {refusal}"), ""))
         self.outcomes.append(outcome)
 
-    def saw(self, output: StepOutput | DiffusionOutput, now_ns: int) -> None:
+    def saw(self, output: Output, now_ns: int) -> None:
         """A step has come back."""
         for sequence in output.sequences:
             self._observer.token(self._rows[sequence.request.id], now_ns)

@@ -2,9 +2,8 @@
 
     add -> (core: waiting, running, ...) -> let go, failed or finished -> removed
 
-The twin of `blis_py.core.lifecycle` on the engine's side of the clock. A kind of request (autoregressive,
-block diffusion) supplies which prompts and parameters it takes, how a batch is run, and what it held on the
-device.
+The twin of `blis_py.core.lifecycle` on the engine's side of the clock. A kind of requests supplies which
+prompts and parameters it takes, how a batch is run, and what it held on the device.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import Batch
-from blis_py.core.features import FEATURE_NAMES, SELDOM, further_names
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures, further_names
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -41,6 +40,13 @@ _PACK = 1024
 
 Times = tuple[int, int, int, int, int, int, int, int]
 """start, end, schedule, prepare, launch, sample, finish and GPU time, in ns."""
+
+
+class Planned(Protocol):
+    """A step, or what the kind of requests has in its place."""
+
+    @property
+    def features(self) -> StepFeatures: ...
 
 
 class StepRecorder:
@@ -130,7 +136,7 @@ class StepRecorder:
 
     def done(
         self,
-        step: Step | Batch,
+        step: Planned,
         times: Times,
         finished: Iterable[Request],
         *,

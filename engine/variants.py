@@ -14,18 +14,11 @@ import torch
 
 from engine.build import largest_forward, make_executor
 from engine.config import EngineConfig
-from engine.diffusion.blocks import Algorithm
-from engine.diffusion.build import largest_round
-from engine.diffusion.build import make_executor as make_diffusion_executor
-from engine.diffusion.executor import DiffusionExecutor
-from engine.diffusion.joint_threshold import JointThreshold
-from engine.diffusion.low_confidence import LowConfidence
-from engine.diffusion.slots import BlockSlots
 from engine.executor import Executor, Forward
 from engine.graphs import Replay
-from engine.kernels import backend
 from engine.kernels.dry_run import Variant, recorded
 from engine.kernels.gpu import Gpu
+from engine.kinds import run_dry
 from engine.kv_pool import allocate
 from engine.memory import check_memory
 from engine.models.config import ModelConfig
@@ -51,11 +44,7 @@ def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant
             largest_forward(decoder, config, dtype, META)
             executor(decoder, config)
         else:
-            largest_round(decoder, config, dtype, META)
-            for algorithm in (LowConfidence(), JointThreshold()):
-                diffusion_executor(decoder, config, algorithm)
-                with backend.force("triton"):  # where there is no library of CUDA C++ kernels
-                    diffusion_executor(decoder, config, algorithm)
+            run_dry(decoder, config, dtype, _PAGES, capture_dry)
     return list(noted)
 
 
@@ -73,14 +62,6 @@ def executor(decoder: Decoder, config: EngineConfig) -> Executor:
     """An executor to be run dry, warmed up."""
     forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META))
     return make_executor(config, forward, _max_model_len(decoder, config), META, capture_dry)
-
-
-def diffusion_executor(decoder: Decoder, config: EngineConfig, algorithm: Algorithm) -> DiffusionExecutor:
-    """The same for block diffusion."""
-    kv = allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META)
-    slots = BlockSlots(config.max_num_seqs, decoder.config.mask_block, 0, algorithm, META)
-    length = _max_model_len(decoder, config)
-    return make_diffusion_executor(config, decoder, kv, slots, length, capture_dry)
 
 
 def capture_dry(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:

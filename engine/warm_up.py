@@ -57,7 +57,7 @@ class Bounds:
 
     @classmethod
     def of(cls, config: EngineConfig, max_model_len: int, block: int = 1) -> Bounds:
-        """Those of an engine; `block` is that of block diffusion."""
+        """Those of an engine; `block` is that of answers in blocks."""
         tokens, length = (n // block * block for n in (config.max_num_batched_tokens, max_model_len))
         chunk = (config.long_prefill_token_threshold or tokens) // block * block
         return cls(config.max_num_seqs, tokens, max(block, min(chunk, tokens, length)), length, block)

@@ -19,9 +19,8 @@ from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from engine.diffusion.engine import DiffusionEngine
-    from engine.engine import LLMEngine
     from engine.executor import Model
+    from engine.kinds import Engine
 
 _SEQS, _OUTPUT_TOKENS = 4, 16
 _CYCLES = 15
@@ -37,7 +36,7 @@ class Yardstick:
         block_tokens: computed for a sequence in a step without prompts.
     """
 
-    def __init__(self, engine: LLMEngine | DiffusionEngine, block_tokens: int = 1) -> None:
+    def __init__(self, engine: Engine, block_tokens: int = 1) -> None:
         self._engine, self._at = engine, 0
         rng = Random(0)
         self._prompts = [
@@ -82,7 +81,7 @@ class Yardstick:
 def clock_for(
     config: EngineConfig,
     model: Model,
-    twin: Callable[[EngineConfig, Model | None], LLMEngine | DiffusionEngine],
+    twin: Callable[[EngineConfig, Model | None], Engine],
     block_tokens: int = 1,
 ) -> Clock:
     """The clock of an engine of this configuration.

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.calibrate import kinds
 from blis_py.calibrate.causes import Findings
+from blis_py.calibrate.kinds import Blocks, check_kinds, recorded_blocks
 from blis_py.calibrate.parity import Parity, predicted_steps
 from blis_py.calibrate.recorded import Lengths, recorded_lengths, scheduler_config
-from blis_py.calibrate.recorded_blocks import Blocks, recorded_blocks
 from blis_py.calibrate.rerun import measured_times, recorded_times, replay_record, rerun
 from blis_py.calibrate.step_bias import NONE, Corrected, Correction, StepBias, step_bias
 from blis_py.calibrate.token_times import Seconds, TokenTimes
@@ -47,8 +48,6 @@ CAUSES = {
     "client": "client and network",
 }
 """In the order in which they are put right."""
-BLOCK_CAUSES = {"rounds": "rounds per block", "denoise": "denoise rounds"}
-"""What block diffusion has: the one after the token counts, the other in place of decode steps."""
 NEGLIGIBLE = 0.001
 """A cause whose share is below this part of the measured value, in every metric, contributes nothing."""
 
@@ -61,7 +60,7 @@ class Cause:
     """A wrong input, and what it does to each metric."""
 
     name: str
-    """A key of `CAUSES` or `BLOCK_CAUSES`."""
+    """A key of `CAUSES`, or of `kinds.CAUSES`."""
     values_ns: Nanoseconds
     """The metrics once this cause, like those before it, is put right."""
     shares_ns: Nanoseconds
@@ -73,7 +72,7 @@ class Cause:
 
     @property
     def title(self) -> str:
-        return (CAUSES | BLOCK_CAUSES)[self.name]
+        return (CAUSES | kinds.CAUSES)[self.name]
 
 
 @dataclass(frozen=True)
@@ -144,17 +143,17 @@ def autopsy(
         predicted: the simulated run itself. What its own arrivals, shared prefixes and priorities make of
             it is then a cause of its own; without it, the prediction is that for the recorded requests.
         client: the run as a client measured it; without it, the engine's own record counts.
-        blocks: of block diffusion, how blocks were executed and the rounds they took in the simulation.
+        blocks: where answers come in blocks, how these were executed and the rounds they took when simulated.
         network_rtt_s: added to every predicted TTFT and E2E, as `calibrate` does.
         warm_up_requests: requests with a smaller id do not count in the metrics.
         skip_first_s: nor do requests sent in the first so many seconds.
 
     Raises:
         InputError: no request completed in every stage, or settings that cannot work; one of the two runs
-            is of block diffusion and the other is not.
+            is of another kind of requests than the other.
     """
-    engine_blocks = recorded_blocks(measured) if "diffusion" in measured.meta else None
-    _check_kinds(engine_blocks, blocks)
+    engine_blocks = recorded_blocks(measured) if measured.kind else None
+    check_kinds(engine_blocks, blocks)
     bias = step_bias(measured, latency)
     user = (predicted_config, latency, predicted_lengths, predicted)
     stages = list(_stages(measured, *user, client, blocks, engine_blocks, bias, network_rtt_s))
@@ -217,15 +216,6 @@ def _causes(
         shares = tuple(b - a for b, a in zip(before, after, strict=True))
         found, fix = words.of(name, dict(zip(metrics, shares, strict=True)))
         yield Cause(name, after, shares, found, fix)
-
-
-def _check_kinds(engine: Blocks | None, simulated: Blocks | None) -> None:
-    if engine is not None and simulated is None:
-        fix = "simulate the requests with --dllm-workload RUN_DIR/dllm.yaml"
-        raise InputError("the measured run is of block diffusion, the simulated one is not", fix=fix)
-    if simulated is not None and engine is None:
-        fix = "simulate autoregressive requests, as the engine served"
-        raise InputError("the simulated run is of block diffusion, the measured one is not", fix=fix)
 
 
 def _stages(

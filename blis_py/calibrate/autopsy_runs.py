@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blis_py.calibrate.autopsy import Autopsy, autopsy
+from blis_py.calibrate.kinds import Blocks, blocks_of
 from blis_py.calibrate.read_times import TRACE_NAMES, read_token_times
 from blis_py.calibrate.recorded import Lengths, recorded_lengths
-from blis_py.calibrate.recorded_blocks import Blocks, blocks_of
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file
@@ -28,7 +28,7 @@ class Prediction:
     lengths: dict[int, tuple[int, int]]
     """Prompt and output tokens of its requests, by id."""
     blocks: Blocks | None = None
-    """Of block diffusion, how blocks were executed and the rounds they took."""
+    """Where answers come in blocks, how these were executed and the rounds they took."""
 
 
 def autopsy_of_runs(
@@ -52,7 +52,7 @@ def autopsy_of_runs(
 
     Raises:
         InputError: something is missing or cannot be read; the simulation has several instances, or is of
-            block diffusion where the engine's run is not.
+            another kind of requests than the engine's run.
     """
     log = read_run_log(measured)
     made = read_prediction(results)
@@ -91,6 +91,7 @@ def read_run_log(folder: str | Path) -> StepLog:
 def read_prediction(folder: str | Path) -> Prediction:
     """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
     from blis_py.config.loader import load_config
+    from blis_py.config.models import descriptions
     from blis_py.config.workload import WorkloadSection
     from blis_py.setup.setup import Setup
     from blis_py.traces import header_of
@@ -109,7 +110,7 @@ def read_prediction(folder: str | Path) -> Prediction:
         fix = "simulate one instance, as the engine is one"
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
     header = header_of(trace)
-    if header is None or kind_of(header[1]) is None or config.dllm.workload is not None:
+    if header is None or kind_of(header[1]) is None or any(name is not None for name in descriptions(config)):
         # Its own trace has the requests, wherever they once came from.
         config = replace(config, workload=WorkloadSection(trace=str(trace)))
     simulation = Setup.of(config)

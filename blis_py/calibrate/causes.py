@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.calibrate.kinds import ROUNDS_FIX, Blocks, flag
 from blis_py.calibrate.parity import Parity
 from blis_py.calibrate.recorded import Lengths
-from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.step_bias import Bias, StepBias
 from blis_py.core.config import SchedulerConfig
 
@@ -20,7 +20,6 @@ Words = tuple[str, str]
 """What was found, and what to do; empty where nothing is to be done."""
 
 _OF_CAPACITY = ("num_kv_blocks", "block_size")
-_SWITCHES = {"fdfo": "dllm-fdfo", "reuse_in_place": "dllm-in-place-reuse", "reloop": "dllm-re-loop"}
 _PROFILE = "`blis engine profile`, then `blis profile fit`"
 _ROUNDING_NS = 5_000
 """Smaller shares come of traces that are in whole microseconds."""
@@ -44,7 +43,7 @@ class Findings:
     """Whether a client measured."""
     engine_blocks: Blocks | None = None
     simulated_blocks: Blocks | None = None
-    """Of block diffusion, both."""
+    """Both, where answers come in blocks."""
 
     def of(self, cause: str, shares: Shares) -> Words:
         """The words for a cause: a key of `autopsy.CAUSES`."""
@@ -112,7 +111,7 @@ class Findings:
             f"{other:,} of {len(real):,} requests have others: a block takes {np.mean(own):,.1f} on average, "
             f"you simulated {np.mean(mine):,.1f}"
         )
-        return what, "replay the rounds of the run: `--dllm-workload RUN_DIR/dllm.yaml`"
+        return what, ROUNDS_FIX
 
     def _scheduler(self, shares: Shares) -> Words:
         other = _different(self.engine, self.simulated, _OF_CAPACITY)
@@ -205,10 +204,9 @@ def _priced(bias: Bias) -> str:
 
 def _flag(name: str, value: object) -> str:
     """How to ask for a setting."""
-    if name in _SWITCHES:
-        return f"--{'' if value else 'no-'}{_SWITCHES[name]}"
-    if name == "block_tokens":
-        return f"block_size: {value} in the file of --dllm-workload"
+    of_kind = flag(name, value)
+    if of_kind is not None:
+        return of_kind
     if name == "enable_prefix_caching":
         return "--enable-prefix-caching" if value else "--no-enable-prefix-caching"
     if value is None:

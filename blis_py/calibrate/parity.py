@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from blis_py.calibrate.composition import Composition, recorded_composition
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.kinds import Blocks, recorded_composition
 from blis_py.calibrate.playbacks import measured, predicted
 from blis_py.calibrate.recorded import Lengths
-from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
 from blis_py.traces.steplog import StepLog
@@ -73,7 +73,7 @@ def predicted_steps(
     Args:
         config: other settings than the engine's.
         lengths: other lengths than those recorded, see `recorded_requests`.
-        blocks: of block diffusion, another mode or other rounds than the engine's.
+        blocks: where answers come in blocks, another mode or other rounds than the engine's.
     """
     again = predicted(log, latency, config=config, lengths=lengths, blocks=blocks, track_longest=True)
     return _compare(log, again.compositions())

@@ -1,11 +1,11 @@
-"""The playback that suits a log: of autoregressive requests, or of block diffusion."""
+"""The playback that suits a log: of autoregressive requests, or of another kind."""
 
 from __future__ import annotations
 
-from blis_py.calibrate import playback_rounds, playback_steps
+from blis_py.calibrate import kinds, playback_steps
+from blis_py.calibrate.kinds import Blocks
 from blis_py.calibrate.playback import Playback
 from blis_py.calibrate.recorded import Lengths, scheduler_config
-from blis_py.calibrate.recorded_blocks import Blocks, of_blocks, recorded_blocks
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
 from blis_py.traces.steplog import StepLog
@@ -17,8 +17,8 @@ def measured(log: StepLog) -> Playback:
     Raises:
         InputError: the log has no scheduler settings, or settings this version does not know.
     """
-    if of_blocks(log):
-        return playback_rounds.as_measured(log)
+    if kinds.in_blocks(log):
+        return kinds.as_measured(log)
     return playback_steps.as_measured(log)
 
 
@@ -37,7 +37,7 @@ def predicted(
     Args:
         config: other settings than the engine's.
         lengths: other prompt and output lengths than those recorded, see `recorded_requests`.
-        blocks: of block diffusion, another mode or other rounds than the engine's.
+        blocks: where answers come in blocks, another mode or other rounds than the engine's.
         single_step: simulate every decode step by itself. Slower, same result.
         track_longest: features tell the longest context, though the model need not know.
 
@@ -45,7 +45,7 @@ def predicted(
         InputError: the log does not tell the scheduler's settings, or the settings cannot work.
     """
     settings = config or scheduler_config(log)
-    if of_blocks(log):
-        executed = blocks or recorded_blocks(log)
-        return playback_rounds.as_predicted(log, latency, settings, executed, lengths)
+    if kinds.in_blocks(log):
+        executed = blocks or kinds.recorded_blocks(log)
+        return kinds.as_predicted(log, latency, settings, executed, lengths)
     return playback_steps.as_predicted(log, latency, settings, lengths, single_step, track_longest)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from blis_py.calibrate.kinds import Blocks
 from blis_py.calibrate.playbacks import measured, predicted
 from blis_py.calibrate.recorded import COMPLETE, Lengths, request_ids
-from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
@@ -35,7 +35,7 @@ def rerun(
     Args:
         config: other settings than the engine's.
         lengths: other prompt and output lengths than those recorded, see `recorded_requests`.
-        blocks: of block diffusion, another mode or other rounds than the engine's.
+        blocks: where answers come in blocks, another mode or other rounds than the engine's.
         single_step: simulate every decode step by itself. Slower, same result.
 
     Returns:

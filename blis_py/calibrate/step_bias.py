@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.calibrate import kinds
 from blis_py.calibrate.fit.accuracy import features_as
-from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
+from blis_py.core.kinds import KINDS
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
@@ -20,8 +21,6 @@ from blis_py.traces.steplog import StepLog
 
 REGIMES = ("decode", "prefill", "mixed", "padded")
 """Decodes alone, prefills alone, both, and decodes alone in a graph with more rows than they need."""
-BLOCK_REGIMES = ("denoise", "prefill", "mixed", "padded")
-"""Of block diffusion: rounds of blocks alone, of prompts alone, of both, and padded ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class StepBias:
 def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     """Prices every step of a log, but for those that failed, as it was composed in the engine."""
     samples = samples_of(log, "run")
-    kind = DiffusionFeatures if "diffusion" in log.meta else StepFeatures
+    kind = KINDS[log.kind].features if log.kind else StepFeatures
     features = list(features_as(kind, samples, but="constrained_rows"))  # masks are in no time of samples
     prices = [latency.step(of_step) for of_step in features]
     buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
@@ -108,21 +107,18 @@ def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
 
 def regimes_of(log: StepLog) -> tuple[str, ...]:
     """Those that its steps can be of."""
-    return BLOCK_REGIMES if "diffusion" in log.meta else REGIMES
+    return kinds.REGIMES if log.kind else REGIMES
 
 
 def regime_of(features: StepFeatures, buckets: Sequence[int]) -> str:
-    """One of `REGIMES`, or of `BLOCK_REGIMES`.
+    """One of `REGIMES`, or of `kinds.REGIMES`.
 
     Args:
         buckets: rows of the graphs, or blocks, ascending.
     """
-    if isinstance(features, DiffusionFeatures):
-        blocks = features.denoise_blocks
-        if features.prefill_blocks:
-            return "mixed" if blocks else "prefill"
-        place = bisect_left(buckets, blocks)
-        return "padded" if place < len(buckets) and buckets[place] > blocks else "denoise"
+    of_kind = kinds.regime_of(features, buckets)
+    if of_kind is not None:
+        return of_kind
     if features.prefill_seqs:
         return "mixed" if features.decode_seqs else "prefill"
     place = bisect_left(buckets, features.decode_seqs)

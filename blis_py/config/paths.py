@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.layers import did_you_mean
-from blis_py.config.models import RunConfig
+from blis_py.config.models import KIND_SECTIONS, RunConfig
 from blis_py.config.pools import PoolSection
 from blis_py.errors import InputError
 from blis_py.files import bundled
@@ -66,11 +66,11 @@ def with_full_paths(config: RunConfig) -> RunConfig:
             tokenizer=full("workload.tokenizer", load.tokenizer),
             spec=full("workload.spec", load.spec),
         ),
-        dllm=replace(
-            config.dllm,
-            workload=full("dllm.workload", config.dllm.workload),
-            config=full("dllm.config", config.dllm.config),
-        ),
+        **{
+            name: replace(own, **{key: full(f"{name}.{key}", getattr(own, key)) for key in kind.files})
+            for name, kind in KIND_SECTIONS.items()
+            for own in (getattr(config, name),)
+        },
     )
 
 
@@ -148,8 +148,7 @@ _IS_FILE = {
     "workload.trace_header": lambda name: True,
     "workload.tokenizer": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),
-    "dllm.workload": lambda name: True,
-    "dllm.config": lambda name: True,
+    **{f"{name}.{key}": lambda name: True for name, kind in KIND_SECTIONS.items() for key in kind.files},
     "gpu": _looks_like_file,
     "engine": _looks_like_file,
 }

@@ -120,12 +120,13 @@ def _keys(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-READ = _keys(
+MASK_BLOCK = "block_diffusion"
+"""A section of our own: with its `block_size`, any decoder answers in blocks."""
+READ = frozenset({MASK_BLOCK}) | _keys(
     """
     model_type architectures text_config vision_config audio_config quantization_config compression_config
     num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
     vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype
-    block_diffusion
     """
 )
 """Keys that are read of every type."""

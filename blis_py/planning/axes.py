@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.layers import did_you_mean
-from blis_py.config.models import NAMES, RunConfig
+from blis_py.config.models import KIND_SECTIONS, NAMES, RunConfig
 from blis_py.config.paths import from_folder
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text, full_path
@@ -221,7 +221,7 @@ def _is_key(path: str) -> bool:
 
 
 _ALSO_CALLED = {
-    "fdfo": "dllm_fdfo",
+    **{name: flag for kind in KIND_SECTIONS.values() for name, flag in kind.also_called.items()},
     "hardware": "gpu",
     "max_concurrency": "concurrency",
     "num_gpu_blocks_override": "num_kv_blocks",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.config.models import RunConfig
+from blis_py.config.models import DESCRIPTIONS, RunConfig
 from blis_py.config.paths import named_files
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
@@ -110,7 +110,7 @@ _MEMBERS: dict[str, Callable[[Path], list[Path]]] = {
     "model_config": _configs,
     "workload.trace": _with_header,
     "workload.spec": _with_references,
-    "dllm.workload": _with_references,
+    **dict.fromkeys(DESCRIPTIONS, _with_references),
 }
 """Which files count, where it is not simply the one that is named, or all of a folder."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.models import RunConfig
+from blis_py.config.models import DESCRIPTIONS, RunConfig
 from blis_py.core.bounds import MOST_INSTANCES
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import read_profile
@@ -32,7 +32,7 @@ DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
 SURE = 0.9
 """With a lower probability, what one instance more would do is told."""
-_NOT_CHOSEN = ("workload", "seed", "latency", "dllm.workload", "goodput", "frontend_ms")
+_NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
 _DOLLARS, _GPUS = "dollars per hour", "GPUs"
 
 Told = Callable[[str], None]

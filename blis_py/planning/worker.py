@@ -17,7 +17,7 @@ from blis_py import native
 native.activate()
 
 from blis_py.api import Simulation  # noqa: E402
-from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.config.models import RunConfig, descriptions  # noqa: E402
 from blis_py.config.workload import WorkloadSection  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.intervals import numbers  # noqa: E402
@@ -91,7 +91,7 @@ def asked(config: RunConfig) -> Demand:
     load = config.workload
     files = _contents.digests(config)
     when = (config.horizon, config.drain)
-    parts = (load, config.seed, when, config.dllm.workload, config.admission.slo_priorities, files)
+    parts = (load, config.seed, when, descriptions(config), config.admission.slo_priorities, files)
     return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
 
 

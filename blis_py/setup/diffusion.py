@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from blis_py.config.diffusion import DllmSection
 from blis_py.config.implied import from_preset
-from blis_py.config.models import DllmSection, RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping

@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import ROUND_FEATURES
 from blis_py.core.features import FEATURE_NAMES, SELDOM, further_names, is_whole
+from blis_py.core.kinds import KIND_FEATURES
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -30,8 +30,8 @@ SCHEMA = 1
 """Raised whenever a column changes its meaning or goes; further columns do not raise it."""
 _MARK = "# blis-py samples "
 
-DIFFUSION_NAMES = tuple(ROUND_FEATURES)
-"""What the features of a diffusion round have beyond those of other steps; 0 for these."""
+KIND_NAMES = tuple(KIND_FEATURES)
+"""Features that only steps of some kinds of requests have; 0 for others."""
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
 _LARGEST = 2**62
@@ -43,7 +43,7 @@ COLUMNS = (
     "bucket",  # padded batch of a graph, else 0
     "active_experts",  # summed over sparse layers; -1 = not known
     *FEATURE_NAMES,
-    *DIFFUSION_NAMES,
+    *KIND_NAMES,
     *TIMES,
     "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
     "mask_ns",  # host time for masks of constrained rows; in no other time
@@ -70,7 +70,7 @@ class StepSamples:
     loop pays for the step, up to the beginning of the next one; `gpu_ns` is the forward and sampling,
     `host_ns` the rest. What masks of constrained rows added to a step is taken out of its times: `mask_ns`
     has all of it.
-    What the host does behind the last round of a batch of diffusion rounds counts in the first.
+    What the host does behind the last round of a batch of rounds counts in the first.
     `meta` says where it was measured, as far as that is known.
     """
 
@@ -136,7 +136,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     if not len(log):
         return samples_from(_meta_of(log), {}, 0)
     columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}
-    further = [name for name in (*DIFFUSION_NAMES, *_LATER, *further_names()) if name in log.steps]
+    further = [name for name in (*KIND_NAMES, *_LATER, *further_names()) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
     exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
@@ -151,7 +151,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
 
 
 def _in_first_rounds(log: StepLog, total: Column, begins: Column) -> Column:
-    """Times of diffusion rounds, with what the host did behind the last of a batch counted in the first.
+    """Times of rounds, with what the host did behind the last of a batch counted in the first.
 
     It is done once per batch, as planning and preparing are, and which round will be the last is in no
     feature: with the first, all of it has one price, whatever the number of rounds.

@@ -5,7 +5,7 @@ carry the same metadata: in CSV as JSON in a first line that begins with `#`, in
 Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means: as in the step
 before.
 
-In the log of a block-diffusion engine a step is a round, `decode_ids` are the requests whose blocks take
+Where answers come in blocks, a step is a round, `decode_ids` are the requests whose blocks take
 part, and there are further columns.
 """
 
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_TOKENS, check_count
-from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
 from blis_py.core.features import (
     FEATURE_NAMES,
     SELDOM,
@@ -32,6 +31,7 @@ from blis_py.core.features import (
     further_names,
     is_whole,
 )
+from blis_py.core.kinds import IN_BLOCKS, named_in
 from blis_py.errors import InputError
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -97,11 +97,11 @@ REQUEST_KINDS: dict[str, Kind] = {
     "block_keys": "ints",  # equal numbers = equal content up to the end of the block
 }
 
-DIFFUSION_FEATURES = tuple(name for name in ROUND_FEATURES if name != "begins_batch")
+BLOCK_FEATURES = tuple(name for name in IN_BLOCKS.names if name != "begins_batch")
 """The batch says which round begins it."""
-DIFFUSION_STEP_KINDS: dict[str, Kind] = {
+BLOCK_STEP_KINDS: dict[str, Kind] = {
     "batch": "int",  # index of the batch it belongs to: rounds between two calls of the scheduler
-    **dict.fromkeys(DIFFUSION_FEATURES, "int"),
+    **dict.fromkeys(BLOCK_FEATURES, "int"),
     "committed_ids": "ints",  # requests whose block became final with it
 }
 TIMING_KINDS: dict[str, Kind] = {
@@ -123,7 +123,7 @@ OVERLAP_KINDS: dict[str, Kind] = {
     "forward_end_ns": "int",  # and was done with it
     "seen_ns": "int",  # when the next step was planned that could know its outcome
 }
-DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
+BLOCK_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
 _FURTHER = (
@@ -132,8 +132,8 @@ _FURTHER = (
     | MASK_KINDS
     | MASK_REQUEST_KINDS
     | OVERLAP_KINDS
-    | DIFFUSION_STEP_KINDS
-    | DIFFUSION_REQUEST_KINDS
+    | BLOCK_STEP_KINDS
+    | BLOCK_REQUEST_KINDS
 )
 """Columns that a log may have or not."""
 
@@ -142,8 +142,8 @@ _FURTHER = (
 class StepLog:
     """A recorded run.
 
-    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` (and those for diffusion, if it
-    is that) to columns: lists, of equal length within each table. `meta` says what ran: `schema`, `clock`,
+    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` (and those of its kind of
+    requests) to columns: lists, of equal length within each table. `meta` says what ran: `schema`, `clock`,
     `scheduler` (the settings of `SchedulerConfig`), and what else the engine told.
     """
 
@@ -154,27 +154,32 @@ class StepLog:
     def __len__(self) -> int:
         return len(self.steps["step"])
 
+    @property
+    def kind(self) -> str | None:
+        """The kind of requests it tells of; `None` = autoregressive."""
+        return named_in(self.meta)
+
     def column(self, name: str) -> NDArray[Any]:
         """A column of numbers of the steps."""
         return np.array(self.steps[name], dtype=np.int64 if is_whole(name) else np.float64)
 
     def features(self, index: int) -> StepFeatures:
-        """The features of one step; `DiffusionFeatures` of a round."""
+        """The features of one step, as its kind of requests has them."""
         names = (*FEATURE_KINDS, *further_names())
         if "batch" not in self.steps:
             values = self._values((*names, *SELDOM), index)
             if "constrained" not in self.requests:  # whose rows these were is not known
                 values.pop("constrained_rows", None)
             return features_from(StepFeatures, values)
-        values = self._values((*names, *DIFFUSION_FEATURES), index)
-        return features_from(DiffusionFeatures, {**values, "begins_batch": self.begins_batch(index)})
+        values = self._values((*names, *BLOCK_FEATURES), index)
+        return features_from(IN_BLOCKS.features, {**values, "begins_batch": self.begins_batch(index)})
 
     def _values(self, names: Iterable[str], index: int) -> dict[str, Any]:
         """Of one step, those that the log has."""
         return {name: self.steps[name][index] for name in names if name in self.steps}
 
     def begins_batch(self, index: int) -> int:
-        """Whether a round of block diffusion is the first of its batch: 1 or 0."""
+        """Whether a round is the first of its batch: 1 or 0."""
         batch = self.steps["batch"]
         return int(index == 0 or batch[index] != batch[index - 1])
 
@@ -266,7 +271,7 @@ def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
 
 
 def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:
-    least_prompt = 0 if "block_rounds" in requests else 1  # block diffusion needs none
+    least_prompt = 0 if "block_rounds" in requests else 1  # where answers come in blocks, none is needed
     for name, least in (("prompt_tokens", least_prompt), ("output_tokens", 0), ("max_tokens", 0)):
         for value in requests[name]:
             check_count(value, least=least, most=MOST_TOKENS, key=name, file=path, fix="record it again")

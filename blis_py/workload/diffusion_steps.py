@@ -244,7 +244,7 @@ def _mixture(values: Any, key: str, file: str | Path | None) -> Mixture:
 
 
 def _recorded(value: Any, key: str, file: str | Path | None) -> Recorded:
-    from blis_py.traces.rounds import read_rounds
+    from blis_py.traces.diffusion_rounds import read_rounds
 
     if not isinstance(value, str):
         raise InputError("must name a file", file=file, key=key, value=value)

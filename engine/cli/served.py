@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.options import TRACE, WORKLOAD
 from blis_py.errors import InputError
-from engine.cli.diffusion import DLLM, build_as, configured
+from engine.cli import kinds
 from engine.cli.grammar import STRUCTURED, chosen, structured_outputs
 from engine.cli.options import ENGINE, say
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
     from blis_py.config.models import RunConfig
     from blis_py.requests.table import RequestTable
+    from engine.cli.kinds import KindSettings
     from engine.clock import Clock
     from engine.config import EngineConfig
-    from engine.diffusion.engine import DiffusionEngine
-    from engine.diffusion.settings import DllmSettings
-    from engine.engine import LLMEngine
     from engine.grammar.params import StructuredOutputsParams
+    from engine.kinds import Engine
 
 LOAD = (
     *TRACE,
@@ -35,7 +34,7 @@ LOAD = (
     Flag("--horizon", str, "horizon", "Generate requests up to this time: 60s, 10m."),
 )
 FORM = ("Form of the outputs", STRUCTURED)
-SERVED = (*ENGINE, ("Block diffusion", DLLM))
+SERVED = (*ENGINE, *kinds.GROUPS)
 """What serves it."""
 _WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
 _WARM_UP_REQUESTS = 4
@@ -48,9 +47,9 @@ class Ready:
     run: RunConfig
     """Where the workload is from."""
     config: EngineConfig
-    dllm: DllmSettings | None
+    kind: KindSettings | None
     """None where the model is autoregressive."""
-    engine: LLMEngine | DiffusionEngine
+    engine: Engine
     table: RequestTable
     prompts: list[list[int]]
     structured: list[StructuredOutputsParams | None] | None = None
@@ -77,7 +76,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     run = configure(
         {name: value for name, value in flags.items() if name in _WORKLOAD_FLAGS or name == "--seed"}
     )
-    config, dllm = configured(flags)
+    config, kind = kinds.configured(flags)
     table = as_prompted(requests(run))
     if at_once:
         table = replace(
@@ -86,25 +85,25 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
             deadline_ns=np.where(table.deadline_ns < 0, -1, table.deadline_ns - table.arrival_ns),
         )
     _check_clock(config)
-    engine = build_as(config, dllm)
+    engine = kinds.build_as(config, kind)
     prompts = synthetic_prompts(table, engine.vocab_size, config.seed)
     say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
     form = _form(flags, engine)
     constrained = chosen(table, form)
     if "--no-warm-up" not in flags:
         _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts, form)
-    ready = Ready(run, config, dllm, engine, table, prompts)
+    ready = Ready(run, config, kind, engine, table, prompts)
     return ready if form is None or constrained is None else _with_form(ready, form, constrained)
 
 
-def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutputsParams | None:
+def _form(flags: Flags, engine: Engine) -> StructuredOutputsParams | None:
     """The form of outputs, compiled before anybody waits for it."""
     from engine.engine import LLMEngine
 
     form = structured_outputs(flags)
     if form is not None:
         if not isinstance(engine, LLMEngine):
-            problem, fix = "block diffusion knows no form of outputs", "use an autoregressive model"
+            problem, fix = f"{kinds.TITLE} knows no form of outputs", "use an autoregressive model"
             raise InputError(problem, key="structured_outputs", fix=fix)
         engine.grammars.compile(form)
     return form
@@ -139,7 +138,7 @@ def _check_clock(config: EngineConfig) -> None:
 
 
 def _warm_up(
-    engine: LLMEngine | DiffusionEngine,
+    engine: Engine,
     table: RequestTable,
     prompts: list[list[int]],
     form: StructuredOutputsParams | None,

@@ -1,6 +1,6 @@
 """Paged attention: what a batch looks like, and the function that attends it.
 
-In torch, all decodes of a batch, or all of its diffusion blocks, are attended in one call, padded to the
+In torch, all decodes of a batch, or all of its blocks to be denoised, are attended in one call, padded to the
 longest context; every other prefill has a call of its own. So the time of a step follows from its features: a
 call per prefill, and sequences times longest context. What depends on the batch alone (indices, masks) is
 derived once and reused by every layer.
@@ -41,7 +41,7 @@ class AttentionMetadata:
         max_query_len: at least the longest `query_len`.
         max_seq_len: at least the longest `seq_lens`.
         num_decodes: how many of the first sequences have exactly one query token; the rest are prefills,
-            chunks or diffusion blocks.
+            chunks or blocks to be denoised.
         mask_block: 1 is causal, 32 is block-causal over blocks of 32.
         decode_plan: how the decode kernel divides its work, made once for all layers; None = every call makes
             its own.

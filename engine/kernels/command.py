@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 from blis_py.models.model_shape import known_models
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.kernels.gpu import target
-from engine.tiny import checkpoint
+from engine.tiny import checkpoints
 from engine.workers import Done, each
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
     """Those named; where none is, the tiny ones and of the bundled ones those that the engine serves."""
     from engine.models.config import load_model_config
 
-    tiny = (str(checkpoint(kind)) for kind in ("ar", "diffusion"))
+    tiny = map(str, checkpoints())
     found = []
     for name in names or (*tiny, *known_models()):
         try:

@@ -1,4 +1,4 @@
-"""One denoise round of many diffusion blocks: best tokens, which of them to take, who is done."""
+"""One denoise round of many blocks: best tokens, which of them to take, who is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.kernels.op import op
 
 Tensor = torch.Tensor
 MOST_POSITIONS = 128
-"""Of a diffusion block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
+"""Of a block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from blis_py.errors import InputError
 from blis_py.files.profiles import find_profile
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_shape import ModelShape, known_models, load_model
+from blis_py.models.model_types import MASK_BLOCK
 from engine.layers.mlp import Router
 from engine.layers.rope import Rope
 from engine.models.names import LING, LLAMA, MIXTRAL, Names
@@ -59,7 +60,7 @@ class ModelConfig:
     sparse_layers: frozenset[int] = frozenset()
     """Layers with routed experts."""
     mask_block: int = 1
-    """Tokens that see each other whatever their order: 1 = causal, more = block diffusion."""
+    """Tokens that see each other whatever their order: 1 = causal, more = answers come in such blocks."""
     extra_layers: int = 0
     """Multi-token prediction layers a checkpoint holds beyond `num_layers`; not loaded."""
 
@@ -157,10 +158,10 @@ def _refuse_short_window(config: ConfigFile, shape: ModelShape) -> None:
 
 
 def _mask_block(config: ConfigFile, architecture: str) -> int:
-    """`block_diffusion.block_size`, a key of our own, makes any decoder a block-diffusion model."""
-    diffusion = config.section("block_diffusion")
-    if diffusion is not None:
-        return diffusion.count("block_size")
+    """By a section of our own, or as the architecture has it."""
+    section = config.section(MASK_BLOCK)
+    if section is not None:
+        return section.count("block_size")
     return LLADA2_BLOCK_TOKENS if architecture == "LLaDA2MoeModelLM" else 1
 
 

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from blis_py.traces.samples import StepSamples, joined
-from engine.driver import Engine
+from engine.kinds import Engine
 from engine.profile.shapes import Limits
 from engine.profile.store import Store
 

@@ -18,32 +18,18 @@ from blis_py.traces.samples import SCHEMA, StepSamples
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig
-from engine.diffusion.blocks import Algorithm
-from engine.diffusion.build import build_diffusion_engine
-from engine.diffusion.engine import DiffusionEngine
-from engine.diffusion.settings import DllmSettings, mask_token
-from engine.graphs import default_buckets
-from engine.models import Decoder, Tokenizer, build_model, load_model_config, load_tokenizer
+from engine.models import load_model_config
+from engine.profile import kinds
 from engine.profile.campaign import Bench, Progress, measure, no_progress
-from engine.profile.diffusion import ONE_BY_ONE, RoundBench
-from engine.profile.diffusion_plan import plan_rounds, sentinel_round
-from engine.profile.experts import ForcedExperts, has_experts
+from engine.profile.loaded import Loaded
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
-from engine.profile.prompts import Prompts
 from engine.profile.provenance import device_name, machine, model_facts
-from engine.profile.rounds import count_rounds, write_rounds
 from engine.profile.shapes import GRIDS, Grid, Limits
 from engine.profile.store import Store, found_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
-_SMALL_CACHE: dict[str, Any] = {
-    "num_kv_blocks": None,
-    "max_model_len": None,
-    "kv_cache_memory_bytes": 64 << 20,
-}
-"""For answering prompts beside the cache that was measured with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +64,7 @@ class Outcome:
 def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) -> dict[str, Any]:
     """Settings of an engine for measuring, where nothing else is asked for.
 
-    On the CPU one thread and its CPU time count. Block diffusion needs pages of whole blocks, and a token
+    On the CPU one thread and its CPU time count. Answers in blocks need pages of whole blocks, and a token
     for every position of every block.
 
     Raises:
@@ -125,7 +111,7 @@ def profile(
     if folder is None:
         folder = root("profiles") / "fits" / device_name(known) / facts["model"]
     settings = _settings(config, effort, known)
-    loaded = _Loaded.of(_as_before(config, found_meta(folder, settings)), device)
+    loaded = Loaded.of(_as_before(config, found_meta(folder, settings)), device)
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
     bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
     store = Store(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
@@ -143,92 +129,20 @@ def profile(
         )
     finally:
         store.fold()
-    if loaded.diffusion and config.load_format == "safetensors":  # random weights have no answers to give
-        _count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
+    if loaded.in_blocks and config.load_format == "safetensors":  # random weights have no answers to give
+        kinds.count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
     write_meta(folder, store.samples.meta)
     return Outcome(folder, store.samples, complete)
 
 
-def _bench(loaded: _Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
+def _bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
     """What measures, the shapes, and the sentinel."""
-    if loaded.diffusion:
-        rounds = RoundBench(loaded.diffusion_engine(ONE_BY_ONE), loaded.prompts(), loaded.experts)
-        planned = plan_rounds(rounds.limits, rounds.block, grid)
-        return rounds, planned, sentinel_round(planned)
+    if loaded.in_blocks:
+        return kinds.bench(loaded, grid)
     engine = build_engine(loaded.config, model=loaded.model, tokenizer=loaded.tokenizer)
     steps = StepBench(engine, loaded.prompts(), loaded.experts)
     shapes = plan(steps.limits, grid, loaded.config.seed)
     return steps, shapes, sentinel(shapes)
-
-
-def _count_rounds(loaded: _Loaded, prompts: int, path: Path, tell: Progress) -> None:
-    """Counted once: the same weights give the same answers."""
-    if path.exists():
-        return
-    small = replace(loaded, config=replace(loaded.config, enforce_eager=True, **_SMALL_CACHE))
-
-    def counted(done: int, total: int) -> None:
-        tell("answering", done, total)
-
-    seed = loaded.config.seed
-    write_rounds(count_rounds(small.diffusion_engine, prompts, seed=seed, progress=counted), path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A model, ready to be built into engines."""
-
-    config: EngineConfig
-    model: Decoder
-    tokenizer: Tokenizer
-    experts: ForcedExperts | None
-    mask_id: int | None
-
-    @classmethod
-    def of(cls, config: EngineConfig, device: torch.device) -> _Loaded:
-        architecture = load_model_config(config.model)
-        block = architecture.mask_block
-        model = build_model(
-            architecture,
-            device=device,
-            dtype=getattr(torch, config.dtype_on(device.type)),
-            load_format=config.load_format,
-            path=config.model,
-            seed=config.seed,
-            max_positions=config.max_model_len,
-        )
-        experts = None
-        if has_experts(model):
-            buckets = config.cudagraph_capture_sizes or default_buckets(config.max_num_seqs)
-            rows = max(config.max_num_batched_tokens, max(*buckets, config.max_num_seqs) * block)
-            experts = ForcedExperts(model, rows, config.seed)
-        mask_id = mask_token(config.model) if block > 1 else None
-        return cls(config, model, load_tokenizer(config.tokenizer or config.model), experts, mask_id)
-
-    @property
-    def diffusion(self) -> bool:
-        return self.mask_id is not None
-
-    def prompts(self) -> Prompts:
-        """Of the tiny tasks where the weights mean something."""
-        config = self.config
-        readable = self.tokenizer if config.load_format == "safetensors" else None
-        return Prompts(self.model.config.vocab_size, readable, config.seed)
-
-    def diffusion_engine(self, algorithm: Algorithm) -> DiffusionEngine:
-        return build_diffusion_engine(
-            self.config,
-            DllmSettings(algorithm),
-            model=self.model,
-            tokenizer=self.tokenizer,
-            mask_id=self.mask_id,
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """What the samples tell of it."""
-        dtype = str(self.model.embedding.dtype).removeprefix("torch.")
-        forced = {"routing": "forced"} if self.experts is not None else {}
-        return {"dtype": dtype, "tp": 1, **forced}
 
 
 def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from random import Random
 
-from engine.driver import Engine
+from engine.kinds import Engine
 from engine.profile.families import CONTEXT, longest_context
 from engine.profile.prompts import Prompts
 from engine.profile.shapes import Limits
@@ -20,7 +20,7 @@ _MOST_REQUESTS = 48
 _ANSWERS = (2, 24)
 """Least and most tokens of an answer: short, so that somebody always comes or goes."""
 _MASKED = 8
-"""Most tokens of an answer of block diffusion. Each takes a round."""
+"""Most tokens of an answer that is denoised. Each takes a round."""
 
 
 def concurrency(limits: Limits, number: int) -> int:
@@ -40,7 +40,7 @@ def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
 
 
 def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int]]:
-    """The same for block diffusion: each answer fills up the last block of its prompt, and ends with it."""
+    """The same for answers in blocks: each fills up the last block of its prompt, and ends with it."""
     rng, at_most = Random(number), concurrency(limits, number)
     room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
     most = max(room // block, 1)

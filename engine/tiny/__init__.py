@@ -10,8 +10,13 @@ from pathlib import Path
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
+def checkpoints() -> list[Path]:
+    """The folders of all of them."""
+    return sorted(path.parent for path in CHECKPOINTS.glob("*/config.json"))
+
+
 def checkpoint(kind: str) -> Path:
-    """The folder of a committed checkpoint in HuggingFace layout: `"ar"` or `"diffusion"`."""
+    """The folder of a committed checkpoint in HuggingFace layout; `"ar"` is the autoregressive one."""
     folder = CHECKPOINTS / kind
     if not (folder / "config.json").is_file():
         known = ", ".join(sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json")))

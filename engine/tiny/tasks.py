@@ -7,8 +7,8 @@ Each task asks a prompt and can solve it; the solution is a function of the prom
     sort: qwrtz ->                  qrtwz
     record: name=bo age=7 ->        {"name":"bo","age":7}
 
-They differ in how much of an answer is certain before its first token is written, so that a diffusion model
-needs one round for some blocks and many for others.
+They differ in how much of an answer is certain before its first token is written, so that a model that
+denoises blocks needs one round for some blocks and many for others.
 """
 
 from __future__ import annotations

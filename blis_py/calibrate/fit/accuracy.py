@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures, features_from, further_names
+from blis_py.core.kinds import KINDS
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import Accuracy
-from blis_py.traces.samples import DIFFUSION_NAMES, StepSamples
+from blis_py.traces.samples import StepSamples
 
 Array = NDArray[np.float64]
 
@@ -36,8 +36,8 @@ def accuracy(predicted: Array, measured: Array) -> Accuracy:
 
 def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
     """What a latency model sees of each step."""
-    diffusion = any(samples[name].any() for name in DIFFUSION_NAMES)
-    return features_as(DiffusionFeatures if diffusion else StepFeatures, samples)
+    there = (kind.features for kind in KINDS.values() if any(samples[name].any() for name in kind.names))
+    return features_as(next(there, StepFeatures), samples)
 
 
 def features_as(kind: type[StepFeatures], samples: StepSamples, but: str = "") -> Iterator[StepFeatures]:
@@ -52,7 +52,7 @@ def features_as(kind: type[StepFeatures], samples: StepSamples, but: str = "") -
 
 
 def kinds_of(samples: StepSamples) -> NDArray[np.str_]:
-    """decode, prefill, mixed, or for diffusion denoise: what each step does."""
+    """decode, prefill, mixed, or for blocks denoise: what each step does."""
     blocks = samples["denoise_blocks"]
     prefill = samples["prefill_seqs"] > blocks
     decode = (samples["decode_seqs"] > 0) | (blocks > 0)

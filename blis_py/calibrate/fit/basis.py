@@ -13,7 +13,7 @@ from blis_py.core.features import FEATURE_NAMES, is_whole
 from blis_py.latency.fitted import expected_experts
 from blis_py.latency.fitted_terms import GPU_TERMS, HOST_TERMS, TERMS, StepPoint
 from blis_py.models.model_shape import ModelShape
-from blis_py.traces.samples import DIFFUSION_NAMES, StepSamples, joined, medians
+from blis_py.traces.samples import KIND_NAMES, StepSamples, joined, medians
 
 Array = NDArray[np.float64]
 
@@ -21,7 +21,7 @@ _RUN_STEPS = 50
 """Steps of a run that are left out together: neighbours are nearly the same step."""
 _RUN_PARTS = 20
 """A short run is cut into this many parts at least."""
-_DOMAIN = tuple(name for name in (*FEATURE_NAMES, *DIFFUSION_NAMES) if is_whole(name))
+_DOMAIN = tuple(name for name in (*FEATURE_NAMES, *KIND_NAMES) if is_whole(name))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def rows_of(samples: StepSamples, shape: ModelShape | None, experts_in_use: floa
     """
     c = {
         name: samples[name].astype(np.float64)
-        for name in (*FEATURE_NAMES, *DIFFUSION_NAMES, "bucket", "active_experts", "gpu_ns", "host_ns")
+        for name in (*FEATURE_NAMES, *KIND_NAMES, "bucket", "active_experts", "gpu_ns", "host_ns")
     }
     x = StepPoint()
     computed = c["prefill_tokens"] + c["decode_seqs"]

@@ -1,8 +1,8 @@
-"""Paged attention of many query tokens per sequence: prefills, chunks over a cached prefix, diffusion blocks.
+"""Paged attention of many query tokens per sequence: prefills, chunks over a cached prefix, denoised blocks.
 
 One code path for the causal and the block-causal mask: each query row sees the keys below its own limit, and
 a tile of keys below every row's limit needs no mask at all. The query heads of one KV head are packed with
-the query tokens into the rows of a tile (row = token * GROUP + head), so a diffusion block of 32 tokens at
+the query tokens into the rows of a tile (row = token * GROUP + head), so a denoised block of 32 tokens at
 GROUP 4 fills a 128-row tensor-core tile and its keys are read once.
 
 The grid follows from the shapes alone: sequence `s` owns the tiles from

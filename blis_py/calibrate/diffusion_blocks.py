@@ -33,7 +33,7 @@ def blocks_of(kind: KindOfRequests, numbers: Sequence[int]) -> Blocks:
 
 def of_blocks(log: StepLog) -> bool:
     """Whether it is the log of a block-diffusion engine."""
-    return "diffusion" in log.meta or "block_rounds" in log.requests
+    return log.kind == "diffusion" or "block_rounds" in log.requests
 
 
 def diffusion_config(log: StepLog) -> DiffusionConfig:
@@ -77,3 +77,16 @@ def rounds_of_each(
         given += own[number][len(given) : count]
         result.append([*given, *[mean] * (count - len(given))])
     return result
+
+
+def check_kinds(engine: Blocks | None, simulated: Blocks | None) -> None:
+    """
+    Raises:
+        InputError: one of the two runs is of block diffusion and the other is not.
+    """
+    if engine is not None and simulated is None:
+        fix = "simulate the requests with --dllm-workload RUN_DIR/dllm.yaml"
+        raise InputError("the measured run is of block diffusion, the simulated one is not", fix=fix)
+    if simulated is not None and engine is None:
+        fix = "simulate autoregressive requests, as the engine served"
+        raise InputError("the simulated run is of block diffusion, the measured one is not", fix=fix)

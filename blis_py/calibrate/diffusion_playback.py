@@ -8,10 +8,11 @@ from typing import cast
 
 from simpy import Environment
 
-from blis_py.calibrate.composition import Composition, RoundComposition, without_outcome
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.diffusion import RoundComposition, without_outcome
+from blis_py.calibrate.diffusion_blocks import Blocks, diffusion_config, rounds_of_each
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
-from blis_py.calibrate.recorded_blocks import Blocks, diffusion_config, rounds_of_each
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.events import EventQueue
