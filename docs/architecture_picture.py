@@ -93,7 +93,9 @@ def _handed_over(axes: Axes, one: Place, other: Place, low: float) -> None:
     """Down, back and down again: from the end of a visit to the beginning of the next."""
     end = (other[0], other[1] + _HEIGHT / 2 + 0.04)
     axes.plot([one[0], one[0], other[0]], [one[1] - _HEIGHT / 2 - 0.04, low, low], color=INK, lw=1)
-    axes.add_patch(FancyArrowPatch((other[0], low), end, arrowstyle="-|>", mutation_scale=11, color=INK, lw=1))
+    axes.add_patch(
+        FancyArrowPatch((other[0], low), end, arrowstyle="-|>", mutation_scale=11, color=INK, lw=1)
+    )
     axes.text(one[0] - 0.1, low - 0.07, "handed over", ha="right", va="top", fontsize=7.5, color=INK)
 
 
@@ -102,7 +104,15 @@ def _link(axes: Axes, one: Place, other: Place) -> None:
     x, ends = one[0] - 0.45, (one[1] - _HEIGHT / 2 - 0.03, other[1] + _HEIGHT / 2 + 0.2)
     style = {"arrowstyle": "-|>", "mutation_scale": 13, "color": "#15803d", "lw": 2.2}
     axes.add_patch(FancyArrowPatch((x, ends[0]), (x, ends[1]), **style))
-    axes.text(x - 0.12, (one[1] + other[1]) / 2 + 0.15, "link: KV blocks", ha="right", va="bottom", fontsize=7.5, color="#15803d")
+    axes.text(
+        x - 0.12,
+        (one[1] + other[1]) / 2 + 0.15,
+        "link: KV blocks",
+        ha="right",
+        va="bottom",
+        fontsize=7.5,
+        color="#15803d",
+    )
 
 
 def _arrow(axes: Axes, one: Place, other: Place, width: float = 1.7) -> None:
