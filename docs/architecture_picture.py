@@ -15,26 +15,30 @@ Place = tuple[float, float]
 
 @in_house_style
 def journey() -> Picture:
-    """Source, gateway, dispatcher, instances, recorder; and who says how far ahead may be looked."""
-    figure, axes = _canvas(9.6, 3.5, (0, 11.2), (-0.05, 3.75))
-    source = _box(axes, (1.0, 2.5), "source", "requests as they arrive", PART)
-    gateway = _box(axes, (3.3, 2.5), "gateway", "admission and its delay", PART)
-    dispatcher = _box(axes, (5.6, 2.5), "dispatcher", "asks the router", PART)
-    first = _box(axes, (7.9, 3.2), "instance", "its clock, its core", CORE)
-    last = _box(axes, (7.9, 1.8), "instance", "its clock, its core", CORE)
-    recorder = _box(axes, (10.2, 2.5), "recorder", "columns of times", PART)
-    for one, other in (
-        (source, gateway),
-        (gateway, dispatcher),
-        (dispatcher, first),
-        (dispatcher, last),
-        (first, recorder),
-        (last, recorder),
-    ):
+    """A request that visits two pools, from its source to the record of its visits and back."""
+    figure, axes = _canvas(9.6, 4.6, (0, 13.1), (0.05, 5.0))
+    source = _box(axes, (0.95, 4.2), "source", "requests as they arrive", PART)
+    gateway = _box(axes, (3.1, 4.2), "gateway", "admission, flow control", PART)
+    dispatcher = _box(axes, (5.25, 4.2), "dispatcher", "router: which instance", PART)
+    prefill = _pool(axes, (7.7, 4.2), "pool of role prefill: first visit", 0.66)
+    outlet = _box(axes, (10.0, 4.2), "outlet", "finish, or the next visit", PART)
+    again = _box(axes, (5.25, 2.5), "dispatcher", "router of the pool", PART)
+    decode = _pool(axes, (7.7, 2.5), "pool of role decode: second visit", -0.58)
+    recorder = _box(axes, (12.1, 3.35), "recorder", "visits, steps, tokens", PART)
+    for one, other in ((source, gateway), (gateway, dispatcher), (dispatcher, prefill), (again, decode)):
         _arrow(axes, one, other)
-    axes.text(7.9, 2.5, "⋮", ha="center", va="center", fontsize=14, color=INK)
-    _way_back(axes, recorder, source, 1.15, "ended: a source that listens sends what follows from it")
-    _box(axes, (5.6, 0.35), "outlook", "who could disturb an instance, and when at the earliest", PRICE, 5.0)
+    _arrow(axes, (prefill[0] + 0.16, prefill[1]), outlet)
+    _arrow(axes, outlet, (recorder[0], recorder[1] + 0.15))
+    _arrow(axes, (decode[0] + 0.16, decode[1]), (recorder[0], recorder[1] - 0.15))
+    _handed_over(axes, outlet, again, 3.35)
+    _link(axes, prefill, decode)
+    _way_back(axes, recorder, source, 1.5, "ended: a closed-loop source sends what follows from it")
+    for x, title, below in (
+        (2.25, "fleet", "instances: added, ready, draining, gone"),
+        (6.55, "event queue", "the order of what happens in a nanosecond"),
+        (10.85, "lookahead", "until when nothing reaches an instance"),
+    ):
+        _box(axes, (x, 0.45), title, below, PRICE, 4.0)
     return figure
 
 
@@ -75,6 +79,40 @@ def _box(axes: Axes, at: Place, title: str, below: str, colour: str, width: floa
     axes.text(x, y + 0.11, title, ha="center", va="center", fontsize=10, color=INK, weight="bold")
     axes.text(x, y - 0.16, below, ha="center", va="center", fontsize=7, color=INK)
     return at
+
+
+def _pool(axes: Axes, at: Place, title: str, up: float) -> Place:
+    """Instances of a pool, one behind the other; its title above or below them."""
+    for behind in (0.16, 0.08):
+        _box(axes, (at[0] + behind, at[1] + behind), "", "", CORE)
+    axes.text(at[0] + 0.08, at[1] + up, title, ha="center", va="center", fontsize=7.5, color=INK)
+    return _box(axes, at, "instance", "its time, its scheduler", CORE)
+
+
+def _handed_over(axes: Axes, one: Place, other: Place, low: float) -> None:
+    """Down, back and down again: from the end of a visit to the beginning of the next."""
+    end = (other[0], other[1] + _HEIGHT / 2 + 0.04)
+    axes.plot([one[0], one[0], other[0]], [one[1] - _HEIGHT / 2 - 0.04, low, low], color=INK, lw=1)
+    axes.add_patch(
+        FancyArrowPatch((other[0], low), end, arrowstyle="-|>", mutation_scale=11, color=INK, lw=1)
+    )
+    axes.text(one[0] - 0.1, low - 0.07, "handed over", ha="right", va="top", fontsize=7.5, color=INK)
+
+
+def _link(axes: Axes, one: Place, other: Place) -> None:
+    """The way of the KV blocks."""
+    x, ends = one[0] - 0.45, (one[1] - _HEIGHT / 2 - 0.03, other[1] + _HEIGHT / 2 + 0.2)
+    style = {"arrowstyle": "-|>", "mutation_scale": 13, "color": "#15803d", "lw": 2.2}
+    axes.add_patch(FancyArrowPatch((x, ends[0]), (x, ends[1]), **style))
+    axes.text(
+        x - 0.12,
+        (one[1] + other[1]) / 2 + 0.15,
+        "link: KV blocks",
+        ha="right",
+        va="bottom",
+        fontsize=7.5,
+        color="#15803d",
+    )
 
 
 def _arrow(axes: Axes, one: Place, other: Place, width: float = 1.7) -> None:

@@ -57,6 +57,24 @@ def test_every_link_leads_somewhere(guide: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{guide.name} links to {path}#{anchor}"
 
 
+def test_every_test_that_the_invariants_name_is_in_a_file_named_beside_it() -> None:
+    page = ROOT / "docs" / "invariants.md"
+    for line in page.read_text(encoding="utf-8").splitlines():
+        files = [page.parent / path for path in re.findall(r"\]\((\.\./tests/[^)]*)\)", line)]
+        defined = {
+            name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+        }
+        named = set(re.findall(r"`(test_\w+)`", line))
+        assert named <= defined, f"{page.name} names {', '.join(named - defined)}"
+
+
+def test_every_invariant_is_held_by_a_test() -> None:
+    page = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## (?=\d)", page, flags=re.MULTILINE)[1:]
+    assert [int(section.split(".")[0]) for section in sections] == list(range(1, 19))
+    assert all("`test_" in section for section in sections)
+
+
 def test_every_guide_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for guide in GUIDES:
