@@ -1,4 +1,4 @@
-"""Where forwards lie on the engine's clock, on a simulated stream: launches, waits and clocks as a GPU has them."""
+"""Where forwards lie on the engine's clock, on a simulated stream with a GPU's launches, waits and clocks."""
 
 from __future__ import annotations
 
