@@ -1,6 +1,6 @@
 """Runs jobs of measurements on a GPU, each within its time, and leaves what they found in one folder.
 
-    python benchmarks/gpu/campaign.py [JOB...] --out DIR [--given DIR] [--device cpu] [--again PART...]
+    PYTHONPATH=. python benchmarks/gpu/campaign.py [JOB...] --out DIR [--given DIR] [--wheels DIR]
 
 `make gpu` calls it; docs/gpu.md tells what the jobs and the files are. A job ends by itself: its parts are
 stopped when their time is over, and have written row by row what they found by then. Whatever ends the
@@ -51,12 +51,15 @@ class Campaign:
     device: str
     python: str
     again: tuple[str, ...]
+    packages: Path | None = None
+    """Folder of packages that this interpreter lacks."""
 
     def __post_init__(self) -> None:
         self.stopped = 0
         """The signal that told it to stop."""
         self.rows = Rows(self.out, "campaign", {"gpu": gpu_name(self.device), "revision": revision()})
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        further = [os.environ.get("PYTHONPATH"), self.packages and str(self.packages)]
+        paths = [str(ROOT), *filter(None, further)]
         self.environment = {
             **os.environ,
             **caches.environment(self.cache),
@@ -148,6 +151,17 @@ def gpu_name(device: str) -> str:
     return told.strip() or device
 
 
+def install(wheels: Path, python: str, folder: Path) -> Path | None:
+    """Unpack the wheels of a folder for an interpreter, from nowhere else; None where pip refuses them."""
+    files = sorted(map(str, wheels.glob("*.whl")))
+    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
+    command += ["--no-deps", "--no-compile", "--upgrade", "--target", str(folder), *files]
+    if files and subprocess.run(command, check=False).returncode == 0:
+        return folder
+    print(f"{wheels}: no wheels that could be installed; going on without", file=sys.stderr)
+    return None
+
+
 def bring(given: Path, out: Path) -> None:
     """What an earlier campaign left, where this one goes on; what is here already stays."""
     for path in sorted(given.rglob("*")):
@@ -177,7 +191,10 @@ def main() -> int:
         bring(options.given, out)
     if unpacked := caches.unpack(out, options.cache):
         print(unpacked, flush=True)
-    campaign = Campaign(out, options.cache.resolve(), options.device, options.python, tuple(options.again))
+    cache = options.cache.resolve()
+    packages = options.wheels and install(options.wheels, options.python, cache / "packages")
+    again = tuple(options.again)
+    campaign = Campaign(out, cache, options.device, options.python, again, packages)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, campaign.stop)
     told = []
@@ -211,8 +228,9 @@ def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("job", nargs="*", default=DEFAULT, help=f"of {' '.join(JOBS)}; default: A B C D")
+    parser.add_argument("job", nargs="*", default=DEFAULT, help=f"of {' '.join(JOBS)}; default: {.join(DEFAULT)}")
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {RESULTS} and the rest")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to unpack for the parts")
     parser.add_argument("--given", type=Path, help="what an earlier campaign left in its folder")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "gpu-cache", help="compiled kernels")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
