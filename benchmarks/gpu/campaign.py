@@ -228,7 +228,9 @@ def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("job", nargs="*", default=DEFAULT, help=f"of {' '.join(JOBS)}; default: {.join(DEFAULT)}")
+    parser.add_argument(
+        "job", nargs="*", default=DEFAULT, help=f"default: {' '.join(DEFAULT)}, in this order"
+    )
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {RESULTS} and the rest")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to unpack for the parts")
     parser.add_argument("--given", type=Path, help="what an earlier campaign left in its folder")

@@ -2,10 +2,11 @@
 
     python benchmarks/gpu/overlap.py [--model NAME...] [--batch N...] [--out DIR]
 
-Dummy weights, one model for both loops and every batch; all requests are there from the beginning and emit as many tokens, so both loops form the same
-batches, and whether they emit the same tokens is a row's `same_tokens`. The bubble is the time between
-forwards over that between their beginnings; with the overlapped loop it should be below 2 % where the host's
-time is below the device's. Rows go to `--out`; what is there already is not measured again.
+Dummy weights, one model for both loops and every batch. All requests are there from the beginning and emit as
+many tokens, so both loops form the same batches, and whether they emit the same tokens is a row's
+`same_tokens`. The bubble is the time between forwards over that between their beginnings; with the overlapped
+loop it should be below 2 % where the host's time is below the device's. Rows go to `--out`; what is there
+already is not measured again.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python benchmarks/gpu/rehearsal.py --to DIR [--python PYTHON] [--job JOB...]
 
-A copy of the tree without its repository, packages missing that the GPU's machine does not have, and the calls
-of `jobs.CALLS` as on a machine of its own each: under `timeout`, no kernel compiled, a fresh folder that is
-given what the call before left; the last one without make. Then what one would bring home is read back. It
-ends with exit code 0 if every part was done and in order, the files can be brought home, tables are drawn and
-a profile is fitted.
+A copy of the tree without its repository, packages missing that the GPU's machine does not have, and the
+calls of `jobs.CALLS`, each as on a machine of its own: under `timeout`, no kernel compiled, a fresh folder
+that is given what the call before left; the last one without make. Then what one would bring home is read
+back. It ends with exit code 0 if every part was done and in order, the files can be brought home, tables are
+drawn and a profile is fitted.
 
 `--python` names the interpreter of the campaign: one with the versions of the machine it is rehearsed for.
 """
