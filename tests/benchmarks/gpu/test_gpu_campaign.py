@@ -365,7 +365,6 @@ def test_parts_find_the_packages_of_wheels_that_travel_along(tmp_path: Path) -> 
     wheel(tmp_path / "wheels")
     packages = campaign.install(tmp_path / "wheels", sys.executable, tmp_path / "packages")
     made = campaign.Campaign(tmp_path / "out", tmp_path / "cache", "cpu", sys.executable, (), packages)
-    (tmp_path / "out").mkdir()
     assert made.run_part("X", part("uses", "import carried"), time.monotonic() + 60)[0] == "done"
 
 
