@@ -13,6 +13,9 @@ _LAPS = 5
 """Begin, and end of schedule, prepare, launch and sample."""
 _LAST_KERNELS = 1.1
 """What the GPU works on when the last kernel has been launched may take a tenth of launching them all."""
+_BASE_TRIES = 100
+_BASE_WITHIN_NS = 4000
+"""How far the base event of a timeline may be from where it is placed."""
 
 
 class GpuSpan:
@@ -30,8 +33,8 @@ class GpuSpan:
 
     def begin(self) -> None:
         """The inputs are on their way; what comes next is the work."""
-        self._begin.record()
         self._begun_ns, self.ended = time.perf_counter_ns(), False
+        self._begin.record()
 
     def end(self) -> None:
         """The last work has been launched."""
@@ -55,27 +58,44 @@ class GpuSpan:
 
 
 class GpuTimeline:
-    """Where CUDA events lie on the engine's clock: so far behind the end of the step before.
+    """CUDA events on the engine's clock: GPU time counted from one base event, which the host has waited for.
 
-    The two clocks may drift apart, but no work can begin before it was launched, nor end after the host has
-    seen it to be over.
+    From there on each event lies as far behind the one before it as the GPU says, so forwards of one stream
+    never overlap, and are off by `_BASE_WITHIN_NS` at most while the two clocks agree. What these drift apart
+    is made good as far as causality shows it: no work begins before its launch or ends after the host has
+    seen its end.
     """
 
     def __init__(self) -> None:
-        self._anchor: torch.cuda.Event | None = None
-        self._anchor_ns = 0
+        self._last: torch.cuda.Event | None = None
+        self._last_ns = 0
+
+    def start(self, clock: Clock) -> None:
+        """Place the base event, the first time; of several tries the one that the host bracketed closest."""
+        if self._last is not None:
+            return
+        closest_ns = None
+        for _ in range(_BASE_TRIES):
+            event, before_ns = torch.cuda.Event(enable_timing=True), clock.now_ns()
+            event.record()
+            event.synchronize()
+            width_ns = clock.now_ns() - before_ns
+            if closest_ns is None or width_ns < closest_ns:
+                closest_ns = width_ns
+                self._last, self._last_ns = event, before_ns + width_ns // 2
+            if closest_ns <= 2 * _BASE_WITHIN_NS:
+                return
 
     def place(
         self, begin: torch.cuda.Event, end: torch.cuda.Event, launched_ns: int, seen_ns: int
     ) -> tuple[int, int]:
         """Times of two events: the first launched at `launched_ns`, the second seen at `seen_ns`."""
+        assert self._last is not None, "start comes first"
         took_ns = int(begin.elapsed_time(end) * 1e6)
-        end_ns = seen_ns
-        if self._anchor is not None:
-            end_ns = self._anchor_ns + int(self._anchor.elapsed_time(end) * 1e6)
-        end_ns = min(max(end_ns, launched_ns + took_ns), seen_ns)
-        self._anchor, self._anchor_ns = end, end_ns
-        return end_ns - took_ns, end_ns
+        begin_ns = self._last_ns + int(self._last.elapsed_time(begin) * 1e6)
+        begin_ns = max(min(max(begin_ns, launched_ns), seen_ns - took_ns), self._last_ns)
+        self._last, self._last_ns = end, begin_ns + took_ns
+        return begin_ns, self._last_ns
 
 
 class WorkerSpan:
@@ -160,6 +180,8 @@ class FlightTimer(StepTimer):
     def __init__(self, clock: Clock, device: torch.device, timeline: GpuTimeline) -> None:
         super().__init__(clock, device)
         self._timeline = timeline
+        if device.type == "cuda":
+            timeline.start(clock)
         self._span = GpuSpan() if device.type == "cuda" else WorkerSpan()
         self._origin_ns = clock.now_ns() - time.perf_counter_ns()
         self._resumed_ns = self._seen_ns = -1
