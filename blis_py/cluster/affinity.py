@@ -1,4 +1,4 @@
-"""What a router remembers by itself of the prompts that it has sent to each instance."""
+"""The router's own index of prompts sent to each instance."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class AffinityIndex:
-    """The blocks of prompts sent to each instance, the least recently sent forgotten first.
+    """LRU index of the prompt blocks sent to each instance.
 
-    Of blocks that no other prompt can share only the number is kept: they crowd out others.
+    Blocks that no other prompt can share are only counted: they displace others.
 
     Args:
         capacity: blocks of each instance.
@@ -26,14 +26,14 @@ class AffinityIndex:
         self._block_size, self._capacity = block_size, capacity
         self._everybody = 0
         self._holders: dict[Hashable, int] = {}
-        """Instances that hold a block, as bits."""
+        """Bitmask of the instances that hold each block."""
         self._recent: list[OrderedDict[Hashable, int]] = []
-        """How many blocks there are under each key: one, or all those of a prompt that nobody shares."""
+        """Blocks under each key: one, or all unshareable blocks of a prompt."""
         self._size: list[int] = []
         self._private = 0
 
     def change(self, index: int, state: MemberState) -> None:
-        """An instance is added, or takes no more requests and is forgotten."""
+        """Add an instance, or drop one that takes no more requests."""
         if state == "added":
             self._recent.append(OrderedDict())
             self._size.append(0)
@@ -46,7 +46,7 @@ class AffinityIndex:
             self._holders = {key: rest for key, held in self._holders.items() if (rest := held & ~bit)}
 
     def held(self, request: Request) -> list[Level]:
-        """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks."""
+        """Instances by number of leading full blocks of the prompt they hold, ascending."""
         keys, holders = request.block_keys, self._holders
         levels: list[Level] = []
         mask, limit = self._everybody, min(len(keys), request.prompt_tokens // self._block_size)
@@ -63,7 +63,7 @@ class AffinityIndex:
         return levels
 
     def sent(self, request: Request, index: int) -> None:
-        """A request goes to an instance."""
+        """Record that a request is sent to an instance."""
         blocks = request.prompt_tokens // self._block_size
         recent, holders, bit = self._recent[index], self._holders, 1 << index
         shared = request.block_keys[:blocks]

@@ -1,4 +1,4 @@
-"""Requests that emit a token with every step, and who serves them."""
+"""Autoregressive requests and the instances that serve them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blis_py.requests.table import RequestTable
 
 
 class Autoregressive:
-    """The kind of requests that emit a token with every step; see `blis_py.cluster.simulation.Kind`."""
+    """Requests that emit a token in every step; see `blis_py.cluster.simulation.Kind`."""
 
     def __init__(self, record_steps: bool, single_step: bool, watch: Watch | None = None) -> None:
         self.request: type[Request] = Request

@@ -1,4 +1,4 @@
-"""A whole run: the parts of a cluster, put together, and requests on their way through them.
+"""A whole run: the parts of a cluster assembled, and the flow of requests through them.
 
 source -> gateway (admission, flow control) -> dispatcher (router) -> instance -> recorder -> source, if it
 listens
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion
 
 _ROUTER_STREAM = 0x726F757465
-"""Sets the router's random stream apart from those of the workload under the same seed."""
+"""Separates the router's random stream from those of the workload under the same seed."""
 
 
 class Kind(Protocol):
-    """A kind of requests: what serves them, and who takes notes."""
+    """A kind of requests: the instances that serve it and the recorder of its events."""
 
     request: type[Request]
 
@@ -60,7 +60,8 @@ class Kind(Protocol):
 
 @contextmanager
 def _without_garbage_collector() -> Iterator[None]:
-    """A run makes no cycles; the collector would only walk requests and free blocks again and again."""
+    """Disable the garbage collector: a run creates no cycles, and collection would only walk live requests
+    and blocks."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -71,7 +72,7 @@ def _without_garbage_collector() -> Iterator[None]:
 
 
 class Simulation:
-    """The parts of a run, put together; `run` lets time pass.
+    """The parts of a run, assembled; `run` advances time.
 
     Args:
         demand: the requests, or a source that sends them.
@@ -80,16 +81,17 @@ class Simulation:
             last request has ended.
         diffusion: the requests fill blocks by denoising; None = they are autoregressive.
         record_steps: keep the compact steps table.
-        record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
+        record_decisions: keep the state visible to the router at each decision, for this many candidates; 0 =
+            all.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
-        watch: sees every step, and costs what it does with them.
+        watch: observer of every step.
 
     Attributes:
         env: SimPy's clock.
         events: the event queue on it.
         fleet: the instances; they can be added and drained in the events of `call_at`.
-        signals: what is known of the instances outside of them.
+        signals: instance state as seen from outside.
         dispatcher: from the gateway to an instance.
         recorder: the columns of the record.
 
@@ -146,17 +148,17 @@ class Simulation:
         self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, kind.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
-        """Calls `action` with the time, at that time, before everything else of the same nanosecond.
+        """Call `action` with the time, at that time, before all other events of the same nanosecond.
 
         A run that begins with such an event has no lookahead, and its events may schedule others.
 
         Raises:
-            InputError: the time is over, or the run has begun without any event.
+            InputError: the time has passed, or the run has begun without any event.
         """
         self._agenda.call_at(time_ns, action)
 
     def connect(self, pool: str, outlet: Outlet) -> None:
-        """Gives the requests whose visit to an instance of a pool has ended a way on; before the run.
+        """Connect the instances of a pool to an outlet for requests whose visit has ended; before the run.
 
         Such a run has no lookahead: a visit may begin anywhere, at any time.
 
@@ -167,7 +169,7 @@ class Simulation:
         self._parts.append(NoLookahead())
 
     def send_on(self, request: Request, pool: str, time_ns: int) -> None:
-        """Opens the next visit of a request and dispatches it to an instance of a pool at a time.
+        """Open the next visit of a request and dispatch it to an instance of a pool at a time.
 
         Args:
             request: as `Request.next_visit` returns it; its latest visit has ended.
@@ -190,10 +192,10 @@ class Simulation:
         return dispatcher
 
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
-        """A router among instances, and what it knows of them.
+        """A router among instances, and the signals it reads.
 
         Args:
-            pool: behind a link, with routing of its own; None = the ingress.
+            pool: a pool behind a link, with its own routing; None = the ingress.
         """
         ingress, table = self.cluster.ingress, self.source.table
         name, scorers, stream = ingress.routing_policy, ingress.routing_scorers, [self._seed, _ROUTER_STREAM]
@@ -207,7 +209,7 @@ class Simulation:
         return signals, policy(name)(RouterSetup(signals, dice, tuple((scorers or {}).items()), sessions))
 
     def run(self) -> RunRecord:
-        """Lets time pass until all is done, or until the horizon. To be called once.
+        """Run until all requests have ended, or to the horizon. To be called once.
 
         Raises:
             InputError: times that go beyond the clock; a pool that needs an outlet and has none.
@@ -222,7 +224,7 @@ class Simulation:
         self.recorder.decisions = None if log is None else log.record()
         self.dispatcher.report(len(self.source.table))
         self._dispatchers.clear()
-        self.outlook.over()  # the parts hold one another, and the instances with their KV pools
+        self.outlook.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()
         record = self.recorder.record(end_ns)
         self.fleet.enter_lives(record.instances)
@@ -231,7 +233,7 @@ class Simulation:
 
 @_without_garbage_collector()
 def simulate(demand: RequestTable | Source, cluster: Cluster, **options: Any) -> RunRecord:
-    """Serves requests on a cluster.
+    """Serve requests on a cluster.
 
     Args:
         demand: the requests, or a source that sends them.
@@ -251,7 +253,7 @@ def _decision_log(
 
 
 def _unserved(table: RequestTable, served_models: Collection[str] | None) -> frozenset[int]:
-    """Rows of requests for models that nobody serves."""
+    """Rows of requests for models that no instance serves."""
     if served_models is None:
         return frozenset()
     foreign = np.array([bool(name) and name not in served_models for name in table.model.names])
@@ -259,7 +261,7 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
 
 
 def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
-    """Where the source sends to."""
+    """The first stage behind the source."""
     if not source.listens:
         return gateway.receive
     recorder.listen(source.ended)
@@ -272,7 +274,7 @@ def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
 
 
 def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:
-    """Lets time pass until all is done, or until the horizon; returns when that was."""
+    """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
@@ -282,7 +284,7 @@ def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None
 
 
 def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int) -> Source:
-    """Requests that would arrive after the horizon are not part of the run."""
+    """The source of requests. Those that would arrive after the horizon are not part of the run."""
     if not isinstance(demand, RequestTable):
         return demand
     if horizon_ns is None:
@@ -296,14 +298,14 @@ def _kind(
 ) -> Kind:
     if diffusion is None:
         return Autoregressive(record_steps, single_step, watch)
-    from blis_py.cluster.diffusion import Diffusion  # costs importing only those who need it
+    from blis_py.cluster.diffusion import Diffusion  # imported only where needed
 
     return Diffusion(diffusion, record_steps, single_step, watch)
 
 
 @contextmanager
 def _within_the_clock() -> Iterator[None]:
-    """Times are 64-bit nanoseconds."""
+    """Turn an overflow of 64-bit nanoseconds into an InputError."""
     try:
         yield
     except OverflowError as error:
