@@ -1,4 +1,4 @@
-"""SLO classes and their priority, on the cluster's side and on the instance's."""
+"""SLO classes and their priorities, on the cluster's side and on the instance's."""
 
 from __future__ import annotations
 
