@@ -24,7 +24,7 @@ class Emission(Protocol):
         ...
 
     def tokens(self, request: Request, step: int, rows: int) -> int:
-        """Of the `rows` that step computes, those it emits: at least 1. Called once per step.
+        """Number of tokens emitted of the `rows` that step computes: at least 1. Called once per step.
 
         Args:
             step: index on the instance.

@@ -1,4 +1,4 @@
-"""The latencies of every request, as columns in ns; NaN where a request never got that far."""
+"""Latencies of every request, as columns in ns; NaN if not reached."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Latencies(NamedTuple):
     """One row per request; definitions in docs/metrics.md."""
 
     completed: NDArray[np.bool_]
-    """By itself or capped at max_model_len."""
+    """Completed by itself or capped at max_model_len."""
     ttft_ns: Floats
-    """First token - arrival, for all who got one, even if they timed out later."""
+    """First token - arrival, for all requests with a first token, including those that timed out later."""
     tpot_ns: Floats
     """(E2E - TTFT) / (tokens - 1), completed requests with at least two tokens."""
     itl_mean_ns: Floats
-    """(last token - first token) / (tokens - 1): TPOT without the delay at the end. In block diffusion
-    (last block - first block) / (blocks - 1)."""
+    """(last token - first token) / (tokens - 1): TPOT without the delay at the end. For block diffusion (last
+    block - first block) / (blocks - 1)."""
     e2e_ns: Floats
     """Finish - arrival, completed requests."""
     scheduling_delay_ns: Floats
-    """First time scheduled - arrival, for all who were scheduled."""
+    """First time scheduled - arrival, for all requests that were scheduled."""
 
     def column(self, metric: str) -> Floats:
         """`ttft`, `tpot`, `itl` or `itl_mean` (the request's own mean), `e2e`, `scheduling_delay`."""
@@ -55,7 +55,7 @@ def latencies(record: RunRecord) -> Latencies:
 
 
 def completed_mask(record: RunRecord) -> NDArray[np.bool_]:
-    """Requests that got their whole answer, or all that max_model_len allows."""
+    """Requests with a complete answer, or with all that max_model_len permits."""
     return np.isin(record.outcome, (Outcome.COMPLETED, Outcome.LENGTH_CAPPED))
 
 
