@@ -1,4 +1,4 @@
-"""The autopsy of two folders: a run of the engine, and the simulation that should have predicted it."""
+"""Autopsy of two folders: a run of the engine, and the simulation that predicted it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STEP_LOG_NAMES = ("steps.csv.gz", "steps.csv", "steps.parquet")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What decided a simulated run."""
+    """The inputs of a simulated run."""
 
     scheduler: SchedulerConfig
     latency: LatencyModel
     lengths: dict[int, tuple[int, int]]
     """Prompt and output tokens of its requests, by id."""
     blocks: Blocks | None = None
-    """Of block diffusion, how blocks were executed and the rounds they took."""
+    """For block diffusion, the execution of blocks and their rounds."""
 
 
 def autopsy_of_runs(
@@ -43,16 +43,16 @@ def autopsy_of_runs(
     """See `autopsy`.
 
     Args:
-        measured: the folder of a run of the engine: its step log, and the trace that a client wrote.
+        measured: the folder of a run of the engine: its step log, and the client's trace.
         results: the `--out` folder of the simulated run.
-        itl: times of all measured tokens, where they are not in the folder.
+        itl: times of all measured tokens, if they are not in the folder.
         network_rtt_s: added to every predicted TTFT and E2E.
         warm_up_requests: requests with a smaller id do not count in the metrics.
-        skip_first_s: nor do requests sent in the first so many seconds.
+        skip_first_s: requests sent in this initial period do not count either.
 
     Raises:
-        InputError: something is missing or cannot be read; the simulation has several instances, or is of
-            block diffusion where the engine's run is not.
+        InputError: a file is missing or unreadable; the simulation has several instances, or is of block
+            diffusion although the engine's run is not.
     """
     log = read_run_log(measured)
     made = read_prediction(results)
@@ -75,7 +75,7 @@ def autopsy_of_runs(
 
 
 def has_step_log(folder: str | Path) -> bool:
-    """Whether an engine has left its step log there."""
+    """Whether the folder contains an engine's step log."""
     return any(is_file(Path(folder) / name) for name in STEP_LOG_NAMES)
 
 
@@ -109,7 +109,7 @@ def read_prediction(folder: str | Path) -> Prediction:
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
     header = header_of(trace)
     if header is None or not of_diffusion(header[1]) or config.dllm.workload is not None:
-        # Its own trace has the requests, wherever they once came from.
+        # Its own trace has the requests, regardless of their origin.
         config = replace(config, workload=WorkloadSection(trace=str(trace)))
     simulation = Setup.of(config)
     table, executed, blocks = simulation.table, simulation.diffusion, None

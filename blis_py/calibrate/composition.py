@@ -1,4 +1,4 @@
-"""Who does what in a step: what engine and simulator are compared by."""
+"""Composition of a step: the basis of the comparison of engine and simulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blis_py.traces.steplog import Numbers, StepLog
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """One step; requests by their number, in the order of the batch."""
+    """The composition of a step; requests by number, in batch order."""
 
     decodes: Numbers
     prefills: Numbers
@@ -26,7 +26,7 @@ class Composition:
 class RoundComposition(Composition):
     """One round of block diffusion: `decodes` are the requests whose blocks take part.
 
-    The features are without LM-head rows and commits: how a block fills up is the model's affair, and not
+    The features exclude LM-head rows and commits: how a block fills up depends on the model, and is not
     simulated.
     """
 
@@ -37,7 +37,7 @@ class RoundComposition(Composition):
 
 
 def recorded_composition(log: StepLog, index: int) -> Composition:
-    """Of a step, or round, of the engine."""
+    """Composition of a step, or round, of the engine."""
     steps, features = log.steps, log.features(index)
     shared = {
         "decodes": steps["decode_ids"][index],
@@ -57,5 +57,5 @@ def recorded_composition(log: StepLog, index: int) -> Composition:
 
 
 def without_outcome(features: DiffusionFeatures) -> DiffusionFeatures:
-    """The features as far as the scheduler decides them."""
+    """The features as far as they are determined by the scheduler."""
     return replace(features, emitted_rows=0, commit_blocks=0)

@@ -1,5 +1,4 @@
-"""Reader of operator tables over shapes: the layout of AIConfigurator's database, as CSV (plain or
-gzipped).
+"""Reader of operator tables over shapes, in the layout of AIConfigurator's database: plain or gzipped CSV.
 
 A folder holds, in ms, for one GPU and one engine:
 

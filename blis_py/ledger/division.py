@@ -3,9 +3,8 @@
 A step has no owner: its sequences share the weights, which are read once, and the launches. So the division
 is a convention, based on the prices of hypothetical steps:
 
-- The host's part is the time of the step beyond its GPU time. Time hidden by an overlapped engine is no
-part. - Of a request that decodes: the price of the step without any prefill is *decode*, at the batch size
-it had.
+- The host's part is the time of the step beyond its GPU time, without time hidden by an overlapped engine.
+- Of a request that decodes: the price of the step without any prefill is *decode*, at the batch size it had.
   The rest is *others' prefill*.
 - Of a request that computes its prompt: the price of the step if it were alone is *own prefill* (after a
   preemption *computing again*); the addition by the decodes of the step is *others' decode*; the rest, added
