@@ -80,7 +80,11 @@ def has_step_log(folder: str | Path) -> bool:
 
 
 def read_run_log(folder: str | Path) -> StepLog:
-    """The step log in the folder of an engine's run."""
+    """The step log in the folder of an engine's run.
+
+    Raises:
+        InputError: there is none.
+    """
     found = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
     if found is None:
         fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
@@ -89,7 +93,11 @@ def read_run_log(folder: str | Path) -> StepLog:
 
 
 def read_prediction(folder: str | Path) -> Prediction:
-    """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
+    """Settings, latency model and lengths of a simulated run, from its `--out` folder.
+
+    Raises:
+        InputError: not the folder of a simulated run, or a run with several instances.
+    """
     from blis_py.config.loader import load_config
     from blis_py.config.workload import WorkloadSection
     from blis_py.setup.setup import Setup

@@ -64,7 +64,11 @@ def read_json(path: Path) -> TokenTimes:
 
 
 def read_table(path: Path) -> TokenTimes:
-    """Read a CSV with a row per request; rows without latencies are counted as incomplete."""
+    """Read a CSV with a row per request; rows without latencies are counted as incomplete.
+
+    Raises:
+        InputError: a missing column, or no request with latencies.
+    """
     names = header_of(path)
     sent, ttft, e2e = (_timed(names, stems) for stems in (_SENT, _TTFT, _E2E))
     tpot = _timed(names, _TPOT)

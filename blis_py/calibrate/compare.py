@@ -166,7 +166,11 @@ def _sent_alike(
 
 
 def _as_seen(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
-    """The simulated times as seen by a client behind the network."""
+    """The simulated times as seen by a client behind the network.
+
+    Raises:
+        InputError: a bandwidth is given, and prompt lengths are not known.
+    """
     up_s, down_s = np.zeros(len(sim.request_id)), np.zeros(len(sim.request_id))
     if mbps:
         bytes_per_s = mbps * 1e6 / 8

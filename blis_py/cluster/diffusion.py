@@ -65,8 +65,9 @@ class RoundEvents(Events, Protocol):
 
 
 class DiffusionInstance(Instance):
-    """A block-diffusion instance, simulated round by round; between two commits its scheduler is not called,
-    since the plan would not change.
+    """A block-diffusion instance, simulated round by round.
+
+    Within a batch the scheduler is not called, since its plan would not change.
 
     Args:
         rounds: forward passes of each block of each request, by `request.row`.

@@ -79,7 +79,7 @@ class DiffusionInstanceLog(InstanceLog):
         """No-op: the rounds of a batch are recorded instead."""
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Record emissions of the requests; which requests emitted together is not kept."""
+        """Record front-end delays of first blocks, which depend on the blocks that become final together."""
         if not self._behind_seq_ns:
             return
         for commit in commits:

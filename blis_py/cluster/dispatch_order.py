@@ -32,7 +32,7 @@ class Waiting:
         """Cluster-side priority; larger is more urgent."""
         self.tenant = tenant
         self.target_ns = target_ns
-        """Latest time at which it should be dispatched; -1 = no target."""
+        """Target for its time in the queue; -1 = no target."""
         self.key = 0
         self.gone = False
         """Whether it has left the queue."""

@@ -117,7 +117,7 @@ class OverlappedInstance(AutoregressiveInstance):
         return min(launched + 1, self._run.steps)
 
     def _disturb(self, time_ns: int) -> None:
-        """Extend the run to the first step end at which the arrival is seen."""
+        """Cut the run at the first step end at which the arrival is seen."""
         if self._step is None or self._run.steps == 1:
             return
         before, steps = self._run, self._planned_by(time_ns)

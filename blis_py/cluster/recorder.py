@@ -149,6 +149,9 @@ class Recorder:
         Args:
             request: the request of the next visit, which has emitted nothing yet. Its `visit` is set.
             ready_ns: when it reaches the queue, if known.
+
+        Raises:
+            InternalError: the latest visit has not ended.
         """
         visit, row = self.num_visits, request.row
         if visit == len(self.outcome):

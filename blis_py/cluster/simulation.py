@@ -305,7 +305,11 @@ def _kind(
 
 @contextmanager
 def _within_the_clock() -> Iterator[None]:
-    """Turn an overflow of 64-bit nanoseconds into an InputError."""
+    """Turn an overflow of 64-bit nanoseconds into an InputError.
+
+    Raises:
+        InputError: a time exceeds the range of the clock.
+    """
     try:
         yield
     except OverflowError as error:

@@ -165,7 +165,7 @@ class BatchFormer:
         return True
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
-        """Candidates for preemption to make an allocation succeed."""
+        """Requests to preempt so that an allocation may succeed."""
         candidates = _not_ending(order)
         victim = candidates[self._pick_victim(candidates)]
         if victim.status is not PREFILLING or victim not in granted:

@@ -66,7 +66,11 @@ class DiffusionScheduler(Lifecycle):
     # -- one batch -----------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Batch | None:
-        """Plan the next batch; None if there is nothing to compute."""
+        """Plan the next batch; None if there is nothing to compute.
+
+        Raises:
+            RuntimeError: no request can make progress, which is a bug.
+        """
         if not (self.waiting or self.running):
             return None
         batch = Batch()
@@ -99,7 +103,11 @@ class DiffusionScheduler(Lifecycle):
         )
 
     def finish(self, batch: Batch, outcome: Outcome) -> list[Commit]:
-        """Apply the outcome of a batch; returns the blocks that became final, in running order."""
+        """Apply the outcome of a batch; returns the blocks that became final, in running order.
+
+        Raises:
+            ValueError: an accept length that is neither 0 nor the size of the block.
+        """
         counters = self.totals
         counters.batches += 1
         counters.rounds += outcome.rounds

@@ -176,7 +176,11 @@ class StepFeatures:
         return other
 
     def after(self, steps: int) -> StepFeatures:
-        """The features of a pure decode step `steps` steps later, with longer contexts."""
+        """The features of a pure decode step `steps` steps later, with longer contexts.
+
+        Raises:
+            ValueError: the step has prefills, or a feature that is not predictable.
+        """
         if self.prefill_seqs:
             raise ValueError("only a pure decode step repeats itself")
         later = self._decodes()

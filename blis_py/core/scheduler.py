@@ -94,6 +94,9 @@ class Scheduler(Lifecycle):
         """Plan the next step; None if there is nothing to compute at present.
 
         Allocates the blocks the step needs and, if there are too few, preempts.
+
+        Raises:
+            RuntimeError: no request can make progress, which is a bug.
         """
         arrived = self.loads is not None and self.loads.receive(now_ns)
         if not (self.waiting or self._prefilling or self._stalled or arrived):

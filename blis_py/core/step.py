@@ -31,6 +31,6 @@ class Step:
         self.emissions: dict[Request, int] | None = None
         """Tokens the step emits for a request, if more than one."""
         self.end_tick = -1
-        """Index of the step behind it, or of the last identical one; known once it is launched."""
+        """Index of the step after it and the steps launched with it; -1 until then."""
         self.ending: list[Request] = []
         """Requests that end with it, as far as known at launch."""

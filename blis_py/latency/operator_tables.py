@@ -264,7 +264,11 @@ Wanted = Mapping[str, str | Callable[[str], bool]]
 
 def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) -> Iterator[tuple[float, ...]]:
     """Rows with the wanted values: the columns and the latency in ns. Columns with a constant value may have
-    been dropped from a table, so an absent wanted column matches."""
+    been dropped from a table, so an absent wanted column matches.
+
+    Raises:
+        InputError: no row matches.
+    """
     plain = folder / f"{name}.csv"
     path = plain if exists(plain) else folder / f"{name}.csv.gz"
     found = False

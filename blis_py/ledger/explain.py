@@ -255,7 +255,11 @@ def explain(
 def _resolved(
     run: Run | None, settings: dict[str, Any]
 ) -> tuple[Simulation, Result | None, SavedResult | None]:
-    """The simulation, its result if known, and the saved result."""
+    """The simulation, its result if known, and the saved result.
+
+    Raises:
+        InputError: both a run and settings are given.
+    """
     if isinstance(run, str | Path) and is_folder(run):
         run = load(run)
     if settings and isinstance(run, Result | SavedResult | Simulation):
@@ -270,7 +274,11 @@ def _resolved(
 
 
 def _check_names(record: RunRecord) -> None:
-    """Check that request names are unique, because requests are followed by name."""
+    """Check that request names are unique, because requests are followed by name.
+
+    Raises:
+        InputError: several requests have the same name.
+    """
     seen: set[str] = set()
     for name in record.table.ids():
         if name in seen:

@@ -40,9 +40,9 @@ class Reuse:
 def unlimited(table: RequestTable, block_size: int) -> Reuse:
     """Hits without eviction, if every request finds all blocks that another one computes.
 
-    Requests are taken in the order of their prompts' lengths. Of equal ones, those that compute a block in
-    any case, because their prompt ends there, come before those that can find it; any other block is computed
-    by the first request that needs it, which is unavoidable. So no order finds more.
+    Requests are taken in the order of their prompts' lengths, so that those that compute a block in any case,
+    because their prompt ends there, come before those that can find it; any other block is computed by the
+    first request that needs it, which is unavoidable. So no order finds more.
     """
     kinds, kind_of_row = _kinds(table, block_size)
     counts = np.bincount(kind_of_row, minlength=len(kinds)).tolist()

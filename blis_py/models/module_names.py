@@ -145,6 +145,9 @@ def _globs(name: str) -> Iterator[str]:
     """A listed name as globs: itself, or the equivalents of a simple regular expression.
 
     Regular expressions of untrusted files are not executed: matching can take exponential time.
+
+    Raises:
+        ValueError: an unsupported expression, or too many alternatives.
     """
     if not name.startswith("re:"):
         yield name

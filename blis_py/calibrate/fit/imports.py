@@ -122,7 +122,11 @@ def _vllm_steps(
 
 
 def _steps_of_run(path: Path, run: str | None) -> tuple[str, dict[str, Column]]:
-    """The name of the selected run, and the columns of its steps."""
+    """The name of the selected run, and the columns of its steps.
+
+    Raises:
+        InputError: values that are not numbers or out of bounds, or not exactly one matching run.
+    """
     rows: dict[str, list[list[float]]] = {}
     for line, (name, *cells) in table_rows(path, _VLLM_COLUMNS):
         try:
