@@ -132,7 +132,7 @@ class DiffusionScheduler(Lifecycle):
                 self._park(request)
         return commits
 
-    # -- -- state visible to the driver --------------------------------------------------------
+    # -- state visible to the driver -----------------------------------------------------------
 
     @property
     def free_slots(self) -> int:

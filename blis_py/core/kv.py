@@ -59,7 +59,7 @@ class KVCache:
         self.prefix_caching = prefix_caching
         """Whether released content can be found again."""
 
-    # -- -- supplied by the subclass --------------------------------------------------------------
+    # -- supplied by the subclass -----------------------------------------------------------------
 
     def match(self, request: Request) -> int:
         """Length in blocks of the longest cached prefix of a waiting request; never all of its tokens.
@@ -114,7 +114,7 @@ class KVCache:
     def _register(self, request: Request, first: int, end: int) -> None:
         """Register the full blocks `first` to `end` of a request, which the step being planned computes."""
 
-    # -- -- common to all -------------------------------------------------------------------------
+    # -- common to all ----------------------------------------------------------------------------
 
     def blocks_of(self, tokens: int) -> int:
         """Number of blocks that this many tokens fill or begin."""

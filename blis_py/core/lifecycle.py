@@ -80,7 +80,7 @@ class Lifecycle:
         self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
 
-    # -- -- supplied by the kind of request -------------------------------------------------------
+    # -- supplied by the kind of request ----------------------------------------------------------
 
     def _refusal(self, tokens: int) -> str:
         """The reason why a sequence of this length can never be served."""
@@ -105,7 +105,7 @@ class Lifecycle:
     def _forget(self, request: Request) -> None:
         """Release remaining per-request state after the final exit."""
 
-    # -- -- arrivals and departures ---------------------------------------------------------------
+    # -- arrivals and departures ------------------------------------------------------------------
 
     def add(self, request: Request) -> str | None:
         """Add a request to the waiting queue; returns the reason if it can never be served here."""
@@ -341,7 +341,7 @@ class Lifecycle:
             heappop(deadlines)
         self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
 
-    # -- -- bookkeeping ---------------------------------------------------------------------------
+    # -- bookkeeping ------------------------------------------------------------------------------
 
     def _count_waiting(self, priority: int, change: int) -> None:
         waiting = self._waiting_priorities.get(priority)

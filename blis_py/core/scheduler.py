@@ -298,7 +298,7 @@ class Scheduler(Lifecycle):
         budget_left = self._former.admits_first or self._decoding.count < self._budget
         return budget_left and len(self.running) < self._max_num_seqs
 
-    # -- -- state visible to the driver ----------------------------------------------------------
+    # -- state visible to the driver -------------------------------------------------------------
 
     @property
     def decoding(self) -> Iterator[Request]:
@@ -372,7 +372,7 @@ class Scheduler(Lifecycle):
             held += self.loads.check_blocks()
         self.kv.pool.check(held)
 
-    # -- -- supplied by the kind of request -------------------------------------------------------
+    # -- supplied by the kind of request ----------------------------------------------------------
 
     def _refusal(self, tokens: int) -> str:
         if tokens > self.config.max_model_len:
