@@ -1,4 +1,4 @@
-"""The autopsy of two folders: a run of the engine, and the simulation that should have predicted it."""
+"""Autopsy of two folders: a run of the engine, and the simulation that predicted it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_LOG_NAMES = ("steps.csv.gz", "steps.csv", "steps.parquet")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What decided a simulated run."""
+    """The inputs of a simulated run."""
 
     scheduler: SchedulerConfig
     latency: LatencyModel
@@ -43,12 +43,12 @@ def autopsy_of_runs(
     """See `autopsy`.
 
     Args:
-        measured: the folder of a run of the engine: its step log, and the trace that a client wrote.
+        measured: the folder of a run of the engine: its step log, and the client's trace.
         results: the `--out` folder of the simulated run.
-        itl: times of all measured tokens, where they are not in the folder.
+        itl: times of all measured tokens, if they are not in the folder.
         network_rtt_s: added to every predicted TTFT and E2E.
         warm_up_requests: requests with a smaller id do not count in the metrics.
-        skip_first_s: nor do requests sent in the first so many seconds.
+        skip_first_s: requests sent in this initial period do not count either.
 
     Raises:
         InputError: something is missing or cannot be read; the simulation has several instances, or is of
@@ -75,12 +75,16 @@ def autopsy_of_runs(
 
 
 def has_step_log(folder: str | Path) -> bool:
-    """Whether an engine has left its step log there."""
+    """Whether the folder contains an engine's step log."""
     return any(is_file(Path(folder) / name) for name in STEP_LOG_NAMES)
 
 
 def read_run_log(folder: str | Path) -> StepLog:
-    """The step log in the folder of an engine's run."""
+    """The step log in the folder of an engine's run.
+
+    Raises:
+        InputError: there is none.
+    """
     found = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
     if found is None:
         fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
@@ -89,7 +93,11 @@ def read_run_log(folder: str | Path) -> StepLog:
 
 
 def read_prediction(folder: str | Path) -> Prediction:
-    """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
+    """Settings, latency model and lengths of a simulated run, from its `--out` folder.
+
+    Raises:
+        InputError: not the folder of a simulated run, or a run with several instances.
+    """
     from blis_py.config.loader import load_config
     from blis_py.config.models import descriptions
     from blis_py.config.workload import WorkloadSection

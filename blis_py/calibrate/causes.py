@@ -1,4 +1,4 @@
-"""What the autopsy says about a cause: the difference in numbers, and the fix to try."""
+"""Findings of the autopsy on a cause: the difference in numbers, and a suggested fix."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from blis_py.core.config import SchedulerConfig
 Shares = Mapping[tuple[str, str], int]
 """Nanoseconds by metric."""
 Words = tuple[str, str]
-"""What was found, and what to do; empty where nothing is to be done."""
+"""The finding and the suggested fix; empty if there is none."""
 
 _OF_CAPACITY = ("num_kv_blocks", "block_size")
 _PROFILE = "`blis engine profile`, then `blis profile fit`"
 _ROUNDING_NS = 5_000
-"""Smaller shares come of traces that are in whole microseconds."""
+"""Smaller shares result from traces in whole microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that is known about a prediction and the run it is compared with."""
+    """All facts about a prediction and the run it is compared with."""
 
     engine: SchedulerConfig
     simulated: SchedulerConfig
     recorded: Lengths
     """Prompt and output tokens of the requests compared, by id."""
     lengths: Lengths | None
-    """Those that were simulated, where they are others."""
+    """The simulated ones, if they differ."""
     bias: StepBias
     batches: Parity
     own_workload: bool
-    """Whether the simulated run had arrivals of its own."""
+    """Whether the simulated run had its own arrivals."""
     own_client: bool
-    """Whether a client measured."""
+    """Whether the run was measured by a client."""
     engine_blocks: Blocks | None = None
     simulated_blocks: Blocks | None = None
     """Both, where answers come in blocks."""
 
     def of(self, cause: str, shares: Shares) -> Words:
-        """The words for a cause: a key of `autopsy.CAUSES`."""
+        """The finding on a cause, a key of `autopsy.CAUSES`, and its fix."""
         if cause in self.bias.gpu:
             return self._regime(cause)
         words: dict[str, Callable[[Shares], Words]] = {
@@ -183,7 +183,7 @@ class Findings:
 
 
 def _different(real: object, guess: object, known: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
-    """The settings that differ but for some: name, the engine's value, the simulated one."""
+    """The differing settings, except for some: name, the engine's value, the simulated one."""
     names = [field.name for field in fields(real) if field.name not in known]  # type: ignore[arg-type]
     both = [(name, getattr(real, name), getattr(guess, name)) for name in names]
     return [row for row in both if row[1] != row[2]]

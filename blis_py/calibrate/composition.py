@@ -1,4 +1,4 @@
-"""Who does what in a step: what engine and simulator are compared by."""
+"""Composition of a step: the basis of the comparison of engine and simulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blis_py.traces.steplog import Numbers, StepLog
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """One step; requests by their number, in the order of the batch."""
+    """The composition of a step; requests by number, in batch order."""
 
     decodes: Numbers
     prefills: Numbers

@@ -12,10 +12,10 @@ from blis_py.traces.steplog import StepLog
 
 
 def measured(log: StepLog) -> Playback:
-    """With the measured step times, requests seen at the engine's step boundaries.
+    """A playback with measured step times; requests arrive at the engine's step boundaries.
 
     Raises:
-        InputError: the log has no scheduler settings, or settings this version does not know.
+        InputError: the log has no scheduler settings, or unsupported ones.
     """
     if kinds.in_blocks(log):
         return kinds.as_measured(log)
@@ -32,17 +32,17 @@ def predicted(
     single_step: bool = False,
     track_longest: bool = False,
 ) -> Playback:
-    """With step times from a latency model; requests come when they came.
+    """A playback with step times from a latency model; requests arrive at their recorded times.
 
     Args:
         config: other settings than the engine's.
         lengths: other prompt and output lengths than those recorded, see `recorded_requests`.
         blocks: where answers come in blocks, another mode or other rounds than the engine's.
         single_step: simulate every decode step by itself. Slower, same result.
-        track_longest: features tell the longest context, though the model need not know.
+        track_longest: track the longest context in the features, even if the model does not use it.
 
     Raises:
-        InputError: the log does not tell the scheduler's settings, or the settings cannot work.
+        InputError: the log lacks the scheduler's settings, or the settings are invalid.
     """
     settings = config or scheduler_config(log)
     if kinds.in_blocks(log):

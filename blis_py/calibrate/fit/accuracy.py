@@ -1,4 +1,4 @@
-"""Errors of predicted step times, and models held against measured runs."""
+"""Errors of predicted step times, and validation of models against measured runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 def accuracy(predicted: Array, measured: Array) -> Accuracy:
-    """Errors over steps that took time."""
+    """Errors over steps of non-zero length."""
     ran = measured > 0
     predicted, measured = predicted[ran], measured[ran]
     if not len(measured):
@@ -41,7 +41,7 @@ def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
 
 
 def features_as(kind: type[StepFeatures], samples: StepSamples, but: str = "") -> Iterator[StepFeatures]:
-    """The steps as features of that kind.
+    """The steps as features of a given class.
 
     Args:
         but: a feature to leave out.
@@ -62,7 +62,7 @@ def kinds_of(samples: StepSamples) -> NDArray[np.str_]:
 
 @dataclass(frozen=True)
 class Validation:
-    """Errors of some measured steps."""
+    """Errors of a group of measured steps."""
 
     source: str
     regime: str
@@ -72,9 +72,9 @@ class Validation:
     gpu: Accuracy
     host: Accuracy
     pace: float
-    """Median of measured over predicted, minus one: a common factor, such as a machine that was slower."""
+    """Median of measured over predicted, minus one: a common factor, such as a slower machine."""
     mape_at_pace: float
-    """Mean absolute relative error that remains when that factor is taken out."""
+    """Mean absolute relative error after that factor is removed."""
 
 
 def predict(model: LatencyModel, samples: StepSamples) -> tuple[Array, Array]:
