@@ -72,7 +72,7 @@ _described: dict[str, Any] = {}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is asked for: `import blis_py` itself costs nothing."""
+    """Import what is asked for when it is asked for: `import blis_py` itself costs nothing."""
     from importlib import import_module
 
     if name == "figures":

@@ -6,7 +6,7 @@ from blis_py import stopping
 
 
 def main() -> int:
-    """Runs the command line of this process and returns the exit code."""
+    """Run the command line of this process and returns the exit code."""
     stopping.listen()  # before anything is imported that takes time
     code = _run()
     stopping.ignore()

@@ -25,7 +25,7 @@ class Simulation(Setup):
     """What `run` simulates."""
 
     def run(self, *, record_steps: bool = True, progress: Progress | bool | None = None) -> Result:
-        """Simulates until every request has ended, or until the horizon.
+        """Simulate until every request has ended, or until the horizon.
 
         Args:
             record_steps: keep the table of steps; without it `Result.steps` is not available.
@@ -41,7 +41,7 @@ class Simulation(Setup):
 
 
 def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Simulation:
-    """Resolves a configuration: model, GPU, KV capacity, latency model, requests.
+    """Resolve a configuration: model, GPU, KV capacity, latency model, requests.
 
     Args:
         config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
@@ -54,7 +54,7 @@ def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> S
 
 
 def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Result:
-    """Simulates a run: `build(...).run()`.
+    """Simulate a run: `build(...).run()`.
 
     Args:
         config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
@@ -70,7 +70,7 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
 
 
 def replay(trace: str | Path, **settings: Any) -> Result:
-    """Simulates the requests of a trace, at the times they came: `run(trace=...)`.
+    """Simulate the requests of a trace, at the times they came: `run(trace=...)`.
 
     Args:
         trace: a file in any format of recorded traffic, as `blis replay --trace` takes it.

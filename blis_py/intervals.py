@@ -63,7 +63,7 @@ class Reruns:
             )
 
     def intervals(self, progress: Progress | None = None) -> Intervals:
-        """Simulates them all, one after another."""
+        """Simulate them all, one after another."""
         metrics: dict[str, list[float | None]] = {}
         slo: dict[str, list[bool]] = {text: [] for text in self._simulation.config.slo}
         for index in range(self._count):

@@ -171,7 +171,7 @@ class Result(Shown):
         )
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
-        """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
+        """Write `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 
         The folder appears as a whole or not at all; its `complete.json` lists what belongs to it.
 
@@ -191,7 +191,7 @@ class Result(Shown):
         return Path(folder)
 
     def fill(self, folder: Path, *, plots: bool = True, itl: bool = False) -> None:
-        """Writes what `save` writes into a folder that is there."""
+        """Write what `save` writes into a folder that is there."""
         from blis_py.metrics import write_requests_csv, write_steps_csv
         from blis_py.outputs.staging import write_text
 

@@ -96,7 +96,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def watch_kernels(device: torch.device) -> Watch:
-    """Counts the kernels that an engine has to wait for. The library of CUDA C++ kernels is the first."""
+    """Count the kernels that an engine has to wait for. The library of CUDA C++ kernels is the first."""
     compilations = Watch()
     if device.type == "cuda":
         watch()

@@ -34,7 +34,7 @@ def serve(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> list[Running | InputError]:
-    """Serves every request of the table, each with as many output tokens as the table says.
+    """Serve every request of the table, each with as many output tokens as the table says.
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
     at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
@@ -114,7 +114,7 @@ class _Client:
         return self._times[0] if self._times and self.unsent else NEVER_NS
 
     def send(self, now_ns: int) -> None:
-        """Sends what is due."""
+        """Send what is due."""
         while self.next_ns <= now_ns:
             self._send(self._times.popleft())
 

@@ -142,7 +142,7 @@ class LLMEngine(EngineSteps):
     # -- the end of a step -----------------------------------------------------------------------------
 
     def finish(self, step: Step, batch: Batch, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
-        """Tells the scheduler what came of the step; returns who emitted, and the sequences that are over."""
+        """Tell the scheduler what came of the step; returns who emitted, and the sequences that are over."""
         emitters, tick = batch.emitters, self.scheduler.tick
         emitted, stopped = self._emit(emitters, outcome)
         if stopped or emitters.first_end <= tick + 1:
@@ -167,7 +167,7 @@ class LLMEngine(EngineSteps):
     # -- steps in flight -------------------------------------------------------------------------------
 
     def fly(self, step: Step) -> Flight:
-        """Prepares a step, hands it to the launching side, and books what is known by then."""
+        """Prepare a step, hands it to the launching side, and books what is known by then."""
         assert isinstance(self.timer, FlightTimer)
         with self._inference:
             batch = self.prepare(step)
@@ -181,7 +181,7 @@ class LLMEngine(EngineSteps):
         return flight
 
     def _launched(self, step: Step, batch: Batch, plan: SamplingPlan | None, timer: FlightTimer) -> Flight:
-        """Hands a step over; of one with constrained rows the forward alone."""
+        """Hand a step over; of one with constrained rows the forward alone."""
         requests = self._computing(step)
         submit = self.executor.side.submit
         if not batch.emitters.constrained:
@@ -201,7 +201,7 @@ class LLMEngine(EngineSteps):
         return Flight(step, batch, requests, ticket, timer, mask=mask, to_sample=sampling)
 
     def _sample_next(self) -> None:
-        """Hands over the sampling of the first step in flight: its grammars know all that came before.
+        """Hand over the sampling of the first step in flight: its grammars know all that came before.
 
         Its mask is computed beside its forward.
         """
@@ -215,7 +215,7 @@ class LLMEngine(EngineSteps):
         flight.to_sample = None
 
     def land(self, flight: Flight) -> Outcome:
-        """Waits for what came of a step in flight."""
+        """Wait for what came of a step in flight."""
         flight.timer.resume()
         outcome = flight.ticket.wait()
         flight.timer.arrived()
@@ -224,7 +224,7 @@ class LLMEngine(EngineSteps):
     # -- trouble ---------------------------------------------------------------------------------------
 
     def _fail(self, step: Step, error: BaseException) -> list[Sequence]:
-        """Ends the requests of a step that broke; what it would have computed is forgotten."""
+        """End the requests of a step that broke; what it would have computed is forgotten."""
         failed = self._drop(step, error)
         self.scheduler.finish(Step(StepFeatures()))  # a step in which nobody computed anything
         self._record_failure(step, self.timer, failed)
@@ -255,7 +255,7 @@ class LLMEngine(EngineSteps):
         return output
 
     def _resolve_flights(self, output: StepOutput) -> None:
-        """Awaits what is in flight, with nothing behind it."""
+        """Await what is in flight, with nothing behind it."""
         while self._flights:
             flight = self._flights[0]
             try:
@@ -276,7 +276,7 @@ class LLMEngine(EngineSteps):
                 return
 
     def _fail_flights(self, error: BaseException) -> list[Sequence]:
-        """Ends the requests of all steps in flight, and forgets what these may have left in the cache."""
+        """End the requests of all steps in flight, and forgets what these may have left in the cache."""
         flights = list(self._flights)
         for flight in flights:
             with suppress(Exception):

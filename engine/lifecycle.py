@@ -67,7 +67,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
     # -- what a kind of request supplies ---------------------------------------------------------------
 
     def _check_params(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        """Raises `InputError` for what this kind of engine does not serve."""
+        """Raise `InputError` for what this kind of engine does not serve."""
         raise NotImplementedError
 
     def _open_grammar(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
@@ -99,7 +99,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         deadline_ns: int = -1,
         on_delta: OnDelta | None = None,
     ) -> Sequence:
-        """Puts a request into the queue.
+        """Put a request into the queue.
 
         Args:
             prompt: text, or token ids.
@@ -195,7 +195,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         return bool(self._sequences)
 
     def abort_request(self, request_id: str) -> None:
-        """Ends a request before the next step; the step reports it. Unknown and ended ones are left alone."""
+        """End a request before the next step; the step reports it. Unknown and ended ones are left alone."""
         sequence = self._by_id.get(request_id)
         if sequence is not None:
             self._to_abort.append(sequence)
@@ -213,7 +213,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         self.clock.restart()
 
     def let_go(self, now_ns: int | None = None) -> list[Sequence]:
-        """Ends those whose deadline has come and those to be aborted; every step begins with it."""
+        """End those whose deadline has come and those to be aborted; every step begins with it."""
         now_ns = self.clock.now_ns() if now_ns is None else now_ns
         gone = []
         if self.scheduler.first_deadline_ns <= now_ns:
@@ -238,14 +238,14 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
                 self._to_abort.append(sequence)
 
     def shutdown(self) -> None:
-        """Ends whoever is unfinished, and the output thread when it has told everybody; for good."""
+        """End whoever is unfinished, and the output thread when it has told everybody; for good."""
         for request_id in list(self._by_id):
             self.abort_request(request_id)
         self.let_go()
         self.outputs.shutdown()
 
     def _abort_failed(self, requests: Iterable[Request], error: BaseException, now_ns: int) -> list[Sequence]:
-        """Ends those whose forward broke, the latest first: it may share blocks of an earlier one."""
+        """End those whose forward broke, the latest first: it may share blocks of an earlier one."""
         broken, failed = set(requests), []
         known = [*self.scheduler.waiting, *self.scheduler.running] if broken else []
         for request in [r for r in reversed(known) if r in broken]:

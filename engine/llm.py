@@ -101,7 +101,7 @@ class LLM:
         return stream(self.engine, *_paired(prompts, params))
 
     def shutdown(self) -> None:
-        """Ends what is unfinished, and the threads beside it; the engine serves nobody any more."""
+        """End what is unfinished, and the threads beside it; the engine serves nobody any more."""
         self.engine.shutdown()
 
 
@@ -134,7 +134,7 @@ def generate(
     params: Sequence[SamplingParams],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[RequestOutput]:
-    """Runs all prompts on an engine until the last is done."""
+    """Run all prompts on an engine until the last is done."""
     sequences: list[Running] = []
     try:
         for prompt, own in zip(prompts, params, strict=True):
@@ -155,7 +155,7 @@ def generate(
 def stream(
     engine: Engine, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
 ) -> Iterator[OutputDelta]:
-    """Runs all prompts on an engine, and tells what comes of them while they run."""
+    """Run all prompts on an engine, and tells what comes of them while they run."""
     deltas: SimpleQueue[OutputDelta] = SimpleQueue()
     sequences: list[Running] = []
     unfinished = len(prompts)

@@ -27,7 +27,7 @@ class OutputProcessor:
         """Outputs that nobody can make, or nobody takes, until somebody has dealt with them."""
 
     def open(self, sequence: Sequence, tokenizer: Tokenizer | None, on_delta: OnDelta | None) -> None:
-        """Prepares the output of a request, where anybody may want one.
+        """Prepare the output of a request, where anybody may want one.
 
         Args:
             on_delta: is told of every step, in the output thread.
@@ -79,7 +79,7 @@ class OutputProcessor:
         self._thread.put(partial(_ended, sequence, text))
 
     def settle(self) -> None:
-        """Waits until everything that was handed over is delivered.
+        """Wait until everything that was handed over is delivered.
 
         Raises:
             RuntimeError: the output thread has broken down.
@@ -87,7 +87,7 @@ class OutputProcessor:
         self._thread.settle()
 
     def shutdown(self) -> None:
-        """Delivers what was handed over; nothing can be handed over any more."""
+        """Deliver what was handed over; nothing can be handed over any more."""
         self._thread.shutdown()
 
 

@@ -59,7 +59,7 @@ class OutputThread:
         self._queue.put(work)
 
     def settle(self) -> None:
-        """Waits until all that was handed over is done; in the thread itself everything before is.
+        """Wait until all that was handed over is done; in the thread itself everything before is.
 
         Raises:
             RuntimeError: the thread has broken down.
@@ -75,7 +75,7 @@ class OutputThread:
             self.check()
 
     def shutdown(self) -> None:
-        """Does what was handed over, and ends."""
+        """Do what was handed over, and ends."""
         self._closed = True
         self._queue.put(None)
         if self._thread is not None and self._thread is not current_thread():

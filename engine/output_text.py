@@ -16,12 +16,12 @@ class OutputText:
         self._stop, self._include = stop, include_stop
 
     def append(self, ids: Sequence[int]) -> None:
-        """Decodes further tokens."""
+        """Decode further tokens."""
         for token in ids:
             self.text += self._detokenizer.add(token)
 
     def append_and_stop(self, token: int, look: bool = True) -> str | None:
-        """Decodes one more token; returns the stop string that it completes, if any, and cuts the text.
+        """Decode one more token; returns the stop string that it completes, if any, and cuts the text.
 
         Of several the one that begins first.
 

@@ -53,7 +53,7 @@ class TokenCounts:
     # -- on the launching side -------------------------------------------------------------------------
 
     def enter(self, entrants: Ordered[Entrant], vocabulary: int) -> None:
-        """Fills the rows of those who enter, which may have been used before.
+        """Fill the rows of those who enter, which may have been used before.
 
         Token ids alone are copied, and counted on the device: a row of counts is as long as the vocabulary.
         """

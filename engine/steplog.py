@@ -109,7 +109,7 @@ class StepRecorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def planned(self, step: Step, scheduler: Scheduler, decoding: Roster) -> None:
-        """Notes who is in the step that has just been planned."""
+        """Note who is in the step that has just been planned."""
         index, lists = self._planned, self._lists
         self._planned += 1
         if decoding is not self._decoding:
@@ -125,7 +125,7 @@ class StepRecorder:
         self._states.append((len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use()))
 
     def masked(self, times: MaskTimes) -> None:
-        """Notes the mask of the step that is about to be done."""
+        """Note the mask of the step that is about to be done."""
         self._masks[self.steps] = times
 
     def done(
@@ -173,7 +173,7 @@ class StepRecorder:
         self.steps += 1
 
     def _pack(self) -> None:
-        """Keeps numbers as arrays and of ended requests a row, which takes a tenth of the memory."""
+        """Keep numbers as arrays and of ended requests a row, which takes a tenth of the memory."""
         for number, entry in list(self._open.items()):
             if entry[0].finish_reason is not None:
                 del self._open[number]

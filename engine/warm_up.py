@@ -129,7 +129,7 @@ def _down(*limits: int) -> Iterable[int]:
 
 @torch.inference_mode()
 def warm_up(forward: Forward, builder: BatchBuilder, bounds: Bounds, gpu: Gpu) -> None:
-    """Runs the batches through the model: different tokens, so that they go to different experts.
+    """Run the batches through the model: different tokens, so that they go to different experts.
 
     They store nothing, and the pages they read are zeros.
     """

@@ -58,7 +58,7 @@ class _Worker:
 def each(
     work: Callable[[Any], Any], items: Sequence[Any], jobs: int, budget_s: float | None = None
 ) -> Iterator[Done]:
-    """Calls `work` on every item in other processes; outcomes in the order in which they come.
+    """Call `work` on every item in other processes; outcomes in the order in which they come.
 
     An item whose work raises an exception or kills its process has failed, the others go on. When the time is
     up, what is not done by then has failed as well.
@@ -91,7 +91,7 @@ def each(
 def _keep_busy(
     workers: list[_Worker], waiting: deque[tuple[int, Any]], work: Callable[[Any], Any], jobs: int
 ) -> None:
-    """Gives every idle worker an item, starts workers while there are items, lets go of those without any."""
+    """Give every idle worker an item, starts workers while there are items, lets go of those without any."""
     for worker in list(workers):
         if worker.index < 0:
             if waiting and worker.process.is_alive():

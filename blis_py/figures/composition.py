@@ -46,7 +46,7 @@ def batch(run: RunView) -> Picture | None:
 
 
 def _stack(ax: Axes, moments: Floats, prefill: Floats, decode: Floats) -> None:
-    """Decodes below, prompts on top."""
+    """Stacked areas: decode tokens below, prefill tokens on top."""
     look: Any = {"linewidth": 0, "step": "mid"}
     ax.fill_between(moments, decode, color=BLUE, label="decode", **look)
     ax.fill_between(moments, decode, decode + prefill, color=ORANGE, label="prefill", **look)

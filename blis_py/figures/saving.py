@@ -35,7 +35,7 @@ USUAL = ("overview", "latency_cdf", "timeline")
 def save_plots(
     run: RunView, folder: str | Path, names: Iterable[str] = USUAL, kinds: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """Writes the figures that this run has data for, 1200 pixels wide.
+    """Write the figures that this run has data for, 1200 pixels wide.
 
     Returns:
         The files, named after their content.

@@ -141,7 +141,7 @@ Runs: TypeAlias = "Iterable[Summarised] | Table | pd.DataFrame | str | Path"
 
 
 def several(runs: Runs, by: Sequence[str] = ()) -> Several:
-    """Sorts runs into lines.
+    """Sort runs into lines.
 
     Args:
         runs: results, or a table with a row for each run: columns are settings by dotted key or by the name
@@ -282,7 +282,7 @@ def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> li
 
 
 def _order(load: Any) -> tuple[bool, float]:
-    """Runs without the setting come first."""
+    """Run without the setting come first."""
     return (load is not None, float(load) if isinstance(load, int | float) else 0.0)
 
 

@@ -118,7 +118,7 @@ class Picture(Figure):
             super().savefig(fname, **given)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the picture, whole or not at all; the name says as what: .png, .svg or .pdf.
+        """Write the picture, whole or not at all; the name says as what: .png, .svg or .pdf.
 
         Raises:
             InputError: the name ends otherwise.
@@ -183,7 +183,7 @@ def grid(
 
 
 def sign(figure: Figure, foot: str) -> None:
-    """Writes the foot below a figure that another layout has arranged."""
+    """Write the foot below a figure that another layout has arranged."""
     figure.supxlabel(foot, x=0.01, ha="left", size=_FOOT_SIZE, color=QUIET, parse_math=False)
 
 

@@ -52,7 +52,7 @@ def check_header(
     others: bool = False,
     line: int = 1,
 ) -> None:
-    """Refuses a header with a name given twice, missing, or (unless `others` may be there) unknown.
+    """Refuse a header with a name given twice, missing, or (unless `others` may be there) unknown.
 
     Raises:
         InputError: with the columns there may be.

@@ -45,7 +45,7 @@ class Part:
         return self.value
 
     def check_finite(self) -> None:
-        """Refuses infinity and what is no number, however deep inside."""
+        """Refuse infinity and what is no number, however deep inside."""
         if isinstance(self.value, Mapping):
             for name, value in self.value.items():
                 Part(value, self.path, self._below(name), self.fix).check_finite()

@@ -133,7 +133,7 @@ def dump_yaml(data: Any) -> str:
 
 
 def _check_extent(text: str, path: Path | None) -> None:
-    """Refuses what would take the loader beyond its stack, or whoever walks the data beyond all time.
+    """Refuse what would take the loader beyond its stack, or whoever walks the data beyond all time.
 
     Only the events of the parser are read, which takes a quarter of the time of loading.
     """

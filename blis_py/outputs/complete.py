@@ -32,14 +32,14 @@ _FORMERLY = {
 
 
 def write_marker(folder: Path) -> None:
-    """Says that a folder is whole, and what is in it: every file and its size in bytes."""
+    """Say that a folder is whole, and what is in it: every file and its size in bytes."""
     sizes = {name: (folder / name).stat().st_size for name in sorted(_files(folder))}
     text = json.dumps({"blis_py": __version__, "files": sizes}, indent=1, ensure_ascii=False)
     (folder / MARKER).write_text(text + "\n", encoding="utf-8")
 
 
 def check_complete(path: str | Path) -> None:
-    """Refuses a result that is not whole.
+    """Refuse a result that is not whole.
 
     A folder that no run of ours wrote is not judged; nor is that of a measured run from before there was a
     marker, whose `run.yaml` was written last.

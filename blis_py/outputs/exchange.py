@@ -18,7 +18,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 def replace_file(new: Path, place: Path) -> None:
-    """Moves a file to its place, which keeps its permissions; where that is a mount, moves the content."""
+    """Move a file to its place, which keeps its permissions; where that is a mount, moves the content."""
     with suppress(OSError):
         shutil.copymode(place, new)
     try:
@@ -30,7 +30,7 @@ def replace_file(new: Path, place: Path) -> None:
 
 
 def replace_folder(new: Path, place: Path) -> None:
-    """Moves a folder to its place. What stood there takes its place, or stands beside it as `FORMER`."""
+    """Move a folder to its place. What stood there takes its place, or stands beside it as `FORMER`."""
     if not place.exists():
         os.rename(new, place)
     elif not _exchanged(new, place):
@@ -44,7 +44,7 @@ def replace_folder(new: Path, place: Path) -> None:
 
 
 def finish(unfinished: Path, target_folder: Path) -> None:
-    """Ends what `replace_folder` had begun when its process was killed: the new one goes to its place."""
+    """End what `replace_folder` had begun when its process was killed: the new one goes to its place."""
     if (unfinished / FORMER).exists():
         for new in unfinished.iterdir():
             if new.name != FORMER and not (target_folder / new.name).exists():
@@ -52,7 +52,7 @@ def finish(unfinished: Path, target_folder: Path) -> None:
 
 
 def fill_folder(new: Path, place: Path, last: str) -> None:
-    """Replaces what is in a folder that cannot be replaced itself, since it is mounted or we stand in it.
+    """Replace what is in a folder that cannot be replaced itself, since it is mounted or we stand in it.
 
     Not in one instant: while the file `last` is missing, it is not complete.
     """
@@ -65,7 +65,7 @@ def fill_folder(new: Path, place: Path, last: str) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Lets two paths change places, unless the system cannot do that."""
+    """Let two paths change places, unless the system cannot do that."""
     import ctypes
 
     try:

@@ -14,7 +14,7 @@ FILE = "profile.yaml"
 
 
 def write_meta(folder: str | Path, meta: Mapping[str, Any]) -> Path:
-    """Writes what was measured; the fit that the file has stays until there is another."""
+    """Write what was measured; the fit that the file has stays until there is another."""
     try:
         fit = load_mapping(Path(folder) / FILE).get("fit")
     except InputError:  # there is none, or it is damaged
@@ -23,7 +23,7 @@ def write_meta(folder: str | Path, meta: Mapping[str, Any]) -> Path:
 
 
 def write_with_fit(folder: str | Path, meta: Mapping[str, Any], fit: Mapping[str, Any] | None) -> Path:
-    """Writes both into the folder, which is made where it does not exist; returns the path of the file."""
+    """Write both into the folder, which is made where it does not exist; returns the path of the file."""
     values = {key: value for key, value in meta.items() if key != "fit"}
     values |= {} if fit is None else {"fit": fit}
     path = Path(folder) / FILE

@@ -25,7 +25,7 @@ _open: list[Outputs] = []
 
 
 def abandon() -> None:
-    """Removes all that is unfinished: this process is about to end."""
+    """Remove all that is unfinished: this process is about to end."""
     for outputs in reversed(_open.copy()):
         outputs.clear()
 
@@ -154,7 +154,7 @@ class Outputs:
         error.filename = name
 
     def clear(self) -> None:
-        """Removes what is not in its place, and what was there before."""
+        """Remove what is not in its place, and what was there before."""
         for path in self._unfinished:
             shutil.rmtree(path, ignore_errors=True)
         for lock in self._locks:

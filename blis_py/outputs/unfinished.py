@@ -25,7 +25,7 @@ def new_name(home: Path) -> Path:
 
 
 def make(path: Path) -> int:
-    """Makes it, and returns its lock: a file descriptor to be closed when it is gone, or `NO_LOCKS`."""
+    """Make it, and returns its lock: a file descriptor to be closed when it is gone, or `NO_LOCKS`."""
     while True:
         path.mkdir()
         lock = _lock(path)
@@ -35,7 +35,7 @@ def make(path: Path) -> int:
 
 
 def sweep(home: Path) -> None:
-    """Removes what killed processes left in a folder; what one of them had all but done is done first."""
+    """Remove what killed processes left in a folder; what one of them had all but done is done first."""
     with suppress(OSError):
         for name in os.listdir(home):
             path = home / name

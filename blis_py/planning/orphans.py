@@ -1,4 +1,4 @@
-"""Worker processes end with the process that started them, however that ends."""
+"""Worker processes that end with their parent process, however that ends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _POLL_S = 0.5
 
 
 def end_with(parent_pid: int) -> None:
-    """Ends this process when its parent does: by the kernel where it can, else within `_POLL_S`."""
+    """Make this process end with its parent: by the kernel where possible, else within `_POLL_S`."""
     if not _ends_by_the_kernel():
         threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
-    elif os.getppid() != parent_pid:  # it ended in the meantime
+    elif os.getppid() != parent_pid:  # the parent has ended in the meantime
         os._exit(1)
 
 
@@ -32,8 +32,8 @@ def _ends_by_the_kernel() -> bool:
 
 
 def _watch(parent_pid: int) -> None:
-    """On Windows the parent's number stays, and a handle says that it has ended; a forked sibling may keep open
-    what says so elsewhere."""
+    """Poll for the parent's end: by its handle on Windows, where the process id stays; elsewhere by the process
+    id, since a forked sibling may keep the sentinel open."""
     parent = multiprocessing.parent_process()
     while os.getppid() == parent_pid and (parent is None or parent.is_alive()):
         time.sleep(_POLL_S)

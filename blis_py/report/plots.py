@@ -93,7 +93,7 @@ class Plots:
     def save(
         self, folder: str | Path, names: Iterable[str] = (), kinds: Iterable[str] = ("png",)
     ) -> list[Path]:
-        """Writes figures, by default all of this run that there are, as `png`, `svg` or `pdf`.
+        """Write figures, by default all of this run that there are, as `png`, `svg` or `pdf`.
 
         Raises:
             InputError: there is no such figure, or none that this run has data for.

@@ -49,7 +49,7 @@ class Measured:
 
 
 def measured_run(config: RunConfig) -> Measured:
-    """Resolves model and device of a run with a fitted profile.
+    """Resolve model and device of a run with a fitted profile.
 
     The model is the profile's where none is given or the same is; so is the device.
 

@@ -70,7 +70,7 @@ class Setup:
 
     @classmethod
     def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
-        """Resolves a configuration.
+        """Resolve a configuration.
 
         Args:
             ask: what tells the requests of a configuration, where somebody has read them already.

@@ -53,7 +53,7 @@ class Columns:
         return self._columns[name] if name in self else Labels.constant("", len(self))
 
     def refuse(self, rows: Mask, problem: str, key: str, values: Any = None, fix: str | None = None) -> bool:
-        """Deals with rows that are no good when seen together; returns whether there were any.
+        """Deal with rows that are no good when seen together; returns whether there were any.
 
         They are gone then, unless the first of them is an error.
 
@@ -70,7 +70,7 @@ class Columns:
         return True
 
     def leave_out(self, rows: Mask) -> int:
-        """Goes on without these rows, which are no error; returns how many there were."""
+        """Go on without these rows, which are no error; returns how many there were."""
         count = int(rows.sum())
         if count:
             kept = np.flatnonzero(~rows)
@@ -253,7 +253,7 @@ def _parsed(
 def _refuse(
     path: Path, row: int, name: str, value: object, problem: str, fix: str | None, bad: BadRows, rows: int
 ) -> None:
-    """Deals with so many bad rows, of which this one of the file is the first."""
+    """Deal with so many bad rows, of which this one of the file is the first."""
     line = line_of_row(path, row)
     value = value.item() if isinstance(value, np.generic) else value
     bad.refuse(InputError(problem, file=f"{path}:{line}", key=name, value=value, fix=fix), line, rows)

@@ -143,7 +143,7 @@ def writer_for(path: Path, named: str | None) -> Writer:
 
 
 def check_apart(source: str | Path, target: Path) -> None:
-    """Refuses to write over what is being read.
+    """Refuse to write over what is being read.
 
     Raises:
         InputError: a file that would be written is the source, or belongs to it.

@@ -37,7 +37,7 @@ class Gathered:
     def add(
         self, where: str, number: int, arrival_ns: Any, prompt: Any, output: Any, *, model: Any = ""
     ) -> bool:
-        """Takes a request; says whether it did.
+        """Take a request; says whether it did.
 
         Args:
             where: what to call its place in the file.

@@ -47,7 +47,7 @@ class Ragged:
 
 
 def write_itl(path: Path, request_id: Ints, counts: Ints, times_ns: Ints) -> None:
-    """Writes the times of the tokens, `counts` of each request, one request after another."""
+    """Write the times of the tokens, `counts` of each request, one request after another."""
     index = _places(np.zeros_like(counts), counts)
     columns = (np.repeat(request_id, counts), index, times_ns // 1000)
     with writing(path) as text:

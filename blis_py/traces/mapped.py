@@ -72,7 +72,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 def check_roles(columns: Mapping[str, str]) -> None:
-    """Refuses roles that there are not, and a column with two roles."""
+    """Refuse roles that there are not, and a column with two roles."""
     for role in columns:
         if role not in ROLES:
             raise InputError(

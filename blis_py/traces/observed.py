@@ -83,7 +83,7 @@ class Observer:
         workload: str | None = None,
         server: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes the four files into a folder, which is there.
+        """Write the four files into a folder, which is there.
 
         Args:
             run: the content of `run.yaml`.

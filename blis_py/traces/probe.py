@@ -61,7 +61,7 @@ class Probe:
 
 
 def probe(path: Path) -> Probe:
-    """Looks at the beginning of a file; at all of it if it is one JSON document.
+    """Look at the beginning of a file; at all of it if it is one JSON document.
 
     Raises:
         InputError: it cannot be read, or is damaged.

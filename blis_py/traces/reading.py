@@ -59,7 +59,7 @@ class Reading:
         self.notes.append(note)
 
     def left_out(self, count: int, why: str) -> None:
-        """Tells that so many recorded requests are not among those that are played."""
+        """Tell that so many recorded requests are not among those that are played."""
         if count:
             several = "request was" if count == 1 else "requests were"
             self.tell(f"{count:,} {several} left out: {why}")

@@ -30,7 +30,7 @@ _LAST_ID = 2**62
 
 
 def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
-    """Writes the rounds of the blocks of each request, by its number in the trace."""
+    """Write the rounds of the blocks of each request, by its number in the trace."""
     with writing(path) as text:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -38,7 +38,7 @@ def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
 
 
 def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameters: Mapping[str, Any]) -> None:
-    """Writes `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
+    """Write `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
     steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}
     text = "# The rounds of each block as they were measured, final forwards included: commit_rounds is 0.\n"
     text += dump_yaml({"kind": "diffusion", "block_size": block_tokens, "steps": steps})

@@ -180,7 +180,7 @@ class StepLog:
 
 
 def write_step_log(log: StepLog, path: str | Path) -> None:
-    """Writes both files; the name ends in `.csv`, `.csv.gz` or `.parquet`."""
+    """Write both files; the name ends in `.csv`, `.csv.gz` or `.parquet`."""
     path = Path(path)
     write = _format_of(path)[1]
     decode_ids: list[Numbers] = log.steps["decode_ids"]

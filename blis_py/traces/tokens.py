@@ -24,7 +24,7 @@ class Tokens:
         return len(self._tokenizer.encode(text).ids)
 
     def tell(self) -> None:
-        """Says so if lengths are guesses."""
+        """Say so if lengths are guesses."""
         if self._tokenizer is None:
             guess = f"the file holds text: lengths are guessed at {CHARACTERS_PER_TOKEN} characters a token"
             self._reading.tell(f"{guess}; count them with --trace-tokenizer FILE")

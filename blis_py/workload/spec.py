@@ -110,7 +110,7 @@ class WorkloadSpec(DiffusionSpec):
         return self._everyone or self.clients
 
     def _expand(self) -> list[str]:
-        """Makes the clients that are only described; returns what there is to know of them."""
+        """Make the clients that are only described; returns what there is to know of them."""
         made = list(self.clients)
         notes: list[str] = []
         if self.servegen_data is not None:
@@ -193,7 +193,7 @@ def spec_values(path: Path) -> dict[str, Any]:
 
 
 def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
-    """Gives the classes of version 1 their names of version 2, unless they are defined; tells which."""
+    """Give the classes of version 1 their names of version 2, unless they are defined; tells which."""
     if as_text(values.get("version") or "1") != "1":
         return []
     renamed: dict[str, str] = {}

@@ -36,7 +36,7 @@ def throughput(flags: Flags) -> None:
 
 
 def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
-    """Serves the requests, after a few to warm up; the result, and the step log."""
+    """Serve the requests, after a few to warm up; the result, and the step log."""
     import numpy as np
 
     from blis_py.requests.table import RequestTable
@@ -93,7 +93,7 @@ def _no_log(path: str) -> None:
 
 
 def complete(outcomes: Sequence[Running | InputError]) -> None:
-    """Raises what went wrong with the first request that was not served to the end."""
+    """Raise what went wrong with the first request that was not served to the end."""
     for outcome in outcomes:
         if isinstance(outcome, InputError):
             raise outcome

@@ -63,7 +63,7 @@ def profile(flags: Flags) -> None:
 
 
 def fit_profile(folder: Path, samples: StepSamples) -> str | None:
-    """Fits what was measured and adds it to the profile; returns why that was not possible, if so."""
+    """Fit what was measured and adds it to the profile; returns why that was not possible, if so."""
     from blis_py.errors import InputError
 
     try:

@@ -60,7 +60,7 @@ class Ready:
 
 
 def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
-    """Builds everything from the flags; prompts are made up, and shared as the table says.
+    """Build everything from the flags; prompts are made up, and shared as the table says.
 
     Args:
         at_once: all requests arrive at 0.
@@ -144,7 +144,7 @@ def _warm_up(
     prompts: list[list[int]],
     form: StructuredOutputsParams | None,
 ) -> None:
-    """Serves a few requests and forgets them."""
+    """Serve a few requests and forgets them."""
     from engine.driver import serve
 
     serve(engine, table, prompts, structured=[form] * len(table), at_once=True)

@@ -45,7 +45,7 @@ class Grammar:
         self._min_tokens, self._held_back = min_tokens, tuple(held_back)
 
     def accept(self, token: int) -> bool:
-        """Goes on by a token; False, and nothing has changed, if it does not belong there.
+        """Go on by a token; False, and nothing has changed, if it does not belong there.
 
         -1 is what sampling yields where nothing is allowed.
         """
@@ -74,7 +74,7 @@ class Grammar:
         return len(self.tokens) < self._min_tokens
 
     def _restrict(self, words: Words) -> None:
-        """Takes from a row of a bitmask what the matcher allows and the output may not have."""
+        """Take from a row of a bitmask what the matcher allows and the output may not have."""
         follow = self._followers.get(self.tokens[-1]) if self.tokens else None
         if follow is not None:
             words &= follow
@@ -90,7 +90,7 @@ class Grammar:
 
 
 def allowed(grammars: list[Grammar], bitmask: torch.Tensor, rows: list[int], batch: Any) -> None:
-    """Fills rows of an int32 bitmask on the host with the tokens that may come next, one row a grammar.
+    """Fill rows of an int32 bitmask on the host with the tokens that may come next, one row a grammar.
 
     Args:
         batch: xgrammar's matcher of batches.

@@ -75,7 +75,7 @@ def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and stack bytes of the one kernel in a cubin."""
+    """Register and stack bytes of the one kernel in a cubin."""
     usage = _disassembled("cuobjdump", "-res-usage", cubin)
     found = {name: int(value) for name, value in re.findall(r"\b(REG|STACK):(\d+)", usage)}
     return found["REG"], found["STACK"]

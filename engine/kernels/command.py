@@ -88,7 +88,7 @@ class Command:
 
 
 def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
-    """Prints a row; says whether all is well."""
+    """Print a row; says whether all is well."""
     said, problem = ("", done.error) if done.error else row(done.result)
     state, what = ("FAILED", problem) if problem else ("ok", said)
     print(f"{state:6} {done.seconds:6.2f} s  {name}: {' '.join(what.split())}", flush=True)

@@ -48,13 +48,13 @@ def so_far() -> Compilations:
 
 
 def note(compilations: Compilations) -> None:
-    """Counts some more."""
+    """Count some more."""
     global _so_far
     _so_far += compilations
 
 
 def watch() -> None:
-    """Counts what Triton compiles from now on; warns where this Triton does not tell."""
+    """Count what Triton compiles from now on; warns where this Triton does not tell."""
     global _watching
     try:
         from triton.knobs import compilation

@@ -86,7 +86,7 @@ class Variant:
 
 @contextmanager
 def recorded(gpu: Gpu) -> Iterator[dict[Variant, None]]:
-    """Launches on meta tensors inside the block are noted, each variant once, in order of appearance.
+    """Launch on meta tensors inside the block are noted, each variant once, in order of appearance.
 
     Every op takes the way it takes on a GPU.
 

@@ -58,7 +58,7 @@ class Op(Generic[P, R]):
 def op(
     *kernels: backend.Backend, check: Callable[..., None] | None = None
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Makes a torch reference an op.
+    """Make a torch reference an op.
 
     Args:
         kernels: the backends that have a kernel of it, the best first.

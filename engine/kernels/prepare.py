@@ -41,7 +41,7 @@ class DecodeInputs:
 
 @op("triton")
 def prepare_decodes(rows: torch.Tensor, state: DecodeState, page_size: int, inputs: DecodeInputs) -> None:
-    """Fills `inputs` for the sequences in the slots `rows`, [B] int64, and moves them one position on.
+    """Fill `inputs` for the sequences in the slots `rows`, [B] int64, and moves them one position on.
 
     A slot may occur once, the padding's as often as needed. Nothing depends on values the host would have
     to look at, so a CUDA graph can begin with it.

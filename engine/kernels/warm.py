@@ -29,7 +29,7 @@ LIBRARY = "the library of CUDA C++ kernels"
 
 
 def make(item: str, gpu: Gpu) -> str:
-    """Compiles a variant, given by its data, or the library; says where it came from."""
+    """Compile a variant, given by its data, or the library; says where it came from."""
     if item == LIBRARY:
         return _library()
     from engine.kernels.dry_run import Variant, compiled
@@ -51,7 +51,7 @@ def _library() -> str:
 
 
 def _with_launcher(kernel: Any) -> str:
-    """Compiles the C function that launches a kernel; nothing where there is no driver to link it to."""
+    """Compile the C function that launches a kernel; nothing where there is no driver to link it to."""
     if not _driver_is_there():
         return ", without its launcher: no CUDA driver"
     from triton.backends.nvidia.driver import CudaLauncher
@@ -62,7 +62,7 @@ def _with_launcher(kernel: Any) -> str:
 
 @functools.cache
 def _driver_is_there() -> bool:
-    """Compiles what all launches use, too."""
+    """Compile what all launches use, too."""
     from triton.backends.nvidia.driver import CudaUtils, library_dirs
 
     try:

@@ -52,7 +52,7 @@ class RopeTable(nn.Module):
         self.rope, self.rotary_dim = rope, rotary_dim
 
     def compute(self, max_positions: int, device: torch.device | str) -> None:
-        """Fills the table for positions below `max_positions`."""
+        """Fill the table for positions below `max_positions`."""
         table = cos_sin_table(self.rope, self.rotary_dim, max_positions, device)
         self.register_buffer("cos_sin", table, persistent=False)
 

@@ -170,7 +170,7 @@ class Detokenizer:
         return self._tokenizer.decode(self._ids[:end])[len(self._before) :]
 
     def _show(self, new: str, end: int) -> str:
-        """Gives out the tokens up to `end`; what was shown before them is not needed any more."""
+        """Give out the tokens up to `end`; what was shown before them is not needed any more."""
         del self._ids[: self._shown]
         self._shown = end - self._shown
         self._before = self._tokenizer.decode(self._ids[: self._shown])

@@ -59,7 +59,7 @@ def measure(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> bool:
-    """Measures until the store has so many rounds; what a visit brings is on disk when it is over.
+    """Measure until the store has so many rounds; what a visit brings is on disk when it is over.
 
     A shape's first visit warms up and does not count; another follows at once. So there are rows from the
     beginning, and a measurement that is broken off has a random part of the shapes.

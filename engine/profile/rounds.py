@@ -49,7 +49,7 @@ def count_rounds(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """Answers the same prompts under each of `ALGORITHMS`; tasks come in turn.
+    """Answer the same prompts under each of `ALGORITHMS`; tasks come in turn.
 
     The rounds of a request do not depend on who else is in its batch.
 

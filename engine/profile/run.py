@@ -102,7 +102,7 @@ def profile(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Measures step times of a model on this machine, or goes on measuring.
+    """Measure step times of a model on this machine, or goes on measuring.
 
     On the CPU torch is given one thread, from here on.
 

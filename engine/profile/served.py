@@ -49,7 +49,7 @@ def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int
 
 
 def serve_closed(engine: Engine, requests: Iterable[tuple[int, int]], at_most: int, prompts: Prompts) -> None:
-    """Serves requests of so many tokens of prompt and answer; when one ends, the next comes."""
+    """Serve requests of so many tokens of prompt and answer; when one ends, the next comes."""
     waiting, under_way = deque(requests), 0
     while waiting or engine.has_unfinished:
         now_ns = engine.clock.now_ns()

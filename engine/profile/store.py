@@ -99,7 +99,7 @@ def recovered(folder: Path) -> StepSamples | None:
 
 
 def fold(folder: Path) -> Path | None:
-    """Makes the journal that a broken measurement left part of its file of samples; returns the file, if any.
+    """Make the journal that a broken measurement left part of its file of samples; returns the file, if any.
 
     Raises:
         InputError: one of them is damaged.

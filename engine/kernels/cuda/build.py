@@ -53,7 +53,7 @@ def library() -> Path:
 
 
 def build_library() -> None:
-    """Builds it; raises BuildError where that is impossible."""
+    """Build it; raises BuildError where that is impossible."""
     nvcc, target = compiler(), library()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
