@@ -1,4 +1,4 @@
-"""The figures of a run, by name, and the pictures that lie in the folder of its result."""
+"""Figures of a run by name, and the picture files of a result folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "batch": batch,
     **{name: partial(one_latency, metric=name) for name in ("ttft", "tpot", "itl", "e2e")},
 }
-"""Of one run. One that has nothing to be drawn from gives `None`."""
+"""Figures of one run; `None` without data to draw."""
 OF_SEVERAL = {"throughput_latency": throughput_latency, "pareto": pareto, "hit_rate": hit_rate}
-"""Of several runs: results, or the table of a sweep."""
+"""Figures of several runs: results, or the table of a sweep."""
 USUAL = ("overview", "latency_cdf", "timeline")
-"""What every saved result has."""
+"""Figures in every saved result."""
 
 
 def save_plots(
@@ -38,7 +38,7 @@ def save_plots(
     """Write the figures that this run has data for, 1200 pixels wide.
 
     Returns:
-        The files, named after their content.
+        The written files, named after their content.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     written = []

@@ -32,7 +32,7 @@ def _ends_by_the_kernel() -> bool:
 
 
 def _watch(parent_pid: int) -> None:
-    """Poll for the parent's end: by its handle on Windows, where the process id stays; elsewhere by the process
+    """Poll for the parent's end: by a handle on Windows, where the process id stays; elsewhere by the process
     id, since a forked sibling may keep the sentinel open."""
     parent = multiprocessing.parent_process()
     while os.getppid() == parent_pid and (parent is None or parent.is_alive()):

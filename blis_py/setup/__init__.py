@@ -1,1 +1,1 @@
-"""From a configuration to everything a simulation needs: requests, KV capacity, step times, diffusion."""
+"""Resolution of a configuration into simulation inputs: requests, KV capacity, step times, diffusion."""
