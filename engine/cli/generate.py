@@ -70,7 +70,7 @@ def generate(flags: Flags) -> None:
 
     engine = build(flags)
     if not isinstance(engine, LLMEngine):
-        sampling = {"temperature": 0.0, **sampling}  # the only one there is for block diffusion
+        sampling = {"temperature": 0.0, **sampling}  # the only temperature for block diffusion
     params = SamplingParams(**sampling, structured_outputs=structured_outputs(flags))
     write = _stream if STREAM.name in flags else _at_the_end
     try:
@@ -86,7 +86,7 @@ def generate(flags: Flags) -> None:
 def _at_the_end(
     engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str
 ) -> str | None:
-    """Whole outputs, in the order of the prompts; what went wrong with the first that failed."""
+    """Print whole outputs in the order of the prompts; return the first error."""
     from engine.llm import generate as run
 
     with Progress(sys.stderr) as progress:
@@ -98,7 +98,7 @@ def _at_the_end(
 
 
 def _stream(engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str) -> str | None:
-    """Pieces as they come; what went wrong first."""
+    """Print pieces as they arrive; return the first error."""
     from engine.llm import stream
 
     broken = None

@@ -1,4 +1,4 @@
-"""`blis engine info`: what would run, and how."""
+"""`blis engine info`: the configuration an engine would run with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS = (
 
 
 def info(flags: Flags) -> None:
-    """Show the model, its KV cache, the implementation of every op, and how many kernels were compiled."""
+    """Show the model, its KV cache, the implementation of every op, and the number of compiled kernels."""
     style = format_of(flags)
     facts = _facts(flags)
     if style == "json":

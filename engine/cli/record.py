@@ -1,4 +1,4 @@
-"""What a run of the engine came to, in the form the simulator's runs have: same reports, same formats."""
+"""Records of engine runs in the simulator's form: same reports, same formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_record(
     """The record of a run of `engine.driver.serve` on a fresh engine.
 
     Raises:
-        RuntimeError: a forward broke; what is left has no meaning.
+        RuntimeError: a forward failed, so the rest of the record is meaningless.
     """
     log = engine.recorder.log()
     recorder, instance = _recorders(engine, table)
@@ -56,7 +56,7 @@ def run_record(
 
 
 def _recorders(engine: LLMEngine | DiffusionEngine, table: RequestTable) -> tuple[Recorder, InstanceLog]:
-    """Those of the simulator, for an engine of either kind."""
+    """The simulator's recorders, filled from an engine of either kind."""
     if isinstance(engine, DiffusionEngine):
         core = engine.scheduler
         recorder = DiffusionRecorder(table, FrontendDelays(), core.diffusion.block_tokens)

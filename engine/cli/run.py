@@ -1,4 +1,4 @@
-"""`blis engine run`: serve a workload in real time, and keep what was measured as a folder."""
+"""`blis engine run`: serve a workload in real time and keep the measurements in a folder."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _LOAD = (*(flag for flag in LOAD if flag.name != CONCURRENCY.name), CONCURRENCY)
 GROUPS = (("Workload", _LOAD), FORM, *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
 BROKEN_OFF = ".broken-off"
-"""Ends the name of a folder for what was measured, where a former run has the folder itself."""
+"""Suffix of the folder of measurements if a previous run occupies the requested one."""
 _PACKAGES = ("blis-py", "torch", "triton", "numpy", "xgrammar")
 
 
 def run(flags: Flags) -> None:
     """Serve a workload in real time and record every token, for `blis replay` and `blis calibrate`.
 
-    Requests come at the times of the workload whatever the engine does, or with --concurrency each as one
-    before it ends. Prompts are made up; they share what the workload says. A run of block diffusion also
-    keeps the rounds of every block, and the `dllm.yaml` with which `blis replay` serves them again. What was
-    measured until an interrupt is kept, too.
+    Requests arrive at the workload's times regardless of the engine, or with --concurrency each when a
+    previous one ends. Prompts are synthetic and share prefixes as the workload describes. A block-diffusion
+    run also keeps the rounds of every block and the `dllm.yaml` with which `blis replay` serves them again.
+    An interrupted run keeps its measurements.
     """
     from blis_py.outputs.places import writable
     from blis_py.traces.observed import Observer
@@ -106,7 +106,7 @@ def _save(
     *,
     whole: bool,
 ) -> None:
-    """The folder of the run, also of one that was broken off; but that replaces nothing."""
+    """Write the folder of the run, interrupted runs included; those never replace a folder."""
     from blis_py.outputs.staging import Outputs
 
     folder, force = Path(flags["--out"]), "--force" in flags
@@ -120,7 +120,7 @@ def _save(
 def _write(
     folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
 ) -> None:
-    """Everything that was measured."""
+    """Write all measurements."""
     from blis_py.setup.demand import DEFAULT_SEED
     from blis_py.traces.tracev2_header import DIFFUSION
 
@@ -162,7 +162,7 @@ def _write(
 
 
 def _write_rounds(folder: Path, ready: Ready, settings: DllmSettings) -> None:
-    """The rounds of every block, and how to replay them."""
+    """Write the rounds of every block and the settings to replay them."""
     from blis_py.traces import rounds
     from blis_py.traces.tracev2_write import request_numbers
 
