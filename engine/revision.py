@@ -1,4 +1,4 @@
-"""Which revision of the code this is, with git or without."""
+"""The revision of the code, with git or without."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _CODE = ("engine", "blis_py", "benchmarks")
 CHANGED = "-changed"
-"""At the end of a revision: files were changed since, so it may be any code."""
+"""Suffix of a revision with uncommitted changes."""
 
 
 def revision() -> str:
-    """The commit this engine was checked out from, with a mark if files were changed since; "" = unknown.
+    """The commit of this checkout, with a mark if files have changed since; "" = unknown.
 
     Where there is no git or no repository, somebody else has to know: `$GPU_REVISION`, which wins, or a file
     `REVISION` beside the packages.
@@ -30,7 +30,7 @@ def _noted() -> str:
 
 
 def _checked_out() -> str:
-    """Of the repository that this package is part of, not of one around it."""
+    """Commit of the repository that contains this package, not of an enclosing one."""
     top = _git("rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() != ROOT:
         return ""
@@ -40,7 +40,7 @@ def _checked_out() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints; nothing where there is no git or no repository."""
+    """Output of git; empty without git or a repository."""
     try:
         done = subprocess.run(
             ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True, timeout=30

@@ -1,4 +1,4 @@
-"""A whole profile: an engine is built, its shapes are measured, and what was found is written."""
+"""A complete profile: build an engine, measure its shapes, and write the results."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ _SMALL_CACHE: dict[str, Any] = {
     "max_model_len": None,
     "kv_cache_memory_bytes": 64 << 20,
 }
-"""For answering prompts beside the cache that was measured with."""
+"""Memory share for answering prompts beside the measured engine's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured."""
+    """Extent of a measurement."""
 
     grid: str
     rounds: int
     """Repetitions of every shape."""
     prompts: int
-    """To count denoise rounds on, per algorithm and threshold."""
+    """Prompts for counting denoise rounds, per algorithm and threshold."""
 
 
 EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
@@ -62,7 +62,7 @@ EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """Result of a measurement."""
 
     folder: Path
     samples: StepSamples
@@ -76,13 +76,13 @@ class Outcome:
 
 
 def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) -> dict[str, Any]:
-    """Settings of an engine for measuring, where nothing else is asked for.
+    """Default engine settings for measurements.
 
-    On the CPU one thread and its CPU time count. Block diffusion needs pages of whole blocks, and a token
+    On the CPU: one thread, and its CPU time. Block diffusion needs pages of whole blocks, and a token budget
     for every position of every block.
 
     Raises:
-        InputError: there is no such model.
+        InputError: unknown model.
     """
     chosen: dict[str, Any] = {"clock": "cpu"} if device.type == "cpu" else {}
     block = load_model_config(model).mask_block
@@ -102,16 +102,16 @@ def profile(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Measure step times of a model on this machine, or goes on measuring.
+    """Measure step times of a model on this machine, or continue a measurement.
 
-    On the CPU torch is given one thread, from here on.
+    On the CPU torch is limited to one thread from here on.
 
     Args:
-        folder: where to write; `None` = by device and model under `profiles/fits`.
-        budget_s: stop after so many seconds, loading and warming up included; one visit is always made.
+        folder: output folder; `None` = by device and model under `profiles/fits`.
+        budget_s: time limit, loading and warm-up included; one visit is always made.
 
     Raises:
-        InputError: a model or settings that cannot work; the folder holds another measurement.
+        InputError: an unusable model or settings; the folder holds another measurement.
     """
     began_s = time.monotonic()
     device = pick_device(config.device)
@@ -143,14 +143,14 @@ def profile(
         )
     finally:
         store.fold()
-    if loaded.diffusion and config.load_format == "safetensors":  # random weights have no answers to give
+    if loaded.diffusion and config.load_format == "safetensors":  # random weights have no meaningful answers
         _count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
     write_meta(folder, store.samples.meta)
     return Outcome(folder, store.samples, complete)
 
 
 def _bench(loaded: _Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
-    """What measures, the shapes, and the sentinel."""
+    """The bench, the shapes, and the sentinel."""
     if loaded.diffusion:
         rounds = RoundBench(loaded.diffusion_engine(ONE_BY_ONE), loaded.prompts(), loaded.experts)
         planned = plan_rounds(rounds.limits, rounds.block, grid)
@@ -162,7 +162,7 @@ def _bench(loaded: _Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
 
 
 def _count_rounds(loaded: _Loaded, prompts: int, path: Path, tell: Progress) -> None:
-    """Counted once: the same weights give the same answers."""
+    """Count denoise rounds once: the same weights give the same answers."""
     if path.exists():
         return
     small = replace(loaded, config=replace(loaded.config, enforce_eager=True, **_SMALL_CACHE))
@@ -176,7 +176,7 @@ def _count_rounds(loaded: _Loaded, prompts: int, path: Path, tell: Progress) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A model, ready to be built into engines."""
+    """A loaded model, from which engines are built."""
 
     config: EngineConfig
     model: Decoder
@@ -210,7 +210,7 @@ class _Loaded:
         return self.mask_id is not None
 
     def prompts(self) -> Prompts:
-        """Of the tiny tasks where the weights mean something."""
+        """Prompts of the tiny tasks if the weights are meaningful."""
         config = self.config
         readable = self.tokenizer if config.load_format == "safetensors" else None
         return Prompts(self.model.config.vocab_size, readable, config.seed)
@@ -225,16 +225,16 @@ class _Loaded:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What the samples tell of it."""
+        """Metadata of the model for the samples."""
         dtype = str(self.model.embedding.dtype).removeprefix("torch.")
         forced = {"routing": "forced"} if self.experts is not None else {}
         return {"dtype": dtype, "tp": 1, **forced}
 
 
 def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
-    """With what a measurement that is to be continued found out.
+    """The configuration with values taken from the measurement to be continued.
 
-    That is the pace of its clock, and its KV cache: the memory left may have changed a bit.
+    These are the reference pace of its clock, and its KV cache, since the free memory may differ slightly.
     """
     if config.yardstick_us is None and (told := before.get("yardstick_us")):
         config = replace(config, yardstick_us=(told[0], told[1]))
@@ -244,14 +244,14 @@ def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
 
 
 def _settings(config: EngineConfig, effort: Effort, known: dict[str, Any]) -> dict[str, Any]:
-    """What has to be the same for a measurement to be continued."""
+    """Settings that must be equal to continue a measurement."""
     chosen = {"device": known["device"], "torch": known["torch"], "grid": effort.grid}
     settings: dict[str, Any] = json.loads(json.dumps({**asdict(config), **chosen}))
     return settings
 
 
 def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[str, Any]:
-    """The facts that are known once the engine stands."""
+    """Metadata known once the engine is built."""
     names = ("block_size", "num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     found = {name: getattr(limits, name) for name in names}
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]
