@@ -14,9 +14,9 @@ GROUPS = (("Workload", (*LOAD, PACE)), FORM, *SERVED, ("Output", OUTPUT))
 
 
 def replay(flags: Flags) -> None:
-    """Serve a workload spec or trace with synthetic prompts; the result has the shape of `vllm bench serve`.
+    """Serve a workload spec or trace, with prompts made up; the result in the shape of `vllm bench serve`.
 
-    Requests arrive at their times regardless of the engine (open loop).
+    Requests come at their times whatever the engine does.
     """
     from blis_py.report.vllm import vllm_result
     from engine.cli.record import run_record

@@ -18,7 +18,7 @@ GROUPS = (
 
 
 def info(flags: Flags) -> None:
-    """Show the model, its KV cache, the implementation of every op, and the number of compiled kernels."""
+    """Show the model, its KV cache, the implementation of every op, and how many kernels were compiled."""
     style = format_of(flags)
     facts = _facts(flags)
     if style == "json":

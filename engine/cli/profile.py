@@ -27,7 +27,7 @@ GROUPS = (("Profile", PROFILE), *ENGINE)
 def profile(flags: Flags) -> None:
     """Measure step times over a grid of batch compositions, and fit a latency model to them.
 
-    Measurements are kept: the same command continues where it stopped.
+    What has been measured is kept: the same command goes on where it stopped.
     """
     from dataclasses import replace
     from pathlib import Path

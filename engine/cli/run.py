@@ -43,10 +43,10 @@ _PACKAGES = ("blis-py", "torch", "triton", "numpy", "xgrammar")
 def run(flags: Flags) -> None:
     """Serve a workload in real time and record every token, for `blis replay` and `blis calibrate`.
 
-    Requests arrive at the workload's times regardless of the engine, or with --concurrency each when a
-    previous one ends. Prompts are synthetic and share prefixes as the workload describes. A block-diffusion
-    run also keeps the rounds of every block and the `dllm.yaml` with which `blis replay` serves them again.
-    An interrupted run keeps its measurements.
+    Requests come at the times of the workload whatever the engine does, or with --concurrency each as one
+    before it ends. Prompts are made up; they share what the workload says. A run of block diffusion also
+    keeps the rounds of every block, and the `dllm.yaml` with which `blis replay` serves them again. What was
+    measured until an interrupt is kept, too.
     """
     from blis_py.outputs.places import writable
     from blis_py.traces.observed import Observer
