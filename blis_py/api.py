@@ -1,4 +1,4 @@
-"""Build, run, records: the Python interface, and what the command line calls.
+"""The Python interface: build, run, results; also the basis of the command line.
 
 Keyword arguments are the flags of `blis run` (`num_instances=4`, `scheduler="priority-fcfs"`), sections
 of the configuration as mappings (`latency={"model": "linear"}`), or both.
@@ -18,11 +18,12 @@ from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
 _LISTS = ("slo", "goodput")
-"""Lists of short texts, which may stand in one: `slo="ttft.p99=500ms tpot.p99=50ms"`."""
+"""Settings that are lists of short texts and may be given as one text: `slo="ttft.p99=500ms
+tpot.p99=50ms"`."""
 
 
 class Simulation(Setup):
-    """What `run` simulates."""
+    """A resolved configuration, ready to `run`."""
 
     def run(self, *, record_steps: bool = True, progress: Progress | bool | None = None) -> Result:
         """Simulate until every request has ended, or until the horizon.

@@ -15,7 +15,7 @@ CHANGED = "-changed"
 def revision() -> str:
     """The commit of this checkout, with a mark if files have changed since; "" = unknown.
 
-    Where there is no git or no repository, somebody else has to know: `$GPU_REVISION`, which wins, or a file
+    Without git or a repository it comes from `$GPU_REVISION`, which takes precedence, or from a file
     `REVISION` beside the packages.
     """
     told = os.environ.get("GPU_REVISION", "").strip()

@@ -1,8 +1,8 @@
 """Warm-up batches that launch every kernel in every variant that serving can need.
 
-An engine on a GPU runs them before it serves: no request then waits for a compiler, nor for the timing of
-configurations. A variant follows from the model, which is given, and from a few choices that launches make
-by the size of their batch. So of all batches there can be, those are taken that lead to a new choice.
+An engine on a GPU runs them before it serves, so that no request waits for compilation or autotuning. A
+variant follows from the model, which is fixed, and from a few choices that launches make by batch size. Of
+all possible batches, those that lead to a new choice are run.
 """
 
 from __future__ import annotations

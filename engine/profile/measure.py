@@ -124,8 +124,8 @@ class StepBench:
     def _lead(self, shape: Shape) -> None:
         """Place sequences at their contexts and run one real step; without decodes, that of a short prompt.
 
-        A step without a forward comes before it: in that each sequence computes the last token that it was
-        placed with. The real one adds another.
+        A step without a forward precedes it, in which each sequence computes the last token it was placed
+        with. The real step adds another.
         """
         engine = self.engine
         if not shape.decodes:

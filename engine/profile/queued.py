@@ -39,7 +39,7 @@ def queueing(config: SchedulerConfig) -> SchedulerConfig:
     """Scheduler settings that create a queue: a policy with a cache look-up per waiting request, and few
     places.
 
-    Nothing keeps it from asking: nobody has waited for too long, and no queue is too long.
+    Limits that would suppress the look-up (waiting time, queue length) are off.
     """
     return replace(
         config,
