@@ -36,7 +36,7 @@ Figures = dict[str, float]
 def disagreements(simulation: Simulation, result: Result) -> tuple[str, ...]:
     """Notes on the other latency models that disagree.
 
-    None under `--engine blis`, whose step times are to be BLIS's; for measured or given step times; for
+    Empty under `--engine blis`, whose step times are to be BLIS's; for measured or given step times; for
     several pools; without another applicable model; or with too few requests.
     """
     if len(simulation.pools) > 1:

@@ -43,23 +43,23 @@ NOT_YET = {
     "kv_offload": "KV offload of the recorded server is not simulated",
     "observed_kv_metrics": "hit rates of the recorded server are not compared with",
 }
-"""Keys that say what a replay would have to heed and does not."""
+"""Keys that a replay would have to respect but does not support."""
 DIFFUSION = "-diffusion"
-"""How `server.type` ends where answers came in diffusion blocks."""
+"""Suffix of `server.type` for answers in diffusion blocks."""
 REQUIRED = ("trace_version", "time_unit", "mode", "warm_up_requests")
 VERSIONS = (2, 3)
 TIME_UNITS = ("microseconds", "us")
 MODES = ("real", "generated", "replayed")
 ACCUMULATE = "accumulate"
-"""`session_context_growth` of a trace whose rows have what each turn adds to its conversation."""
+"""`session_context_growth` of a trace whose rows have only the additions of turns."""
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The header as it is written, checked.
+    """The header as written, checked.
 
     Raises:
-        InputError: unknown or missing key, wrong type, a version, unit, mode or session context that does
-            not exist.
+        InputError: an unknown or missing key, a wrong type, or an unknown version, unit, mode or session
+        context.
     """
     header = load_mapping(path)
     _check_keys(path, header, HEADER)
