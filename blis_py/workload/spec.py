@@ -39,16 +39,15 @@ if TYPE_CHECKING:
     from blis_py.workload.diffusion import DiffusionClient
 
 SESSION_TIMEOUT_US = 300_000_000
-"""Patience of a client with several turns that does not say how long it waits (as in BLIS)."""
+"""Default timeout of a client with several turns (as in BLIS)."""
 DEFAULT_SPEC_SEED = 42
 DEFAULT_PREFIX_TOKENS = 50
-"""Length of a prefix group's prefix where no client gives one (as in BLIS)."""
+"""Default prefix length of a prefix group (as in BLIS)."""
 
 NOT_YET: dict[str, str] = {
     "adapter": "LoRA adapters are not simulated yet: remove the key, and all requests are for the base model",
 }
-"""Keys of a client that this program does not act on yet, and what to do; refused unless they are null, 0 or
-false."""
+"""Keys of a client that are not supported yet, with the remedy; refused unless they are null, 0 or false."""
 
 
 class WorkloadSpec(DiffusionSpec):
@@ -96,12 +95,12 @@ class WorkloadSpec(DiffusionSpec):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was read otherwise than it is written."""
+        """Notes on interpretations that differ from the text."""
         return self._notes
 
     @property
     def file(self) -> Path | None:
-        """Where the spec was read from."""
+        """Source file of the spec."""
         return self._file
 
     @property
@@ -110,7 +109,7 @@ class WorkloadSpec(DiffusionSpec):
         return self._everyone or self.clients
 
     def _expand(self) -> list[str]:
-        """Make the clients that are only described; returns what there is to know of them."""
+        """Create the clients that are only described; return notes on them."""
         made = list(self.clients)
         notes: list[str] = []
         if self.servegen_data is not None:
@@ -129,7 +128,7 @@ class WorkloadSpec(DiffusionSpec):
             rate: requests per second, instead of `aggregate_rate`.
 
         Raises:
-            InputError: with file and key of what cannot be.
+            InputError: with file and key of the invalid value.
         """
         sources = sources_of(self.everyone, self.cohorts)
         check_sources(sources, self._file, rate, self._classes)
@@ -157,10 +156,10 @@ class WorkloadSpec(DiffusionSpec):
 
 
 def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
-    """Read and check a workload spec; `classes` are SLO classes there are beside the usual ones.
+    """Read and check a workload spec; `classes` are SLO classes beyond the usual ones.
 
     Raises:
-        InputError: one, for the first problem: file, dotted key, value and what to do.
+        InputError: for the first problem: file, dotted key, value and remedy.
     """
     path = Path(path)
     spec = parse_spec(spec_values(path), path, classes=classes)
@@ -170,7 +169,7 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
 
 
 def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
-    """The same of what was written in the file `path`, which is changed."""
+    """Parse the values of the file `path`; they are modified."""
     _refuse_not_yet(values, path)
     notes = _upgrade(values, classes)
     try:
@@ -185,7 +184,7 @@ def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] =
 
 
 def spec_values(path: Path) -> dict[str, Any]:
-    """What is written in a spec; a folder of ServeGen and a configuration of inference-perf are one, too."""
+    """Values of a spec file, a ServeGen folder, or an inference-perf configuration."""
     if is_servegen(path):
         return {"version": "2", "servegen_data": {"path": str(path.absolute())}}
     values = load_mapping(path)
@@ -193,7 +192,8 @@ def spec_values(path: Path) -> dict[str, Any]:
 
 
 def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
-    """Give the classes of version 1 their names of version 2, unless they are defined; tells which."""
+    """Rename the classes of version 1 to those of version 2, unless they are defined; return the renamed
+    ones."""
     if as_text(values.get("version") or "1") != "1":
         return []
     renamed: dict[str, str] = {}
@@ -220,7 +220,7 @@ def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
 def _clients(
     part: Part, rate: float, profile: Profile | None, prefixes: dict[str, int], spec: WorkloadSpec
 ) -> list[Client]:
-    """The clients of a source, alike but for their names and prefix groups."""
+    """The clients of a source, identical except for names and prefix groups."""
     client, key, path = part.source.spec, part.source.key, spec.file
     several = sessions(client.reasoning, None if client.concurrency else client.closed_loop, key, path)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
@@ -264,7 +264,7 @@ def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
 
 
 def _token_wire_ns(client: ClientSpec) -> float:
-    """A token is 4 bytes, as in BLIS."""
+    """Transmission time of a token in ns; a token has 4 bytes, as in BLIS."""
     mbps = 0.0 if client.network is None else client.network.bandwidth_mbps
     return 4 * 8 * 1e3 / mbps if mbps else 0.0
 
@@ -278,7 +278,7 @@ def _multimodal(part: Part, path: Path | None) -> Multimodal | None:
 
 
 def _diffusion(client: ClientSpec, key: str, spec: WorkloadSpec) -> DiffusionClient | None:
-    """What the client says, over what the spec says for all."""
+    """Block-diffusion parameters of a client, with defaults from the spec."""
     names = DiffusionSpec.model_fields
     common, own = ({n: getattr(s, n) for n in names if getattr(s, n) is not None} for s in (spec, client))
     said = common | own
