@@ -197,7 +197,11 @@ CLOCKS: dict[str, type[WallClock] | type[CpuClock]] = {"wall": WallClock, "cpu":
 
 
 def make_clock(name: str) -> Clock:
-    """A new clock by its name."""
+    """A new clock by its name.
+
+    Raises:
+        InputError: unknown name.
+    """
     if name not in CLOCKS:
         raise InputError("unknown clock", key="clock", value=name, fix=f"use one of {', '.join(CLOCKS)}")
     return CLOCKS[name]()

@@ -12,7 +12,7 @@ from engine.steplog import Times
 _LAPS = 5
 """Marks: start, and end of schedule, prepare, launch and sample."""
 _LAST_KERNELS = 1.1
-"""Largest GPU time remaining after the last launch, relative to the launch time, of a launch-bound step."""
+"""Allowance for GPU work left after the last launch: up to a tenth of the time of all launches."""
 
 
 class GpuSpan:

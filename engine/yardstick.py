@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SEQS, _OUTPUT_TOKENS = 4, 16
 _CYCLES = 15
-"""Steps that determine the reference times, after two for warm-up."""
+"""Cycles that determine the reference times, after two for warm-up."""
 
 
 class Yardstick:

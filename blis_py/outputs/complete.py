@@ -19,7 +19,7 @@ from blis_py.version import __version__
 
 MARKER = "complete.json"
 PICTURES = "plots"
-"""Files without which a result is still complete: its pictures."""
+"""Folder without which a result is still complete: its pictures."""
 
 _SIMULATED = {"config.yaml", "summary.json"}
 _MEASURED = "run.yaml"

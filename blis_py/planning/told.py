@@ -12,7 +12,7 @@ from blis_py.planning.goal import Requirement
 from blis_py.planning.goal import as_dict as judgement_dict
 
 DISAGREE = 0.25
-"""Ratio between latency models from which their disagreement is reported."""
+"""Relative disagreement between latency models from which it is reported."""
 
 
 def answer(plan: Found) -> str:

@@ -39,7 +39,11 @@ def step_times(
 
 
 def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
-    """Refuse token delays whose sum over a request would overflow the clock."""
+    """Refuse token delays whose sum over a request would overflow the clock.
+
+    Raises:
+        InputError: the delays of one answer are too long.
+    """
     tokens = min(int(table.output_tokens.max(initial=0)), max_model_len)
     if tokens * model.frontend.per_token_ns > LAST_NS:
         problem, fix = "the delays of one answer come to more than a century", "lower the delay per token"

@@ -28,7 +28,7 @@ LABELS = ("slo_class", "tenant_id", "client_id", "model")
 NAME = "request_id"
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
 _YEARS = (1970, 2200)
-"""Latest date within 64-bit nanoseconds since 1970, with a margin."""
+"""Years within 64-bit nanoseconds since 1970, with a margin."""
 
 
 def read(path: Path, reading: Reading) -> RequestTable:

@@ -56,7 +56,7 @@ class Format:
 
 
 _RETOKENIZED = "total_output_tokens_retokenized"
-"""Keys that only SGLang writes."""
+"""A key that only SGLang writes."""
 FORMATS: dict[str, Format] = {
     "tracev2": Format("TraceV2", "csv", (("request_id", "arrival_time_us"),), "tracev2:read"),
     "azure": Format(

@@ -71,7 +71,11 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 def check_roles(columns: Mapping[str, str]) -> None:
-    """Refuse unknown roles, and a column with two roles."""
+    """Refuse unknown roles, and a column with two roles.
+
+    Raises:
+        InputError: an unknown role, or a column with two roles.
+    """
     for role in columns:
         if role not in ROLES:
             raise InputError(

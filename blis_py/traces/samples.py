@@ -262,7 +262,11 @@ def read_samples(path: str | Path) -> StepSamples:
 
 
 def parse_samples(path: Path, lines: Iterable[str]) -> StepSamples:
-    """Samples from the lines of a file; `path` is used in errors."""
+    """Samples from the lines of a file; `path` is used in errors.
+
+    Raises:
+        InputError: not a file of samples, another schema, or damaged.
+    """
     lines = iter(lines)
     meta = _read_meta(path, next(lines, ""))
     rows = csv_rows(lines, path, lines_before=1)

@@ -46,7 +46,7 @@ SCHEMA = 1
 """Incremented when a column changes its meaning or is removed, but not for new columns."""
 _MARK = "# blis-py step log "
 _LARGEST = 2**62
-"""Range of the numbers in a log: times in ns, counts, keys of blocks."""
+"""Bound of all numbers in a log: times in ns, counts, keys of blocks."""
 
 Numbers = tuple[int, ...]
 Kind = str
@@ -98,7 +98,7 @@ REQUEST_KINDS: dict[str, Kind] = {
 }
 
 DIFFUSION_FEATURES = tuple(name for name in ROUND_FEATURES if name != "begins_batch")
-"""The column `batch` identifies the batch of each round."""
+"""Without `begins_batch`, which follows from the column `batch`."""
 DIFFUSION_STEP_KINDS: dict[str, Kind] = {
     "batch": "int",  # index of the batch it belongs to: rounds between two calls of the scheduler
     **dict.fromkeys(DIFFUSION_FEATURES, "int"),

@@ -100,7 +100,11 @@ def is_data(path: Path) -> bool:
 
 
 def data_beside(header: Path) -> Path:
-    """The CSV that belongs to a header `x.yaml`: `x.csv` or `x.csv.gz` in the same folder."""
+    """The CSV that belongs to a header `x.yaml`: `x.csv` or `x.csv.gz` in the same folder.
+
+    Raises:
+        InputError: no such file.
+    """
     candidates = [header.with_suffix(".csv"), header.with_suffix(".csv.gz")]
     for path in candidates:
         if paths.exists(path):
@@ -111,7 +115,11 @@ def data_beside(header: Path) -> Path:
 
 
 def header_beside(data: Path) -> Path:
-    """The header that belongs to `x.csv` or `x.csv.gz`: `x.yaml` or `x.yml` in the same folder."""
+    """The header that belongs to `x.csv` or `x.csv.gz`: `x.yaml` or `x.yml` in the same folder.
+
+    Raises:
+        InputError: no such file.
+    """
     stem = data.name.removesuffix(".gz").removesuffix(".csv")
     for suffix in (".yaml", ".yml"):
         if paths.exists(path := data.with_name(stem + suffix)):

@@ -121,7 +121,7 @@ FIXED_CV = {"poisson": 1.0, "constant": 0.0}
 WEIBULL_CV = (0.01, 10.4)
 """Range of the variation that a Weibull shape between 0.1 and 100 can have."""
 GAMMA_CV = (0.001, 100.0)
-"""Largest variation; beyond, nearly all gaps are 0."""
+"""Range of the variation; outside of it gaps are all equal, or nearly all 0."""
 SHAPES = {"gamma": (1e-4, 1e6), "weibull": (0.1, 1e6)}
 SCALES_US = (1e-3, 1e15)
 SLOWEST_PER_S = 1e-12

@@ -21,7 +21,7 @@ from blis_py.workload.truncated import truncated_law
 Floats = NDArray[np.float64]
 Params = Mapping[str, float]
 LARGEST_WEIGHT = 1e15
-"""Tolerance of weight sums, so that small weights are not lost."""
+"""Largest weight, so that sums do not lose the small ones."""
 
 
 class Lengths(NamedTuple):

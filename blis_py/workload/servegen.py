@@ -33,7 +33,7 @@ _LAWS = {
 _SIDES = ("input_tokens", "output_tokens")
 
 Weights = dict[str, float]
-"""Largest number of tokens."""
+"""Weights of token counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSp
 from blis_py.workload.spec_sharing import MultiTurnSpec, ReasoningSpec
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e9
-"""Limits of a stage."""
+"""Limits of a stage's duration, in s."""
 _LOADS = ("constant", "poisson")
 _NAMES = {
     "num_groups": "num_unique_system_prompts",

@@ -36,7 +36,7 @@ LOAD = (
 )
 FORM = ("Form of the outputs", STRUCTURED)
 SERVED = (*ENGINE, ("Block diffusion", DLLM))
-"""An engine of either kind."""
+"""Flag groups of the serving engine."""
 _WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
 _WARM_UP_REQUESTS = 4
 

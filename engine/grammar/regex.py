@@ -9,7 +9,7 @@ from blis_py.errors import InputError
 _NOT_A_NEWLINE = r"[^\n]"
 _SPACES = r" \t\n\r\f\v"
 _OPENINGS = {"[^]": r"[^\]", "[]": r"[\]", "[^": "[^", "[": "["}
-"""A character class; an unmatched closing bracket belongs to it."""
+"""Openings of a character class; an unmatched closing bracket belongs to it."""
 _ESCAPED = frozenset("dDwWsStnrfvxu0")
 """Letters and digits with a meaning behind a backslash; others would stand for themselves."""
 _NO_ATOM = frozenset("()|^$*+?{}")

@@ -21,7 +21,7 @@ from engine.kernels.op import op
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 _KEYS_AT_A_TIME = 16
-"""Multiple of the number of keys below which a CPU's attention may take twice the time."""
+"""Granularity of the number of keys; other numbers take a CPU's attention up to twice the time."""
 
 
 @dataclass(frozen=True, eq=False)

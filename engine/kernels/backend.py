@@ -26,6 +26,9 @@ def force(name: Backend) -> Iterator[None]:
 
     For tests and parity checks. An op that has no CUDA C++ kernel takes its Triton kernel under `"cuda"`,
     and one that has no Triton kernel takes its reference under `"triton"`.
+
+    Raises:
+        ValueError: unknown backend.
     """
     if name not in _STANDING_IN:
         raise ValueError(f"unknown kernel backend {name!r}: choose reference, triton or cuda")

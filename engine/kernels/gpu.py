@@ -31,7 +31,7 @@ _HOPPER_MULTIPROCESSORS = 132
 
 HOPPER = Gpu(90, _HOPPER_MULTIPROCESSORS, _SHARED_KIB[90] << 10)
 _INTERPRETED = Gpu(90, 3, _SHARED_KIB[90] << 10)
-"""Multiprocessors of the interpreter's GPU; few, to keep its programs few."""
+"""The GPU of an interpreter: few multiprocessors, to keep its programs few."""
 
 _pretended = HOPPER
 

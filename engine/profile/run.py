@@ -43,7 +43,7 @@ _SMALL_CACHE: dict[str, Any] = {
     "max_model_len": None,
     "kv_cache_memory_bytes": 64 << 20,
 }
-"""Memory share for answering prompts beside the measured engine's cache."""
+"""KV cache settings for answering prompts beside the measured engine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,11 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
 def checkpoint(kind: str) -> Path:
-    """The folder of a committed checkpoint in HuggingFace layout: `"ar"` or `"diffusion"`."""
+    """The folder of a committed checkpoint in HuggingFace layout: `"ar"` or `"diffusion"`.
+
+    Raises:
+        ValueError: another kind.
+    """
     folder = CHECKPOINTS / kind
     if not (folder / "config.json").is_file():
         known = ", ".join(sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json")))
