@@ -1,4 +1,4 @@
-"""Serves a workload: requests arrive by the engine's clock, as others end, or all at once."""
+"""Service of a workload: requests arrive by the engine's clock, as others end, or all at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def serve(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> list[Running | InputError]:
-    """Serves every request of the table, each with as many output tokens as the table says.
+    """Serve every request of the table, each with as many output tokens as the table gives.
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
     at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
@@ -40,15 +40,15 @@ def serve(
 
     Args:
         prompts: token ids, one list per request.
-        structured: the form of each request's output; None = of none. An output ends early where its grammar
-            does.
-        at_once: all requests are there from the beginning.
-        concurrency: so many requests are under way, and the next is sent when one of them ends (a closed
-            loop), whatever the times of the table.
-        observer: is told what a client sees, by the engine's clock.
+        structured: the form of each request's output; None = unconstrained. An output ends early where its
+        grammar does.
+        at_once: all requests arrive at 0.
+        concurrency: number of requests in progress; the next is sent when one of them ends (a closed loop),
+        regardless of the times in the table.
+        observer: receives the client-side events, by the engine's clock.
 
     Returns:
-        What became of each request; the refusal where it could never be served.
+        The outcome of each request; an InputError for one that could never be served.
     """
     clock = engine.clock
     client = _Client(engine, table, prompts, temperature, structured, observer or Observer(table))
@@ -77,7 +77,7 @@ def serve(
 
 
 class _Client:
-    """Sends the requests of a table, in order, and notes what comes back."""
+    """Client that sends the requests of a table in order and records the responses."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Client:
         self._rows: dict[str, int] = {}
 
     def send_at(self, times_ns: list[int], *, next_when_one_ends: bool = False) -> None:
-        """Other times of sending than the table's."""
+        """Override the table's sending times."""
         self._times, self._replaces = deque(times_ns), next_when_one_ends
 
     @property
@@ -107,11 +107,11 @@ class _Client:
 
     @property
     def next_ns(self) -> int:
-        """When to send the next request."""
+        """Time of the next request, in ns."""
         return self._times[0] if self._times and self.unsent else NEVER_NS
 
     def send(self, now_ns: int) -> None:
-        """Sends what is due."""
+        """Send the requests that are due."""
         while self.next_ns <= now_ns:
             self._send(self._times.popleft())
 

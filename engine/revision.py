@@ -1,4 +1,4 @@
-"""Which revision of the code this is, with git or without."""
+"""The revision of the code, with git or without."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _noted() -> str:
 
 
 def _checked_out() -> str:
-    """Of the repository that this package is part of, not of one around it."""
+    """Commit of the repository that contains this package, not of an enclosing one."""
     top = _git("rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() != ROOT:
         return ""
@@ -54,7 +54,7 @@ def _checked_out() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints; nothing where there is no git or no repository."""
+    """Output of git; empty without git or a repository."""
     try:
         done = subprocess.run(
             ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True, timeout=30

@@ -1,4 +1,4 @@
-"""Where the time of a step goes."""
+"""Timing of the segments of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.clock import Clock
 from engine.steplog import Times
 
 _LAPS = 5
-"""Begin, and end of schedule, prepare, launch and sample."""
+"""Marks: start, and end of schedule, prepare, launch and sample."""
 _LAST_KERNELS = 1.1
 """What the GPU works on when the last kernel has been launched may take a tenth of launching them all."""
 _BASE_TRIES = 100
@@ -19,11 +19,12 @@ _BASE_WITHIN_NS = 4000
 
 
 class GpuSpan:
-    """From one place of the stream to another: CUDA events, and the host's time from noting one to the other.
+    """Device interval between two points of the stream: CUDA events, and the host time between recording
+    them.
 
-    GPU time begins where the copies of the inputs end. A captured graph, or the first kernel, has to be
-    launched yet at that point: the GPU waits for that much. Where it still waits for the host towards the
-    end, the span is that of launching, however fast the GPU is: then it is launch-bound.
+    GPU time begins at the end of the input copies. A captured graph, or the first kernel, still has to be
+    launched at that point, so that much waiting is included. If the GPU still waits for the host near the
+    end, the interval is the launch time, however fast the GPU is: the step is launch-bound.
     """
 
     def __init__(self) -> None:
@@ -37,21 +38,21 @@ class GpuSpan:
         self._begin.record()
 
     def end(self) -> None:
-        """The last work has been launched."""
+        """Record the end, after the last launch."""
         self._end.record()
         self._launching_ns, self.ended = time.perf_counter_ns() - self._begun_ns, True
 
     def ends(self, timeline: GpuTimeline, origin_ns: int, seen_ns: int) -> tuple[int, int]:
-        """When it began and ended, by the engine's clock.
+        """Start and end, by the engine's clock, in ns.
 
         Args:
-            origin_ns: what that clock showed when `time.perf_counter_ns` showed 0.
-            seen_ns: what it shows now that the span is over.
+            origin_ns: the engine's time at which `time.perf_counter_ns` was 0.
+            seen_ns: the engine's current time, after the interval.
         """
         return timeline.place(self._begin, self._end, origin_ns + self._begun_ns, seen_ns)
 
     def measured(self) -> tuple[int, bool]:
-        """GPU time in ns, and whether it was launch-bound; waits for the end."""
+        """GPU time in ns, and whether the step was launch-bound; waits for the end."""
         self._end.synchronize()
         gpu_ns = int(self._begin.elapsed_time(self._end) * 1e6)
         return gpu_ns, gpu_ns <= _LAST_KERNELS * self._launching_ns
@@ -99,7 +100,7 @@ class GpuTimeline:
 
 
 class WorkerSpan:
-    """The same for a worker thread that stands in for the GPU."""
+    """Counterpart of `GpuSpan` for a worker thread in place of the GPU."""
 
     def __init__(self) -> None:
         self._begin_ns = self._end_ns = 0
@@ -119,7 +120,7 @@ class WorkerSpan:
 
 
 class StepTimer:
-    """A stop watch for the segments of a step, and for its work on the device."""
+    """Timer of a step's segments and of its device work."""
 
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock = clock
@@ -127,31 +128,31 @@ class StepTimer:
         self._marks: list[int] = []
         self._span: GpuSpan | WorkerSpan | None = GpuSpan() if device.type == "cuda" else None
         self.launch_bound = False
-        """Of the step whose times were told last: whether the GPU waited for the host to the end."""
+        """Whether the last reported step was launch-bound."""
 
     def start(self, now_ns: int) -> None:
-        """A step begins."""
+        """Start a step."""
         self._marks = [now_ns]
         self.launch_bound = False
         if self._span is not None:
             self._span.ended = False
 
     def lap(self) -> None:
-        """A segment is over."""
+        """End a segment."""
         self._marks.append(self._clock.now_ns())
 
     def gpu_begin(self) -> None:
-        """Between the copies of the inputs and the first work on the device."""
+        """Mark the point between the input copies and the first device work."""
         if self._span is not None:
             self._span.begin()
 
     def gpu_end(self) -> None:
-        """After the last work on the device has been launched."""
+        """Mark the point after the last launch of device work."""
         if self._span is not None:
             self._span.end()
 
     def times(self, end_ns: int) -> Times:
-        """The step ended at `end_ns`. A segment that was never reached took no time."""
+        """Times of the step, ended at `end_ns`. A segment that was not reached took no time."""
         marks = self._marks
         if len(marks) < _LAPS:
             marks += [end_ns] * (_LAPS - len(marks))
@@ -172,9 +173,9 @@ class StepTimer:
 
 
 class FlightTimer(StepTimer):
-    """Of one step of the overlapped loop: other steps are planned and finished while it runs.
+    """Timer of one step of the overlapped loop, during which other steps are planned and finished.
 
-    So its segments do not fill the time from its start to its end.
+    Its segments therefore do not add up to its duration.
     """
 
     def __init__(self, clock: Clock, device: torch.device, timeline: GpuTimeline) -> None:
@@ -187,11 +188,11 @@ class FlightTimer(StepTimer):
         self._resumed_ns = self._seen_ns = -1
 
     def resume(self) -> None:
-        """The host comes back to the step, to wait for what came of it."""
+        """Resume the step to await its outcome."""
         self._resumed_ns = self._clock.now_ns()
 
     def arrived(self) -> None:
-        """It is there."""
+        """Mark the arrival of the outcome."""
         self._seen_ns = self._clock.now_ns()
 
     def times(self, end_ns: int) -> Times:
@@ -212,7 +213,7 @@ class FlightTimer(StepTimer):
         )
 
     def forward(self) -> tuple[int, int]:
-        """When its work on the device began and ended; -1 if it never did."""
+        """Start and end of its device work in ns; -1 without any."""
         assert self._span is not None
         if not self._span.ended or self._seen_ns < 0:
             return -1, -1

@@ -1,4 +1,4 @@
-"""From a workload of block diffusion and the `dllm` settings to what the simulation needs."""
+"""Block-diffusion inputs of the simulation, from a diffusion workload and the `dllm` settings."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
 def simulated(
     asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
 ) -> BlockDiffusion | None:
-    """Rounds for every block, and how blocks are executed; None for an autoregressive workload.
+    """Rounds of every block, and the execution of blocks; None for an autoregressive workload.
 
     Raises:
-        InputError: clients of both kinds, or with blocks of different size; step counts that the workload
-            does not have; settings that cannot work, or that an autoregressive workload has no use for; a
-            trace of block diffusion without a word on its step counts.
+        InputError: clients of both kinds, or with different block sizes; step counts missing from the
+        workload; invalid settings, or settings without effect on an autoregressive workload; a trace of block
+        diffusion without step counts.
     """
     settings, clients = config.dllm, _clients(asked)
     if not clients:

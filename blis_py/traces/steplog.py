@@ -2,8 +2,8 @@
 
 `steps.csv` has the steps, `steps.requests.csv` beside it the requests (the same with `.parquet`). Both
 carry the same metadata: in CSV as JSON in a first line that begins with `#`, in Parquet in the file's own.
-Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means: as in the step
-before.
+Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means the same as in the
+previous step.
 
 Where answers come in blocks, a step is a round, `decode_ids` are the requests whose blocks take
 part, and there are further columns.
@@ -43,18 +43,18 @@ from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import writing
 
 SCHEMA = 1
-"""Raised whenever a column changes its meaning or goes; further columns do not raise it."""
+"""Incremented when a column changes its meaning or is removed, but not for new columns."""
 _MARK = "# blis-py step log "
 _LARGEST = 2**62
-"""Of any number in a log: times in ns, counts, keys of blocks."""
+"""Bound of all numbers in a log: times in ns, counts, keys of blocks."""
 
 Numbers = tuple[int, ...]
 Kind = str
-"""`int`, `float`, `text`, or `ints` (a list)."""
+"""Column type: `int`, `float`, `text`, or `ints` (a list)."""
 
 SEGMENTS = ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
-"""Host time of a step by what the host was doing. `launch_ns` on the CPU is the forward itself; `sample_ns`
-contains the wait for the device."""
+"""Host time of a step by activity. `launch_ns` on the CPU is the forward itself; `sample_ns` contains the
+wait for the device."""
 FEATURE_KINDS: dict[str, Kind] = {name: "int" if is_whole(name) else "float" for name in FEATURE_NAMES}
 STEP_KINDS: dict[str, Kind] = {
     "step": "int",  # index in the log
@@ -108,13 +108,13 @@ TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 }
 SELDOM_KINDS: dict[str, Kind] = dict.fromkeys(SELDOM, "int")
-"""Features of which a log has the column where any step has some of it."""
+"""Optional features; a log has the column if any step has a value."""
 MASK_KINDS: dict[str, Kind] = {
     "constrained_rows": "int",  # emitted rows that a grammar constrains
     "mask_ns": "int",  # host time for their masks, a part of sample_ns
     "mask_exposed_ns": "int",  # the part of it in which the device had nothing to do
 }
-"""There where any row was constrained."""
+"""Present if any row was constrained."""
 MASK_REQUEST_KINDS: dict[str, Kind] = {
     "constrained": "int",  # 1: a grammar constrains its output
 }
@@ -135,7 +135,7 @@ _FURTHER = (
     | BLOCK_STEP_KINDS
     | BLOCK_REQUEST_KINDS
 )
-"""Columns that a log may have or not."""
+"""Optional columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class StepLog:
         return named_in(self.meta)
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of numbers of the steps."""
+        """A numeric column of the steps, `[steps]`."""
         return np.array(self.steps[name], dtype=np.int64 if is_whole(name) else np.float64)
 
     def features(self, index: int) -> StepFeatures:
@@ -168,14 +168,14 @@ class StepLog:
         names = (*FEATURE_KINDS, *further_names())
         if "batch" not in self.steps:
             values = self._values((*names, *SELDOM), index)
-            if "constrained" not in self.requests:  # whose rows these were is not known
+            if "constrained" not in self.requests:  # the requests of these rows are unknown
                 values.pop("constrained_rows", None)
             return features_from(StepFeatures, values)
         values = self._values((*names, *BLOCK_FEATURES), index)
         return features_from(IN_BLOCKS.features, {**values, "begins_batch": self.begins_batch(index)})
 
     def _values(self, names: Iterable[str], index: int) -> dict[str, Any]:
-        """Of one step, those that the log has."""
+        """Values of one step, for the columns present."""
         return {name: self.steps[name][index] for name in names if name in self.steps}
 
     def begins_batch(self, index: int) -> int:
@@ -185,7 +185,7 @@ class StepLog:
 
 
 def write_step_log(log: StepLog, path: str | Path) -> None:
-    """Writes both files; the name ends in `.csv`, `.csv.gz` or `.parquet`."""
+    """Write both files; the name must end in `.csv`, `.csv.gz` or `.parquet`."""
     path = Path(path)
     write = _format_of(path)[1]
     decode_ids: list[Numbers] = log.steps["decode_ids"]
@@ -201,7 +201,7 @@ def write_step_log(log: StepLog, path: str | Path) -> None:
 def read_step_log(path: str | Path) -> StepLog:
     """
     Raises:
-        InputError: no step log, one of another schema, or a damaged one.
+        InputError: not a step log, another schema, or damaged.
     """
     path = Path(path)
     check_complete(path)
@@ -217,7 +217,7 @@ def read_step_log(path: str | Path) -> StepLog:
 
 
 def _kinds(always: dict[str, Kind], there: Iterable[str]) -> dict[str, Kind]:
-    """The columns of a table: those that always are there, and which of the others are."""
+    """Columns of a table: the required ones, and the optional ones present."""
     found = set(there)
     further = {name: "int" if is_whole(name) else "float" for name in further_names()}
     return always | {name: kind for name, kind in (_FURTHER | further).items() if name in found}
@@ -259,7 +259,7 @@ def _check_lists(path: Path, table: dict[str, list[Any]]) -> None:
 
 
 def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
-    """Numbers and names belong to one request each."""
+    """Check that request numbers and names are unique."""
     for name in ("number", "id"):
         seen = set()
         for value in requests[name]:
@@ -378,7 +378,7 @@ def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], d
 
 
 def _of_parquet(path: Path, name: str, kind: Kind, value: Any) -> Any:
-    """A value of the kind that belongs there."""
+    """A Parquet value, checked against its column type."""
     if kind == "ints" and (value is None or isinstance(value, list)):
         return None if value is None else tuple([_of_parquet(path, name, "int", each) for each in value])
     wanted: Any = {"int": int, "float": float, "text": str}.get(kind)

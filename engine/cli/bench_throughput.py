@@ -1,4 +1,4 @@
-"""`blis engine bench throughput`: how many tokens a second, everything there from the beginning."""
+"""`blis engine bench throughput`: tokens per second with all requests present from the start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def throughput(flags: Flags) -> None:
 
 
 def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
-    """Serves the requests, after a few to warm up; the result, and the step log."""
+    """Serve the requests after a short warm-up; return the result and the step log."""
     import numpy as np
 
     from blis_py.requests.table import RequestTable
@@ -87,7 +87,7 @@ def _no_log(path: str) -> None:
 
 
 def complete(outcomes: Sequence[Running | InputError]) -> None:
-    """Raises what went wrong with the first request that was not served to the end."""
+    """Raise the error of the first request that was not completed."""
     for outcome in outcomes:
         if isinstance(outcome, InputError):
             raise outcome
@@ -96,7 +96,7 @@ def complete(outcomes: Sequence[Running | InputError]) -> None:
 
 
 def finish(result: dict[str, object], flags: Flags, write_log: Callable[[str], None]) -> None:
-    """Result to stdout, then to where else it is wanted."""
+    """Write the result to stdout and the other requested outputs."""
     from blis_py.outputs.staging import Outputs
 
     text = json.dumps(result, indent=2)

@@ -86,7 +86,7 @@ def generate(flags: Flags) -> None:
 def _at_the_end(
     engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str
 ) -> str | None:
-    """Whole outputs, in the order of the prompts; what went wrong with the first that failed."""
+    """Print whole outputs in the order of the prompts; return the first error."""
     from engine.llm import generate as run
 
     with Progress(sys.stderr) as progress:
@@ -98,7 +98,7 @@ def _at_the_end(
 
 
 def _stream(engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str) -> str | None:
-    """Pieces as they come; what went wrong first."""
+    """Print pieces as they arrive; return the first error."""
     from engine.llm import stream
 
     broken = None

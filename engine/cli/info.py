@@ -1,4 +1,4 @@
-"""`blis engine info`: what would run, and how."""
+"""`blis engine info`: the configuration an engine would run with."""
 
 from __future__ import annotations
 

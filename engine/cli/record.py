@@ -1,4 +1,4 @@
-"""What a run of the engine came to, in the form the simulator's runs have: same reports, same formats."""
+"""Records of engine runs in the simulator's form: same reports, same formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_record(engine: Engine, table: RequestTable, outcomes: Sequence[Running |
     """The record of a run of `engine.driver.serve` on a fresh engine.
 
     Raises:
-        RuntimeError: a forward broke; what is left has no meaning.
+        RuntimeError: a forward failed, so the rest of the record is meaningless.
     """
     log = engine.recorder.log()
     recorder, instance = _recorders(engine, table)

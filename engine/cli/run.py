@@ -1,4 +1,4 @@
-"""`blis engine run`: serve a workload in real time, and keep what was measured as a folder."""
+"""`blis engine run`: serve a workload in real time and keep the measurements in a folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOAD = (*(flag for flag in LOAD if flag.name != CONCURRENCY.name), CONCURRENCY)
 GROUPS = (("Workload", _LOAD), FORM, *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
 BROKEN_OFF = ".broken-off"
-"""Ends the name of a folder for what was measured, where a former run has the folder itself."""
+"""Suffix of the folder of measurements if a previous run occupies the requested one."""
 _PACKAGES = ("blis-py", "torch", "triton", "numpy", "xgrammar")
 
 
@@ -106,7 +106,7 @@ def _save(
     *,
     whole: bool,
 ) -> None:
-    """The folder of the run, also of one that was broken off; but that replaces nothing."""
+    """Write the folder of the run, interrupted runs included; those never replace a folder."""
     from blis_py.outputs.staging import Outputs
 
     folder, force = Path(flags["--out"]), "--force" in flags
@@ -120,7 +120,7 @@ def _save(
 def _write(
     folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
 ) -> None:
-    """Everything that was measured."""
+    """Write all measurements."""
     from blis_py.setup.demand import DEFAULT_SEED
     from blis_py.traces.tracev2_header import server_type
 

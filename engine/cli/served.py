@@ -1,4 +1,4 @@
-"""What `bench replay` and `run` share: a workload, an engine that has been warmed up, and its prompts."""
+"""Common parts of `bench replay` and `run`: a workload, a warmed-up engine, and synthetic prompts."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _WARM_UP_REQUESTS = 4
 
 @dataclass(frozen=True)
 class Ready:
-    """Everything there is to know before the first request is sent."""
+    """Everything prepared before the first request is sent."""
 
     run: RunConfig
-    """Where the workload is from."""
+    """Source of the workload."""
     config: EngineConfig
     kind: KindSettings | None
     """None where the model is autoregressive."""
@@ -53,19 +53,19 @@ class Ready:
     table: RequestTable
     prompts: list[list[int]]
     structured: list[StructuredOutputsParams | None] | None = None
-    """The form of each request's output; None = of none."""
+    """Structured-output form of each request; None = unconstrained."""
     form: dict[str, Any] = field(default_factory=dict)
-    """What run.yaml says about it."""
+    """Its entry in run.yaml."""
 
 
 def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
-    """Builds everything from the flags; prompts are made up, and shared as the table says.
+    """Build everything from the flags; prompts are synthetic and share prefixes as the table describes.
 
     Args:
         at_once: all requests arrive at 0.
 
     Raises:
-        InputError: the workload, the model or the settings cannot be used.
+        InputError: unusable workload, model or settings.
     """
     import numpy as np
 
@@ -110,7 +110,7 @@ def _form(flags: Flags, engine: Engine) -> StructuredOutputsParams | None:
 
 
 def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray[np.bool_]) -> Ready:
-    """Some requests have the form; the table, and so the trace, says which."""
+    """Apply the form to the constrained requests and mark them in the table, and thus in the trace."""
     structured = [form if chosen else None for chosen in constrained.tolist()]
     asked = ready.run.workload.structured_output_ratio
     share = float(constrained.mean()) if asked is None else asked
@@ -120,7 +120,7 @@ def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray
 
 
 def _check_clock(config: EngineConfig) -> None:
-    """CPU time of one thread is the time of the work only where that thread does all of it."""
+    """Refuse the CPU clock where one thread's CPU time does not cover all the work."""
     import torch
 
     from engine.build import pick_device
@@ -143,7 +143,7 @@ def _warm_up(
     prompts: list[list[int]],
     form: StructuredOutputsParams | None,
 ) -> None:
-    """Serves a few requests and forgets them."""
+    """Serve a few requests, then reset the engine."""
     from engine.driver import serve
 
     serve(engine, table, prompts, structured=[form] * len(table), at_once=True)
@@ -152,9 +152,9 @@ def _warm_up(
 
 @contextmanager
 def measuring(clock: Clock) -> Iterator[None]:
-    """The run begins: it is 0, and garbage collection looks only at what is made from now on.
+    """Start the run: the clock restarts at 0, and existing objects are exempt from garbage collection.
 
-    So there is no pause for the model and libraries.
+    This avoids collection pauses over the model and libraries.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A whole profile: an engine is built, its shapes are measured, and what was found is written."""
+"""A complete profile: build an engine, measure its shapes, and write the results."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ TOLERATED_DRIFT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured."""
+    """Extent of a measurement."""
 
     grid: str
     rounds: int
     """Repetitions of every shape."""
     prompts: int
-    """To count denoise rounds on, per algorithm and threshold."""
+    """Prompts for counting denoise rounds, per algorithm and threshold."""
 
 
 EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
@@ -48,7 +48,7 @@ EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """Result of a measurement."""
 
     folder: Path
     samples: StepSamples
@@ -62,13 +62,13 @@ class Outcome:
 
 
 def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) -> dict[str, Any]:
-    """Settings of an engine for measuring, where nothing else is asked for.
+    """Default engine settings for measurements.
 
     On the CPU one thread and its CPU time count. Answers in blocks need pages of whole blocks, and a token
     for every position of every block.
 
     Raises:
-        InputError: there is no such model.
+        InputError: unknown model.
     """
     chosen: dict[str, Any] = {"clock": "cpu"} if device.type == "cpu" else {}
     block = load_model_config(model).mask_block
@@ -88,16 +88,16 @@ def profile(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Measures step times of a model on this machine, or goes on measuring.
+    """Measure step times of a model on this machine, or continue a measurement.
 
-    On the CPU torch is given one thread, from here on.
+    On the CPU torch is limited to one thread from here on.
 
     Args:
-        folder: where to write; `None` = by device and model under `profiles/fits`.
-        budget_s: stop after so many seconds, loading and warming up included; one visit is always made.
+        folder: output folder; `None` = by device and model under `profiles/fits`.
+        budget_s: time limit, loading and warm-up included; one visit is always made.
 
     Raises:
-        InputError: a model or settings that cannot work; the folder holds another measurement.
+        InputError: an unusable model or settings; the folder holds another measurement.
     """
     began_s = time.monotonic()
     device = pick_device(config.device)
@@ -146,9 +146,9 @@ def _bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
 
 
 def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
-    """With what a measurement that is to be continued found out.
+    """The configuration with values taken from the measurement to be continued.
 
-    That is the pace of its clock, and its KV cache: the memory left may have changed a bit.
+    These are the reference pace of its clock, and its KV cache, since the free memory may differ slightly.
     """
     if config.yardstick_us is None and (told := before.get("yardstick_us")):
         config = replace(config, yardstick_us=(told[0], told[1]))
@@ -158,14 +158,14 @@ def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
 
 
 def _settings(config: EngineConfig, effort: Effort, known: dict[str, Any]) -> dict[str, Any]:
-    """What has to be the same for a measurement to be continued."""
+    """Settings that must be equal to continue a measurement."""
     chosen = {"device": known["device"], "torch": known["torch"], "grid": effort.grid}
     settings: dict[str, Any] = json.loads(json.dumps({**asdict(config), **chosen}))
     return settings
 
 
 def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[str, Any]:
-    """The facts that are known once the engine stands."""
+    """Metadata known once the engine is built."""
     names = ("block_size", "num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     found = {name: getattr(limits, name) for name in names}
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Tiny models with checkable answers: what they are asked (`tasks.py`), and their committed checkpoints.
+"""Tiny models with checkable answers: their tasks (`tasks.py`), and their committed checkpoints.
 
-How they were trained is in `training/`, which is no part of the package.
+Their training is in `training/`, which is not part of the package.
 """
 
 from __future__ import annotations
