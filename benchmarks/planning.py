@@ -119,7 +119,7 @@ def search_case(quick: bool) -> Entry:
 def cpu_s_of_search(combinations: int, sizes: int = 32) -> float:
     """A line holds from one to all sizes on, as its number says; a run is an entry in a table."""
     from blis_py.planning.goal import Judgement, Requirement
-    from blis_py.planning.search import Line, Probe, Search
+    from blis_py.planning.search import Probe, Search, SearchLine
 
     def ask(probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         return [judged(size + 1, 1 + (7 * line) % sizes) for line, size in probes]
@@ -129,7 +129,7 @@ def cpu_s_of_search(combinations: int, sizes: int = 32) -> float:
         return Judgement(size >= least, (Requirement("ttft.p99", 1.0, 1 - slack, "ms", slack),))
 
     began = time.process_time()
-    lines = [Line(1.0 + line % 13) for line in range(combinations)]
+    lines = [SearchLine(1.0 + line % 13) for line in range(combinations)]
     search = Search(lines, range(1, sizes + 1), ask)
     assert search.best() is not None
     for line in range(combinations):

@@ -24,7 +24,7 @@ FIGURES = tuple((metric, stat) for metric in ("ttft", "tpot", "e2e") for stat in
 TOLERANCE = 0.25
 SHARE = 0.04
 """Share of the requests, for each of the two simulations."""
-FEWEST, FREE, MOST = 50, 200, 2000
+MIN, FREE, MAX = 50, 200, 2000
 """Numbers of requests: fewest for a note, always affordable, and sufficient."""
 FREE_STEPS = 10_000
 """Above this number of steps, the affordable number of requests is reduced."""
@@ -45,7 +45,7 @@ def disagreements(simulation: Simulation, result: Result) -> tuple[str, ...]:
         return ()
     others = list(_others(simulation))
     count = _sample(result)
-    if not others or count < FEWEST:
+    if not others or count < MIN:
         return ()
     whole = result.summary
     if count == len(result.record.table):
@@ -70,7 +70,7 @@ def _sample(result: Result) -> int:
     requests = len(result.record.table)
     steps = sum(instance.steps for instance in result.record.instances)
     free = min(FREE, requests, FREE_STEPS * requests // max(steps, 1))
-    return min(max(int(SHARE * requests), free), MOST)
+    return min(max(int(SHARE * requests), free), MAX)
 
 
 def _run(simulation: Simulation) -> Mapping[str, Any]:

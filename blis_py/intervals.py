@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from blis_py.api import Simulation
-from blis_py.core.bounds import MOST_RERUNS, check_count
+from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.intervals import Intervals
@@ -22,7 +22,7 @@ from blis_py.setup.demand import DEFAULT_SEED
 from blis_py.setup.setup import Progress
 
 LEVEL = 0.9
-FEWEST = 10
+MIN = 10
 """Fewest reruns for a 90 % interval with meaningful ends."""
 
 
@@ -47,9 +47,9 @@ class Reruns:
     """
 
     def __init__(self, simulation: Simulation, count: int) -> None:
-        if count < FEWEST:
-            raise InputError("too few reruns", key="--intervals", value=count, fix=f"use {FEWEST} or more")
-        check_count(count, least=FEWEST, most=MOST_RERUNS, key="--intervals")
+        if count < MIN:
+            raise InputError("too few reruns", key="--intervals", value=count, fix=f"use {MIN} or more")
+        check_count(count, least=MIN, most=MAX_RERUNS, key="--intervals")
         self._simulation, self._count = simulation, count
         self._redraw(count - 1)
         self.varied = tuple(_varied(simulation))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
-from blis_py.core.bounds import MOST_INSTANCES
+from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.core.features import FEATURES, is_whole
 from blis_py.core.kinds import KIND_FEATURES
 from blis_py.errors import InputError
@@ -32,7 +32,7 @@ from blis_py.requests.table import Labels
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.itl import NAME as ITL
 from blis_py.traces.itl import read_gaps
-from blis_py.traces.kinds import Kind, fractions, integers, integers_or, labels, texts
+from blis_py.traces.kinds import TraceKind, fractions, integers, integers_or, labels, texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +162,7 @@ class SavedResult(Shown):
         columns = read_columns(self.folder / REQUESTS, kinds, optional=optional)
         instance = columns["instance"]
         columns.refuse(
-            (instance < -1) | (instance >= MOST_INSTANCES), "no such instance", "instance", instance
+            (instance < -1) | (instance >= MAX_INSTANCES), "no such instance", "instance", instance
         )
         return columns
 
@@ -256,7 +256,7 @@ def _facts(summary: dict[str, Any], path: Path) -> _Facts:
         raise InputError(problem, file=path, fix="save the run again") from None
 
 
-def _request_kinds() -> dict[str, Kind]:
+def _request_kinds() -> dict[str, TraceKind]:
     return {
         **{name: texts() for name in ("request_id", "session_id")},
         **{name: labels() for name in (*_LABELS, "rejected_because")},

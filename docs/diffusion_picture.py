@@ -9,12 +9,12 @@ from simpy import Environment
 
 from blis_py.cluster.diffusion import DiffusionInstance
 from blis_py.cluster.diffusion_record import RunLog
-from blis_py.cluster.outlook import Outlook
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
-from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import BatchOutcome, DenoiseBatch, DiffusionRequest
 from blis_py.figures.style import BLUE, FAINT, GREEN, GREY, VERMILLION, Picture, in_house_style, sign
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.workload.diffusion import draw_rounds
@@ -39,14 +39,14 @@ class Slots(RunLog):
         """Round, slot, request, and whether its block was at work or only waited for others."""
         self._rounds, self._round, self._in_batch = rounds, 0, 0
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+    def round(self, batch: DenoiseBatch, start_ns: int, end_ns: int) -> None:
         for request in batch.denoise:
             total = self._rounds[request.row][len(request.rounds_per_block)]
             at_work = request.block_rounds + self._in_batch < total
             self.cells.append((self._round, request.slot, request.row, at_work))
         self._round, self._in_batch = self._round + 1, self._in_batch + 1
 
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         self._in_batch = 0
         super().batch(batch, outcome)
 
@@ -57,8 +57,8 @@ def serve(slots: int, cv: float, count: int, fdfo: bool) -> tuple[DiffusionSched
     rounds = draw_rounds(requests, MeanAndSpread(MEAN_STEPS, cv), block_tokens=BLOCK, seed=4)
     config = SchedulerConfig(num_kv_blocks=slots, max_model_len=BLOCK, block_size=BLOCK, max_num_seqs=slots)
     core, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Slots(rounds)
-    timeline = Timeline(Environment(), Outlook())
-    instance = DiffusionInstance(timeline, core, ROUND, log, Outlook(), rounds)
+    timeline = WakeupQueue(Environment(), Lookahead())
+    instance = DiffusionInstance(timeline, core, ROUND, log, Lookahead(), rounds)
     instance.submit([(0, request) for request in requests])
     timeline.env.run()
     return core, log

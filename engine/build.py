@@ -21,7 +21,7 @@ from engine.forward_context import ForwardContext
 from engine.graphs import Capture, CudaCapture, DecodeGraphs, default_buckets
 from engine.kernels import backend
 from engine.kernels.attention import AttentionMetadata, paged_attention
-from engine.kernels.compilations import Watch, watch
+from engine.kernels.compilations import CompilationWatch, watch
 from engine.kernels.cuda import library
 from engine.kernels.gpu import gpu_of
 from engine.kv_pool import Capacity, allocate, capacity
@@ -98,9 +98,9 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
-def watch_kernels(device: torch.device) -> Watch:
+def watch_kernels(device: torch.device) -> CompilationWatch:
     """Count the kernels compiled while the engine waits, starting with the library of CUDA C++ kernels."""
-    compilations = Watch()
+    compilations = CompilationWatch()
     if device.type == "cuda":
         watch()
         library.available()

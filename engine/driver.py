@@ -9,7 +9,7 @@ from blis_py.core.request import NEVER_NS
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
-from blis_py.traces.observed import Observer
+from blis_py.traces.observed import ObservedColumns
 from blis_py.traces.tracev2_write import End
 from engine.grammar.params import StructuredOutputsParams
 from engine.kinds import Engine, EngineInBlocks, Output
@@ -28,7 +28,7 @@ def serve(
     structured: Sequence[StructuredOutputsParams | None] | None = None,
     at_once: bool = False,
     concurrency: int | None = None,
-    observer: Observer | None = None,
+    observer: ObservedColumns | None = None,
     progress: Progress | None = None,
 ) -> list[Running | InputError]:
     """Serve every request of the table, each with as many output tokens as the table gives.
@@ -51,7 +51,7 @@ def serve(
         The outcome of each request; an InputError for one that could never be served.
     """
     clock = engine.clock
-    client = _Client(engine, table, prompts, temperature, structured, observer or Observer(table))
+    client = _Client(engine, table, prompts, temperature, structured, observer or ObservedColumns(table))
     if at_once:
         client.send_at([0] * len(table))
     elif concurrency is not None:
@@ -86,7 +86,7 @@ class _Client:
         prompts: Sequence[list[int]],
         temperature: float,
         structured: Sequence[StructuredOutputsParams | None] | None,
-        observer: Observer,
+        observer: ObservedColumns,
     ) -> None:
         self.outcomes: list[Running | InputError] = []
         self.ended = 0

@@ -11,7 +11,7 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.core.token_keys import token_keys
 from engine.emitters import Emitters
 from engine.grammar.masks import emitted as allowed
-from engine.outcome import Outcome, SampledLogprobs
+from engine.outcome import SampledLogprobs, StepOutcome
 from engine.sequence import Sequence, TokenLogprobs
 
 
@@ -37,7 +37,7 @@ class Emitted:
     """Which rows of the outcome these are; None = all."""
 
 
-def emit(emitters: Emitters, outcome: Outcome, complete: bool = True) -> tuple[Emitted, list[Request]]:
+def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tuple[Emitted, list[Request]]:
     """Gives tokens to the sequences that are still there; returns also those that stop with them.
 
     Args:

@@ -25,7 +25,7 @@ from blis_py.core.token_keys import token_keys
 from engine.emission import Emitted, StepOutput, publish, told
 from engine.executor import Batch
 from engine.flight import Flight
-from engine.outcome import Outcome, nothing
+from engine.outcome import StepOutcome, nothing
 from engine.sampler import SamplingPlan
 from engine.sampling_params import SamplingParams
 from engine.sequence import Roster, Sequence
@@ -118,7 +118,7 @@ class LLMEngine(EngineSteps):
             if step is None:
                 break
             try:
-                self._flights.append(self.fly(step))
+                self._flights.append(self.launch_step(step))
                 step = None  # it is now in flight
                 if len(self._flights) == 1:
                     self._sample_next()
@@ -128,7 +128,7 @@ class LLMEngine(EngineSteps):
             return output
         flight = self._flights[0]
         try:
-            outcome = self.land(flight)
+            outcome = self.await_result(flight)
         except BaseException as error:
             return self._crash(error, output)
         self._flights.popleft()
@@ -142,7 +142,7 @@ class LLMEngine(EngineSteps):
 
     # -- the end of a step -----------------------------------------------------------------------------
 
-    def finish(self, step: Step, batch: Batch, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
+    def finish(self, step: Step, batch: Batch, outcome: StepOutcome) -> tuple[Emitted, list[Sequence]]:
         """Report a step's outcome to the scheduler; return the emitters, and the sequences that ended."""
         emitters, tick = batch.emitters, self.scheduler.tick
         emitted, stopped = self._emit(emitters, outcome)
@@ -153,7 +153,7 @@ class LLMEngine(EngineSteps):
         ended = self.scheduler.finish(step, stopped=stopped)
         return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
 
-    def resolve(self, flight: Flight, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
+    def resolve(self, flight: Flight, outcome: StepOutcome) -> tuple[Emitted, list[Sequence]]:
         """Counterpart of `finish` in the overlapped loop, with the next step already launched.
 
         Sequences that have left in the meantime get nothing: a token after the end is discarded.
@@ -167,7 +167,7 @@ class LLMEngine(EngineSteps):
 
     # -- steps in flight -------------------------------------------------------------------------------
 
-    def fly(self, step: Step) -> Flight:
+    def launch_step(self, step: Step) -> Flight:
         """Prepare a step, hand it to the launching side, and book what is already known."""
         assert isinstance(self.timer, FlightTimer)
         with self._inference:
@@ -189,12 +189,12 @@ class LLMEngine(EngineSteps):
             return Flight(step, batch, requests, submit(partial(self._run, batch, plan, timer)), timer)
         made: list[tuple[torch.Tensor | None, torch.Tensor]] = []
 
-        def forward() -> Outcome:
+        def forward() -> StepOutcome:
             timer.gpu_begin()
             made.append(self.executor.launch(batch))
             return nothing()
 
-        def sampling(bitmask: torch.Tensor) -> Outcome:
+        def sampling(bitmask: torch.Tensor) -> StepOutcome:
             return self._sample(batch, *made[0], timer, plan, bitmask).to_host()
 
         ticket = submit(forward)
@@ -215,7 +215,7 @@ class LLMEngine(EngineSteps):
             flight.ticket = self.executor.side.submit(partial(flight.to_sample, bitmask))
         flight.to_sample = None
 
-    def land(self, flight: Flight) -> Outcome:
+    def await_result(self, flight: Flight) -> StepOutcome:
         """Wait for the outcome of a step in flight."""
         flight.timer.resume()
         outcome = flight.ticket.wait()
@@ -260,7 +260,7 @@ class LLMEngine(EngineSteps):
         while self._flights:
             flight = self._flights[0]
             try:
-                outcome = self.land(flight)
+                outcome = self.await_result(flight)
             except Exception as error:
                 output.finished += self._fail_flights(error)
                 return

@@ -12,7 +12,7 @@ from blis_py.core.step import Step
 from engine.executor import Batch
 from engine.grammar.masks import BatchMask
 from engine.launching import Ticket
-from engine.outcome import Outcome
+from engine.outcome import StepOutcome
 from engine.timing import FlightTimer
 
 
@@ -24,12 +24,12 @@ class Flight:
     batch: Batch
     requests: list[Request]
     """Sequences that compute in this step."""
-    ticket: Ticket[Outcome]
+    ticket: Ticket[StepOutcome]
     """Ticket of its outcome; while sampling is pending, of its forward."""
     timer: FlightTimer
     complete: bool = True
     """Whether none of them can have left since the launch."""
     mask: BatchMask | None = None
     """Grammar mask of the allowed tokens, if any row is constrained."""
-    to_sample: Callable[[torch.Tensor], Outcome] | None = None
+    to_sample: Callable[[torch.Tensor], StepOutcome] | None = None
     """With a mask, sampling waits for the tokens of the previous step, which determine the allowed ones."""

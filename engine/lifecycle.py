@@ -19,7 +19,7 @@ from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
 from engine.clock import Clock
 from engine.grammar.state import Grammar
-from engine.kernels.compilations import Watch
+from engine.kernels.compilations import CompilationWatch
 from engine.models.tokenizer import Tokenizer
 from engine.output_processor import OutputProcessor
 from engine.output_stream import OnDelta
@@ -43,7 +43,7 @@ class Parts(TypedDict, Generic[_Scheduler, _Recorder]):
     vocab_size: int
     """Vocabulary size: upper bound of token ids."""
     tokenizer: NotRequired[Tokenizer | None]
-    compilations: NotRequired[Watch | None]
+    compilations: NotRequired[CompilationWatch | None]
     """Kernel compilations on its behalf."""
 
 
@@ -56,7 +56,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
     def __init__(self, **parts: Unpack[Parts[_Scheduler, _Recorder]]) -> None:
         self.scheduler, self.recorder, self.clock = parts["scheduler"], parts["recorder"], parts["clock"]
         self.vocab_size, self.tokenizer = parts["vocab_size"], parts.get("tokenizer")
-        self.compilations = parts.get("compilations") or Watch()
+        self.compilations = parts.get("compilations") or CompilationWatch()
         self.outputs = OutputProcessor()
         self._added = 0
         self._sequences: dict[Request, Sequence] = {}

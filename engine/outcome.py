@@ -24,7 +24,7 @@ class SampledLogprobs:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StepOutcome:
     """Outcome of one step; the tensors are on the device, or after `to_host` on the host."""
 
     tokens: torch.Tensor
@@ -40,12 +40,12 @@ class Outcome:
             self._ids = self.tokens.numpy()
         return self._ids
 
-    def to_host(self) -> Outcome:
+    def to_host(self) -> StepOutcome:
         """Start copies into pinned memory, on the launching side. Read them after the ticket is done."""
         if self.tokens.is_cpu:
             return self
         told, active = self.logprobs, self.active_experts
-        return Outcome(
+        return StepOutcome(
             _pinned(self.tokens),
             told and SampledLogprobs(_pinned(told.own), _pinned(told.values), _pinned(told.ids), told.rows),
             active if active is None else _pinned(active),
@@ -56,9 +56,9 @@ class Outcome:
         return -1 if self.active_experts is None else int(self.active_experts)
 
 
-def nothing() -> Outcome:
+def nothing() -> StepOutcome:
     """Outcome of a step without emitting sequences."""
-    return Outcome(torch.zeros(0, dtype=torch.int64))
+    return StepOutcome(torch.zeros(0, dtype=torch.int64))
 
 
 def _pinned(there: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from engine.kernels.sampling import apply_penalties
 from engine.sequence import Sequence
 from engine.upload import upload
 
-_FEWEST_ROWS = 8
+_MIN_ROWS = 8
 
 Ints = NDArray[np.int64]
 Entrant = tuple[int, Ints, Ints]
@@ -73,7 +73,7 @@ class TokenCounts:
         self._counts.view(-1).scatter_add_(0, outputs, ones)
 
     def _grow(self, rows: int, vocabulary: int) -> None:
-        size = max(_FEWEST_ROWS, rows, 2 * len(self._counts))
+        size = max(_MIN_ROWS, rows, 2 * len(self._counts))
         for name in ("_prompts", "_counts"):
             before = getattr(self, name)
             grown = torch.zeros((size, vocabulary), dtype=before.dtype, device=self._device)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.emitters import Emitters
 from engine.kernels.sampling import SamplingTensors, logprobs, sample
-from engine.outcome import Outcome, SampledLogprobs
+from engine.outcome import SampledLogprobs, StepOutcome
 from engine.penalties import Entrant, TokenCounts
 from engine.sampling_columns import FILTERED, HELD_BACK, LOGPROBS, PENALISED, RANDOM, SamplingColumns
 from engine.sequence import Sequence
@@ -108,7 +108,7 @@ class Sampler:
         positions: torch.Tensor,
         plan: SamplingPlan,
         bitmask: torch.Tensor | None = None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         """On the launching side: token ids `[R]` int64 and their log-probabilities, on the device.
 
         Args:
@@ -129,8 +129,8 @@ class Sampler:
             chosen = tokens.index_select(0, plan.penalised.index)
             self._counts.count(plan.penalised.rows, chosen if bitmask is None else chosen.clamp_min(0))
         if plan.logprobs_index is None:
-            return Outcome(tokens)
-        return Outcome(tokens, _logprobs(raw, tokens, plan))
+            return StepOutcome(tokens)
+        return StepOutcome(tokens, _logprobs(raw, tokens, plan))
 
     def _collect(self, emitters: Emitters) -> SamplingPlan:
         """All that goes to the device for it goes in one copy."""

@@ -19,7 +19,7 @@ _FIRST_SLOTS = 64
 _HOTTEST, _ALL = float(np.finfo(np.float32).max), np.iinfo(np.int32).max
 
 
-class Columns(NamedTuple):
+class SamplingRows(NamedTuple):
     """Of the R rows of a batch, `[R]` each."""
 
     temperature: NDArray[np.float32]
@@ -43,7 +43,7 @@ class SamplingColumns:
         """`Sequence.sampling` of the sequence that was in each slot last."""
         self._columns = _empty()
 
-    def of(self, sequences: Ordered[Sequence], slots: NDArray[np.int64]) -> Columns:
+    def of(self, sequences: Ordered[Sequence], slots: NDArray[np.int64]) -> SamplingRows:
         """Those of the sequences in these slots."""
         numbers, owners = slots.tolist(), self._owners
         if numbers and max(numbers) >= len(owners):
@@ -80,8 +80,8 @@ def needs_of(params: SamplingParams) -> int:
     return sum(need for need, there in needed if there)
 
 
-def _map(change: Callable[[NDArray[Any]], NDArray[Any]], columns: Columns) -> Columns:
-    return Columns(
+def _map(change: Callable[[NDArray[Any]], NDArray[Any]], columns: SamplingRows) -> SamplingRows:
+    return SamplingRows(
         temperature=change(columns.temperature),
         top_k=change(columns.top_k),
         top_p=change(columns.top_p),
@@ -91,7 +91,7 @@ def _map(change: Callable[[NDArray[Any]], NDArray[Any]], columns: Columns) -> Co
     )
 
 
-def _empty() -> Columns:
+def _empty() -> SamplingRows:
     floats, counts = np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int32)
     seeds, needs = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8)
-    return Columns(floats, counts, floats, floats, seeds, needs)
+    return SamplingRows(floats, counts, floats, floats, seeds, needs)

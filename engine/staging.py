@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.launching import Ticket
 
-_FEWEST_CHANGES = 1024
+_MIN_CHANGES = 1024
 """Places of block tables for which there is room from the beginning."""
 
 
@@ -66,7 +66,7 @@ class BlockTables:
         """Blocks of the longest sequence there has been."""
         self._changed: dict[int, int] = {}
         """Page by place: whatever was written there before it was sent, a transfer has the latest alone."""
-        self.ring = PinnedRing(2, 16 * _FEWEST_CHANGES, device.type == "cuda")
+        self.ring = PinnedRing(2, 16 * _MIN_CHANGES, device.type == "cuda")
 
     def write(self, row: int, first: int, pages: list[int]) -> None:
         """Pages of a sequence, from its block `first` on."""

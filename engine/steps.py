@@ -25,7 +25,7 @@ from engine.grammar.compiler import Grammars
 from engine.grammar.masks import BatchMask, Masks
 from engine.grammar.state import Grammar
 from engine.lifecycle import EngineLifecycle, Parts
-from engine.outcome import Outcome, nothing
+from engine.outcome import StepOutcome, nothing
 from engine.sampler import Sampler, SamplingPlan
 from engine.sampling_params import SamplingParams
 from engine.sequence import Roster, Sequence
@@ -69,14 +69,14 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         """Whether nobody has come or gone since the roster was made."""
         self._flights: deque[Flight] = deque()
         """In the overlapped loop, the steps in hand: the one that runs first."""
-        self._timeline = GpuTimeline()
+        self._wakeups = GpuTimeline()
 
     # -- CPU-S, before the forward ---------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
         """What to compute next, or None."""
         if self.overlapped:
-            self.timer = FlightTimer(self.clock, self.sampler.device, self._timeline)
+            self.timer = FlightTimer(self.clock, self.sampler.device, self._wakeups)
         self._mask = None
         self.timer.start(now_ns)
         self.recorder.boundary(now_ns)
@@ -124,7 +124,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         self.timer.lap()
         return logits, positions
 
-    def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Outcome:
+    def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> StepOutcome:
         """One token for each emitting sequence; waits for the device."""
         bitmask = None
         if batch.emitters.constrained and logits is not None:
@@ -144,7 +144,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         timer: StepTimer,
         plan: SamplingPlan | None = None,
         bitmask: torch.Tensor | None = None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         """Starts sampling; sampled tokens go into the relay buffer."""
         if logits is None:
             outcome = nothing()
@@ -157,7 +157,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         outcome.active_experts = self.executor.active_experts()
         return outcome
 
-    def _run(self, batch: Batch, plan: SamplingPlan | None, timer: StepTimer) -> Outcome:
+    def _run(self, batch: Batch, plan: SamplingPlan | None, timer: StepTimer) -> StepOutcome:
         """A step whose inputs are on their way: forward, sampling, and the copies of what comes of it."""
         timer.gpu_begin()
         return self._sample(batch, *self.executor.launch(batch), timer, plan).to_host()
@@ -165,7 +165,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     # -- CPU-S, behind the forward ---------------------------------------------------------------------
 
     def _emit(
-        self, emitters: Emitters, outcome: Outcome, complete: bool = True
+        self, emitters: Emitters, outcome: StepOutcome, complete: bool = True
     ) -> tuple[Emitted, list[Request]]:
         """Gives tokens to who is still there, and to whoever waits for them; see `emission.emit`."""
         emitted, stopped = emit(emitters, outcome, complete)
@@ -177,7 +177,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         self,
         step: Step,
         batch: Batch,
-        outcome: Outcome,
+        outcome: StepOutcome,
         ended: list[Request],
         timer: StepTimer,
         mask: BatchMask | None,
@@ -241,7 +241,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def _forget(self) -> None:
         self.scheduler = Scheduler(self.scheduler.config, track_longest=True)
         self.recorder = StepRecorder(self.recorder.meta)
-        self._decoding, self._timeline = Roster(), GpuTimeline()
+        self._decoding, self._wakeups = Roster(), GpuTimeline()
 
 
 def _mix(seed: int, number: int) -> int:

@@ -125,21 +125,21 @@ class StepTimer:
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock = clock
         self._device = device
-        self._marks: list[int] = []
+        self._dirty: list[int] = []
         self._span: GpuSpan | WorkerSpan | None = GpuSpan() if device.type == "cuda" else None
         self.launch_bound = False
         """Whether the last reported step was launch-bound."""
 
     def start(self, now_ns: int) -> None:
         """Start a step."""
-        self._marks = [now_ns]
+        self._dirty = [now_ns]
         self.launch_bound = False
         if self._span is not None:
             self._span.ended = False
 
     def lap(self) -> None:
         """End a segment."""
-        self._marks.append(self._clock.now_ns())
+        self._dirty.append(self._clock.now_ns())
 
     def gpu_begin(self) -> None:
         """Mark the point between the input copies and the first device work."""
@@ -153,10 +153,10 @@ class StepTimer:
 
     def times(self, end_ns: int) -> Times:
         """Times of the step, ended at `end_ns`. A segment that was not reached took no time."""
-        marks = self._marks
-        if len(marks) < _LAPS:
-            marks += [end_ns] * (_LAPS - len(marks))
-        start, scheduled, prepared, launched, sampled = marks
+        dirty = self._dirty
+        if len(dirty) < _LAPS:
+            dirty += [end_ns] * (_LAPS - len(dirty))
+        start, scheduled, prepared, launched, sampled = dirty
         gpu_ns = sampled - prepared
         if self._span is not None:
             gpu_ns, self.launch_bound = self._span.measured() if self._span.ended else (0, False)
@@ -180,7 +180,7 @@ class FlightTimer(StepTimer):
 
     def __init__(self, clock: Clock, device: torch.device, timeline: GpuTimeline) -> None:
         super().__init__(clock, device)
-        self._timeline = timeline
+        self._wakeups = timeline
         if device.type == "cuda":
             timeline.start(clock)
         self._span = GpuSpan() if device.type == "cuda" else WorkerSpan()
@@ -196,7 +196,7 @@ class FlightTimer(StepTimer):
         self._seen_ns = self._clock.now_ns()
 
     def times(self, end_ns: int) -> Times:
-        start, scheduled, prepared, launched = (self._marks + [end_ns] * _LAPS)[: _LAPS - 1]
+        start, scheduled, prepared, launched = (self._dirty + [end_ns] * _LAPS)[: _LAPS - 1]
         resumed_ns = end_ns if self._resumed_ns < 0 else self._resumed_ns
         seen_ns = end_ns if self._seen_ns < 0 else self._seen_ns
         assert self._span is not None
@@ -217,4 +217,4 @@ class FlightTimer(StepTimer):
         assert self._span is not None
         if not self._span.ended or self._seen_ns < 0:
             return -1, -1
-        return self._span.ends(self._timeline, self._origin_ns, self._seen_ns)
+        return self._span.ends(self._wakeups, self._origin_ns, self._seen_ns)

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WorkDone:
     """Result of one item."""
 
     index: int
@@ -40,14 +40,14 @@ class _Worker:
         with suppress(OSError):  # it has just died, which `finish` detects
             self.pipe.send(item)
 
-    def finish(self) -> Done:
+    def finish(self) -> WorkDone:
         """Wait for the result; to be called when there is one, or the process has died."""
         index, self.index = self.index, -1
         try:
-            return Done(index, *self.pipe.recv())
+            return WorkDone(index, *self.pipe.recv())
         except (EOFError, OSError):
             self.process.join()
-            return Done(index, None, f"the process died (exit code {self.process.exitcode})", 0.0)
+            return WorkDone(index, None, f"the process died (exit code {self.process.exitcode})", 0.0)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -57,7 +57,7 @@ class _Worker:
 
 def each(
     work: Callable[[Any], Any], items: Sequence[Any], jobs: int, budget_s: float | None = None
-) -> Iterator[Done]:
+) -> Iterator[WorkDone]:
     """Call `work` on every item in other processes; yield the results in order of completion.
 
     An item whose work raises an exception or kills its process has failed; the others continue. Items not
@@ -82,7 +82,7 @@ def each(
                 if worker.pipe in ready:
                     yield worker.finish()
         for index in [*(worker.index for worker in workers), *(index for index, _ in waiting)]:
-            yield Done(index, None, "not done in time", 0.0)
+            yield WorkDone(index, None, "not done in time", 0.0)
     finally:
         for worker in workers:
             worker.stop()

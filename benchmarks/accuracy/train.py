@@ -29,7 +29,7 @@ import vllm_steps
 from served_runs import served_runs
 from train_groups import TABLES, groups, scored_groups
 
-from blis_py.calibrate.train import Array, Group, ServedRun, predict, train
+from blis_py.calibrate.train import Array, SampleGroup, ServedRun, predict, train
 from blis_py.latency import build
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.learned import learned_on
@@ -43,7 +43,9 @@ RESULT = ROOT / "benchmarks" / "results" / "trained.json"
 # --- how well it predicts ----------------------------------------------------------------------------
 
 
-def left_out(found: Sequence[Group], runs: Sequence[ServedRun], attribute: str) -> dict[str, Coefficients]:
+def left_out(
+    found: Sequence[SampleGroup], runs: Sequence[ServedRun], attribute: str
+) -> dict[str, Coefficients]:
     """For each model (or GPU): coefficients learned without it."""
     values = list(dict.fromkeys(getattr(group, attribute) for group in found))
     return {
@@ -55,7 +57,7 @@ def left_out(found: Sequence[Group], runs: Sequence[ServedRun], attribute: str) 
     }
 
 
-def without_run(found: Sequence[Group], runs: Sequence[ServedRun]) -> dict[str, Coefficients]:
+def without_run(found: Sequence[SampleGroup], runs: Sequence[ServedRun]) -> dict[str, Coefficients]:
     """For each real run: coefficients learned without it, and without any real step of its model."""
     return {
         run.name: train(
@@ -66,7 +68,7 @@ def without_run(found: Sequence[Group], runs: Sequence[ServedRun]) -> dict[str, 
     }
 
 
-def others(data: Path, group: Group) -> dict[str, Array]:
+def others(data: Path, group: SampleGroup) -> dict[str, Array]:
     """Prices of the other models. Roofline without host where the group's times have none;
     trained-physics cannot be told apart. `kernel-tables` only where it is not the truth itself."""
     shape, gpu = group.basis.shape, load_gpu(group.gpu)
@@ -85,7 +87,7 @@ def others(data: Path, group: Group) -> dict[str, Array]:
     return {name: np.array(ns, dtype=float) for name, ns in prices.items()}
 
 
-def regimes(group: Group) -> dict[str, Array]:
+def regimes(group: SampleGroup) -> dict[str, Array]:
     """Which steps are which."""
     prefill = np.array([step.prefill_seqs > 0 for step in group.steps])
     decode = np.array([step.decode_seqs > 0 for step in group.steps])
@@ -98,7 +100,7 @@ def regimes(group: Group) -> dict[str, Array]:
     return {name: mask for name, mask in masks.items() if mask.any()}
 
 
-def scores(group: Group, prices: dict[str, Array]) -> dict[str, dict[str, dict[str, float]]]:
+def scores(group: SampleGroup, prices: dict[str, Array]) -> dict[str, dict[str, dict[str, float]]]:
     """regime -> latency model -> mean absolute and mean relative error."""
     return {
         regime: {
@@ -166,7 +168,7 @@ def print_table(title: str, table: dict[str, dict[str, dict[str, float]]]) -> No
 
 
 def coefficients_yaml(
-    coefficients: Coefficients, found: Sequence[Group], rows: Sequence[dict[str, Any]]
+    coefficients: Coefficients, found: Sequence[SampleGroup], rows: Sequence[dict[str, Any]]
 ) -> str:
     """The committed file: coefficients, what they were learned on, and the errors on what was left out."""
     lines = [
@@ -192,7 +194,7 @@ def coefficients_yaml(
     return "\n".join(lines) + "\n"
 
 
-def learned_yaml(found: Sequence[Group]) -> list[str]:
+def learned_yaml(found: Sequence[SampleGroup]) -> list[str]:
     """What there is to learn from, for the notes of runs that go beyond it."""
     learned = learned_on((g.basis.shape, load_gpu(g.gpu), g.tp, longest_context(g)) for g in found)
     return [
@@ -204,7 +206,7 @@ def learned_yaml(found: Sequence[Group]) -> list[str]:
     ]
 
 
-def longest_context(group: Group) -> int:
+def longest_context(group: SampleGroup) -> int:
     """Tokens of the longest sequence in any of its steps."""
     decodes = [f.decode_kv_tokens // f.decode_seqs for f in group.steps if f.decode_seqs]
     prompts = [f.prefill_kv_tokens + f.prefill_tokens for f in group.steps if f.prefill_seqs]

@@ -11,7 +11,7 @@ import vllm_runs
 import vllm_steps
 from scipy.stats import qmc
 
-from blis_py.calibrate.train import Array, Group
+from blis_py.calibrate.train import Array, SampleGroup
 from blis_py.core.features import StepFeatures
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
@@ -126,7 +126,7 @@ def _between(u: float, low: int, high: int) -> int:
 # --- groups ------------------------------------------------------------------------------------------
 
 
-def groups(data: Path, progress: Progress, subset: bool = False) -> list[Group]:
+def groups(data: Path, progress: Progress, subset: bool = False) -> list[SampleGroup]:
     """Everything to learn from, or a small part of it."""
     found = []
     for folder, gpu in TABLES.items():
@@ -160,7 +160,7 @@ def fp8(shape: ModelShape) -> ModelShape:
     return replace(shape, weights=Weights.of(1.0, "fp8"), kv_dtype_bytes=1)
 
 
-def scored_groups(data: Path) -> list[Group]:
+def scored_groups(data: Path) -> list[SampleGroup]:
     """Nothing is learned on these: whole steps of prefill and decode together, and the B200 in 16 bits, on
     which the terms learned on Hopper GPUs show what they are worth on a newer one."""
     mixed = [
@@ -183,7 +183,7 @@ def _layer_profile(data: Path, name: str) -> Path:
     return data / "vllm_runs" / "kernel_profiles" / f"{name}__{vllm_runs.MODEL}__tp1"
 
 
-def _mixed_attention(source: str, path: Path, model: str, gpu: str) -> Group:
+def _mixed_attention(source: str, path: Path, model: str, gpu: str) -> SampleGroup:
     """What decodes beside a prefill add to the attention kernel; errors count as shares of the step."""
     shape, spec = load_model(model), load_gpu(gpu)
     latency = build("kernel-tables", shape=shape, gpu=spec, kernel_profile=path)
@@ -198,7 +198,7 @@ def _mixed_attention(source: str, path: Path, model: str, gpu: str) -> Group:
         attention_ns(f, (f.decode_seqs, f.decode_kv_tokens / f.decode_seqs)) - attention_ns(f, (0, 0))
         for f in steps
     ]
-    return Group(
+    return SampleGroup(
         source,
         model,
         gpu,
@@ -219,7 +219,7 @@ def _composed(
     tp: int,
     sample: Callable[[int], list[StepFeatures]],
     quantised: bool = False,
-) -> Iterator[Group]:
+) -> Iterator[SampleGroup]:
     """Steps added up from the kernels of one model; none where the model does not fit the GPUs."""
     shape, spec = load_model(model), load_gpu(gpu)
     shape = fp8(shape) if quantised else shape
@@ -229,7 +229,7 @@ def _composed(
     latency = build("kernel-tables", shape=shape, gpu=spec, tp=tp, kernel_profile=path)
     steps = sample(room)
     ns = np.array([latency.step_ns(step) for step in steps], dtype=float)
-    yield Group(source, model, gpu, tp, Basis(shape, spec, tp), steps, ns, quantised=quantised)
+    yield SampleGroup(source, model, gpu, tp, Basis(shape, spec, tp), steps, ns, quantised=quantised)
 
 
 def _kv_room(shape: ModelShape, gpu: GpuSpec, tp: int) -> int:
@@ -238,7 +238,7 @@ def _kv_room(shape: ModelShape, gpu: GpuSpec, tp: int) -> int:
     return int(free * min(tp, shape.kv_heads) / shape.kv_bytes_per_token)
 
 
-def _measured(data: Path, run: str) -> Group:
+def _measured(data: Path, run: str) -> SampleGroup:
     """Decode steps of a real run, pauses left out."""
     model, tp = vllm_steps.RUNS[run]
     rows = vllm_steps.decode_steps(data, run)
@@ -248,4 +248,6 @@ def _measured(data: Path, run: str) -> Group:
         for n, kv in zip(rows.seqs, rows.kv_tokens, strict=True)
     ]
     basis = Basis(load_model(model), load_gpu("h100"), tp)
-    return Group(STEPS_SOURCE, model, "h100", tp, basis, steps, rows.us.to_numpy() * 1e3, with_host=True)
+    return SampleGroup(
+        STEPS_SOURCE, model, "h100", tp, basis, steps, rows.us.to_numpy() * 1e3, with_host=True
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 TRITON, LIBRARY = "triton", "blis/kernels"
 PIECE_BYTES = 16 << 20
-MOST_PIECES = 2
+MAX_PIECES = 2
 _PACKED = "caches.tar.gz"
 _LEVEL = 4
 _FOR_PEOPLE = (".source", ".ttir", ".ttgir", ".llir", ".ptx")
@@ -48,9 +48,9 @@ def pack(cache: Path, out: Path) -> str:
     data = half.read_bytes()
     half.unlink()
     pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
-    if len(pieces) > MOST_PIECES:
+    if len(pieces) > MAX_PIECES:
         return f"{len(names)} files are {len(data):,} bytes packed: too many to carry"
-    for number in range(MOST_PIECES):
+    for number in range(MAX_PIECES):
         target = out / f"{_PACKED}.{number}"
         if number < len(pieces):
             unfinished = out / f"unfinished-{_PACKED}"

@@ -35,9 +35,9 @@ PACKING_S = 6.0
 """Kept of a job for what comes behind its last part."""
 WITHIN_S = 20.0
 """What a part that is told its time leaves of it, to begin and to end."""
-LEAST_S = 10.0
+MIN_S = 10.0
 """With less time than that no part is begun."""
-MOST_FILES, MOST_BYTES = 8, 16 << 20
+MAX_FILES, MAX_BYTES = 8, 16 << 20
 """What can be brought home."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -97,7 +97,7 @@ class Campaign:
             print(f"-- {part.name}: done before", flush=True)
             return "done before", 0.0
         limit_s = min(part.limit_s, ends_s - time.monotonic() - ENDING_S)
-        if limit_s < LEAST_S:
+        if limit_s < MIN_S:
             print(f"-- {part.name}: no time left", flush=True)
             return "no time left", 0.0
         print(f"-- {part.name}, {limit_s:.0f} s at most", flush=True)
@@ -174,12 +174,12 @@ def bring(given: Path, out: Path) -> None:
 def problems(out: Path) -> list[str]:
     """What of the folder could not be brought home."""
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
-    found = [f"{len(files)} files, {MOST_FILES} can be brought home"] if len(files) > MOST_FILES else []
+    found = [f"{len(files)} files, {MAX_FILES} can be brought home"] if len(files) > MAX_FILES else []
     for path in files:
         if len(path.parts) > 3 or not all(_NAME.fullmatch(part) for part in path.parts):
             found.append(f"{path}: too far down, or an odd name")
-        if (size := (out / path).stat().st_size) > MOST_BYTES:
-            found.append(f"{path}: {size:,} bytes, {MOST_BYTES:,} can be brought home")
+        if (size := (out / path).stat().st_size) > MAX_BYTES:
+            found.append(f"{path}: {size:,} bytes, {MAX_BYTES:,} can be brought home")
     return found
 
 

@@ -30,7 +30,7 @@ from engine.profile.run import (
     EFFORTS,
     TOLERATED_DRIFT,
     Effort,
-    Outcome,
+    ProfileOutcome,
     profile,
     suitable,
 )
@@ -48,7 +48,7 @@ LONGEST = 4096
 """Tokens of the longest sequence measured, where the model has no lower limit."""
 
 
-def measure(model: str, options: argparse.Namespace, effort: Effort) -> Outcome:
+def measure(model: str, options: argparse.Namespace, effort: Effort) -> ProfileOutcome:
     """One model, as far as its budget reaches."""
     longest = min(options.max_model_len, load_model_config(model).max_position_embeddings)
     settings = suitable(model, pick_device(options.device))
@@ -76,7 +76,7 @@ def tell(what: str, done: int, total: int) -> None:
         print(f"  {what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
 
-def row_of(outcome: Outcome, seconds: float) -> Row:
+def row_of(outcome: ProfileOutcome, seconds: float) -> Row:
     """How far a profile is."""
     meta = outcome.samples.meta
     names = ("model", "rounds", "visits", "counts", "drift", "launch_bound", "max_model_len", "num_kv_blocks")

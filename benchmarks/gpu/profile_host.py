@@ -40,7 +40,7 @@ from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.prompts import Prompts
 from engine.profile.shapes import GRIDS, Shape
-from engine.profile.store import Store
+from engine.profile.store import ProfileStore
 
 MODEL, PARAMETERS = "qwen3-8b", 7.57e9
 BLOCKS, SEQS, TOKENS = 48_000, 256, 2048
@@ -115,13 +115,13 @@ def main() -> None:
     made = engine_of_nothing(options.max_model_len)
     bench = StepBench(made, Prompts(made.vocab_size, None, 0))
     shapes = plan(bench.limits, GRIDS["full"])
-    marks = []
+    dirty = []
     with TemporaryDirectory() as folder:
-        store = Store(Path(folder), {"settings": {}})
+        store = ProfileStore(Path(folder), {"settings": {}})
         measure(bench, shapes, sentinel(shapes), store, rounds=2,
-                progress=lambda what, done, total: marks.append(time.thread_time()))  # fmt: skip
-    visits = len(marks) // 2
-    host_s, gpu_s = marks[-1] - marks[visits], sum(map(floor_s, shapes))
+                progress=lambda what, done, total: dirty.append(time.thread_time()))  # fmt: skip
+    visits = len(dirty) // 2
+    host_s, gpu_s = dirty[-1] - dirty[visits], sum(map(floor_s, shapes))
     calls = [count_calls(bench, shape) for shape in shapes[:: len(shapes) // COUNTED]]
     result = {
         "max_model_len": options.max_model_len,

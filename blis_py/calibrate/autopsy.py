@@ -21,7 +21,7 @@ from blis_py.calibrate.kinds import Blocks, check_kinds, recorded_blocks
 from blis_py.calibrate.parity import Parity, predicted_steps
 from blis_py.calibrate.recorded import Lengths, recorded_lengths, scheduler_config
 from blis_py.calibrate.rerun import measured_times, recorded_times, replay_record, rerun
-from blis_py.calibrate.step_bias import NONE, Corrected, Correction, StepBias, step_bias
+from blis_py.calibrate.step_bias import NONE, BiasCorrection, Corrected, StepBias, step_bias
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
@@ -262,7 +262,7 @@ def _stages(
     if (settings, mine) != (engine, costly):
         now = simulated(latency, engine, costly)
     yield "scheduler", now
-    gpu: dict[str, Correction] = {}
+    gpu: dict[str, BiasCorrection] = {}
     for regime in bias.gpu:
         if bias.gpu[regime].steps and bias.gpu[regime].correction != NONE:
             gpu[regime] = bias.gpu[regime].correction

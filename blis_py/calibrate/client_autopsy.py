@@ -41,14 +41,14 @@ NEGLIGIBLE = 0.001
 """Share of the measured mean below which a part is not shown."""
 _A_STEP = 0.8
 """A constant of this many step times may be the step by which an asynchronous engine is ahead."""
-_FEWEST = 30
+_MIN = 30
 """Minimum number of requests for a line."""
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Part:
+class AutopsyPart:
     """A part of the mean error of a latency."""
 
     name: str
@@ -75,7 +75,7 @@ class ClientAutopsy:
     requests: int
     measured_s: float
     predicted_s: float
-    parts: tuple[Part, ...]
+    parts: tuple[AutopsyPart, ...]
     """Parts in the order of `TITLES`; they sum to the error except for negligible ones."""
 
     @property
@@ -139,7 +139,7 @@ def _autopsy(
     low, high = np.percentile(drawn, (5, 95), axis=0)
     words = _Words(latency, error, columns, warm, queued, _line(error[rest], columns[rest], kept))
     parts = [
-        Part(name, float(whole[i]), float(low[i]), float(high[i]), *words.of(name))
+        AutopsyPart(name, float(whole[i]), float(low[i]), float(high[i]), *words.of(name))
         for i, name in enumerate(TITLES)
         if abs(whole[i]) > NEGLIGIBLE * real.mean()
     ]
@@ -179,7 +179,7 @@ def _kept(error: Seconds, columns: Seconds, since: Seconds) -> Mask:
     """Terms added one by one, the most explanatory first, as long as the slices of time agree on all of them
     and they do not merely cancel each other."""
     kept = np.zeros(columns.shape[1], dtype=np.bool_)
-    if len(error) < _FEWEST:
+    if len(error) < _MIN:
         return np.array([True, False, False])
     slices = _slice_of(since)
     by_slice = [rows for rows in (np.flatnonzero(slices == i) for i in range(_SLICES)) if len(rows)]

@@ -33,7 +33,7 @@ _PROMPT = ("prompt_tokens", "input_tokens", "prompt_len", "input_len", "num_pref
 _OUTPUT = ("output_tokens", "output_len", "generated_tokens", "num_decode_tokens")
 _SAME = ("prompt_slot", "prompt_id")
 _UNITS = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
-_MOST_S, _MOST_TOKENS = 1e9, 2**31
+_MAX_S, _MAX_TOKENS = 1e9, 2**31
 _FORMATS = (
     "a result of `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json, what --results-path or "
     "--metrics-path of BLIS or blis-py wrote, or a CSV with columns "
@@ -264,6 +264,6 @@ def _number(value: Any, where: str, key: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not 0 <= number <= max(_MOST_S * 1e9, _MOST_TOKENS):
+    if not 0 <= number <= max(_MAX_S * 1e9, _MAX_TOKENS):
         raise InputError("must be a number, not negative", file=where, key=key, value=value)
     return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from blis_py.calibrate.recorded import Recorded, request_ids
+from blis_py.calibrate.recorded import RecordedRun, request_ids
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.kinds import KindOfRequests
 from blis_py.core.diffusion_config import DiffusionConfig
@@ -17,7 +17,7 @@ Rounds = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class RecordedBlocks:
     """The block-diffusion part of a run."""
 
     config: DiffusionConfig
@@ -25,10 +25,10 @@ class Blocks:
     costs: DiffusionCosts = field(default_factory=DiffusionCosts)
 
 
-def blocks_of(kind: KindOfRequests, numbers: Sequence[int]) -> Blocks:
+def blocks_of(kind: KindOfRequests, numbers: Sequence[int]) -> RecordedBlocks:
     """Those of a simulation of the requests of these ids."""
     assert isinstance(kind, BlockDiffusion)
-    return Blocks(kind.config, dict(zip(numbers, kind.rounds, strict=True)), kind.costs)
+    return RecordedBlocks(kind.config, dict(zip(numbers, kind.rounds, strict=True)), kind.costs)
 
 
 def of_blocks(log: StepLog) -> bool:
@@ -52,14 +52,14 @@ def diffusion_config(log: StepLog) -> DiffusionConfig:
     return DiffusionConfig(**settings)
 
 
-def recorded_blocks(log: StepLog) -> Blocks:
+def recorded_blocks(log: StepLog) -> RecordedBlocks:
     """The engine's execution of blocks, and the rounds of those that became final."""
     rounds = zip(request_ids(log).tolist(), log.requests["block_rounds"], strict=True)
-    return Blocks(diffusion_config(log), dict(rounds))
+    return RecordedBlocks(diffusion_config(log), dict(rounds))
 
 
 def rounds_of_each(
-    log: StepLog, recorded: Sequence[Recorded], blocks: Blocks, max_model_len: int
+    log: StepLog, recorded: Sequence[RecordedRun], blocks: RecordedBlocks, max_model_len: int
 ) -> list[list[int]]:
     """The rounds of all possible blocks of the requests, by row.
 
@@ -79,7 +79,7 @@ def rounds_of_each(
     return result
 
 
-def check_kinds(engine: Blocks | None, simulated: Blocks | None) -> None:
+def check_kinds(engine: RecordedBlocks | None, simulated: RecordedBlocks | None) -> None:
     """
     Raises:
         InputError: one of the two runs is of block diffusion and the other is not.

@@ -10,18 +10,18 @@ from simpy import Environment
 
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.diffusion import RoundComposition, without_outcome
-from blis_py.calibrate.diffusion_blocks import Blocks, diffusion_config, rounds_of_each
+from blis_py.calibrate.diffusion_blocks import RecordedBlocks, diffusion_config, rounds_of_each
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
-from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
+from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.events import EventQueue
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.record import Outcome as Fate
@@ -39,7 +39,7 @@ class RoundPlayback(Playback):
     def __init__(
         self,
         log: StepLog,
-        recorded: Sequence[Recorded],
+        recorded: Sequence[RecordedRun],
         ready_ns: Sequence[int],
         latency: LatencyModel,
         core: DiffusionScheduler,
@@ -80,13 +80,13 @@ class RoundPlayback(Playback):
             pages, first = end // core.config.block_size, len(request.block_keys) - prompt_keys[row]
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
-        nobody_else = Outlook()
-        timeline = Timeline(EventQueue(Environment()), nobody_else)
+        nobody_else = Lookahead()
+        wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
-            timeline, core, self.latency, events, nobody_else, *how, new_keys=new_keys
+            wakeups, core, self.latency, events, nobody_else, *how, new_keys=new_keys
         )
-        return self._submitted(timeline, self._instance, requests)
+        return self._submitted(wakeups, self._instance, requests)
 
 
 def as_measured(log: StepLog) -> RoundPlayback:
@@ -103,7 +103,7 @@ def as_predicted(
     log: StepLog,
     latency: LatencyModel,
     config: SchedulerConfig,
-    blocks: Blocks,
+    blocks: RecordedBlocks,
     lengths: Lengths | None = None,
 ) -> RoundPlayback:
     """A playback with round times from a latency model; requests arrive at their recorded times.
@@ -140,7 +140,7 @@ class _Tap:
         self._batches = 0
         self._begins = True
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+    def round(self, batch: DenoiseBatch, start_ns: int, end_ns: int) -> None:
         first = self._begins
         self._begins = False
         self.compositions.append(
@@ -156,7 +156,7 @@ class _Tap:
             )
         )
 
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         self._batches += 1
         self._begins = True
 

@@ -9,7 +9,7 @@ from blis_py.calibrate.composition import Composition, recorded_step
 from blis_py.core.features import StepFeatures
 from blis_py.traces.steplog import StepLog
 
-Blocks = diffusion_blocks.Blocks
+Blocks = diffusion_blocks.RecordedBlocks
 """What decided a run whose answers came in blocks: how these were executed, and the rounds they took."""
 CAUSES, REGIMES, ROUNDS_FIX = diffusion.CAUSES, diffusion.REGIMES, diffusion.ROUNDS_FIX
 blocks_of, check_kinds = diffusion_blocks.blocks_of, diffusion_blocks.check_kinds

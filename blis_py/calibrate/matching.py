@@ -19,7 +19,7 @@ from blis_py.requests.table import Ints
 
 Rows = NDArray[np.intp]
 
-MOST = 0.9
+MAX = 0.9
 """Share of the requests that must agree."""
 _HALF = 0.5
 """Share of the requests sent at the same time that must have similar lengths."""
@@ -45,7 +45,7 @@ def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
         raise _unrelated(measured, predicted, ours, theirs)
     by_length = _by_lengths(measured, predicted)
     fewer = min(len(measured.request_id), len(predicted.request_id))
-    if len(by_length[0]) >= MOST * fewer and related(
+    if len(by_length[0]) >= MAX * fewer and related(
         measured.take(by_length[0]), predicted.take(by_length[1])
     ):
         return by_length
@@ -59,11 +59,11 @@ def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
     """
     if not (measured.tells_sending and predicted.tells_sending):
         alike = _about_as_long(measured, predicted) & (measured.output_tokens == predicted.output_tokens)
-        return bool(alike.mean() >= MOST)
-    if _at_the_same_time(measured.sent_s, predicted.sent_s).mean() >= MOST:
+        return bool(alike.mean() >= MAX)
+    if _at_the_same_time(measured.sent_s, predicted.sent_s).mean() >= MAX:
         return bool(_about_as_long(measured, predicted).mean() >= _HALF)
     alike = _as_long(measured, predicted)
-    if alike.mean() < MOST:
+    if alike.mean() < MAX:
         return False
     if _kinds(measured) * 2 > len(alike):
         return True  # that many different lengths do not agree by chance

@@ -14,7 +14,7 @@ _VERBS = {
     "preempted": "preempts",
     "committed": "commits blocks of",
 }
-_MOST_NAMES = 6
+_MAX_NAMES = 6
 
 
 def explain(parity: Parity, log: StepLog) -> str:
@@ -70,7 +70,7 @@ def _who(verb: str, engine: Numbers, simulator: Numbers, log: StepLog) -> str:
 
 def _names(numbers: Numbers, log: StepLog) -> str:
     known = dict(zip(log.requests["number"], log.requests["id"], strict=True))
-    names = [known.get(number, f"number {number}") for number in numbers[:_MOST_NAMES]]
+    names = [known.get(number, f"number {number}") for number in numbers[:_MAX_NAMES]]
     more = len(numbers) - len(names)
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from blis_py.calibrate.composition import Composition
-from blis_py.calibrate.recorded import Recorded, requests_table, step_durations
+from blis_py.calibrate.recorded import RecordedRun, requests_table, step_durations
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
@@ -30,7 +30,7 @@ class Playback(ABC):
     """
 
     def __init__(
-        self, log: StepLog, recorded: Sequence[Recorded], ready_ns: Sequence[int], latency: LatencyModel
+        self, log: StepLog, recorded: Sequence[RecordedRun], ready_ns: Sequence[int], latency: LatencyModel
     ) -> None:
         self.log, self.recorded, self.ready_ns, self.latency = log, recorded, ready_ns, latency
 
@@ -52,11 +52,11 @@ class Playback(ABC):
     def _served(self, recorder: Recorder) -> int:
         """Serve the requests; returns the end time."""
 
-    def _submitted(self, timeline: Timeline, instance: Instance, requests: Sequence[Request]) -> int:
+    def _submitted(self, wakeups: WakeupQueue, instance: Instance, requests: Sequence[Request]) -> int:
         """Serve requests on an instance; returns the end time."""
         arrivals = zip(self.ready_ns, requests, strict=True)
         instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
-        timeline.pass_until(NEVER_NS)
+        wakeups.pass_until(NEVER_NS)
         return instance.now_ns
 
 
@@ -89,6 +89,6 @@ class MeasuredTimes:
         raise NotImplementedError("steps are replayed one by one")
 
 
-def ready_times(recorded: Sequence[Recorded], latency: LatencyModel) -> list[int]:
+def ready_times(recorded: Sequence[RecordedRun], latency: LatencyModel) -> list[int]:
     """Queueing times of requests that arrive at their recorded times."""
     return [one.request.arrival_ns + latency.frontend.before_enqueue_ns for one in recorded]

@@ -8,13 +8,13 @@ from simpy import Environment
 
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
-from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
+from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.events import EventQueue
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import SELDOM, further_names
 from blis_py.core.request import Request, Status
@@ -34,7 +34,7 @@ class StepPlayback(Playback):
     def __init__(
         self,
         log: StepLog,
-        recorded: Sequence[Recorded],
+        recorded: Sequence[RecordedRun],
         ready_ns: Sequence[int],
         latency: LatencyModel,
         scheduler: Scheduler,
@@ -56,14 +56,14 @@ class StepPlayback(Playback):
         return self._serve(InstanceLog(recorder, self._scheduler, record_steps=False), self._single_step)
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
-        nobody_else = Outlook()
-        timeline = Timeline(EventQueue(Environment()), nobody_else)
+        nobody_else = Lookahead()
+        wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(
-            timeline, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
+            wakeups, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
         )
-        return self._submitted(timeline, instance, [one.request for one in self.recorded])
+        return self._submitted(wakeups, instance, [one.request for one in self.recorded])
 
     def _publish_answers(self, step: Step, steps: int) -> None:
         scheduler = self._scheduler

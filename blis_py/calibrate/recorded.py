@@ -24,7 +24,7 @@ Lengths = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRun:
     """A request as it arrived."""
 
     request: Request
@@ -79,7 +79,7 @@ def recorded_lengths(log: StepLog) -> dict[int, tuple[int, int]]:
 
 def recorded_requests(
     log: StepLog, *, block_size: int | None = None, lengths: Lengths | None = None
-) -> list[Recorded]:
+) -> list[RecordedRun]:
     """The requests of a log, in order.
 
     An abort is a deadline. A request that was still present at the end of the log, or ended with an error,
@@ -128,11 +128,11 @@ def recorded_requests(
             constrained=bool(constrained[row]),
         )
         published = keys[of_prompt:] if same_prompt and size == recorded_size else ()
-        recorded.append(Recorded(request, table["enqueue_ns"][row], published))
+        recorded.append(RecordedRun(request, table["enqueue_ns"][row], published))
     return recorded
 
 
-def requests_table(recorded: Sequence[Recorded]) -> RequestTable:
+def requests_table(recorded: Sequence[RecordedRun]) -> RequestTable:
     """The requests as a table for the recorder of a simulation; rows as in the log."""
     requests = [one.request for one in recorded]
 

@@ -40,15 +40,15 @@ class Bias:
         return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else float("nan")
 
     @property
-    def correction(self) -> Correction:
+    def correction(self) -> BiasCorrection:
         """Correction that makes the sums equal: a factor, or the mean per step if the model predicts 0."""
         if self.predicted_ns:
-            return Correction(max(self.measured_ns, 0) / self.predicted_ns, 0)
-        return Correction(1.0, round(max(self.measured_ns, 0) / self.steps) if self.steps else 0)
+            return BiasCorrection(max(self.measured_ns, 0) / self.predicted_ns, 0)
+        return BiasCorrection(1.0, round(max(self.measured_ns, 0) / self.steps) if self.steps else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class BiasCorrection:
     """A price is replaced by `factor` times itself plus `offset_ns`."""
 
     factor: float = 1.0
@@ -58,7 +58,7 @@ class Correction:
         return round(ns * self.factor) + self.offset_ns
 
 
-NONE = Correction()
+NONE = BiasCorrection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,11 @@ class Corrected:
     """
 
     def __init__(
-        self, base: LatencyModel, gpu: Mapping[str, Correction], host: Correction, buckets: Sequence[int]
+        self,
+        base: LatencyModel,
+        gpu: Mapping[str, BiasCorrection],
+        host: BiasCorrection,
+        buckets: Sequence[int],
     ) -> None:
         self.name = f"{base.name}, corrected"
         self.provenance = f"{base.provenance}; corrected to the steps of a run"

@@ -52,12 +52,12 @@ _START = Coefficients(
 """Used only for the first choice of sides."""
 _HOST = ("host_step_ns", "host_seq_ns", "rank_wait_ns")
 _PLACE = {name: i for i, name in enumerate(COEFFICIENT_NAMES)}
-_MOST_CHOICES = 6
+_MAX_CHOICES = 6
 """Matrix products (projections, dense and sparse FFN, LM head) and the two kinds of attention."""
 
 
 @dataclass(frozen=True)
-class Group:
+class SampleGroup:
     """Step times of one model on one GPU at one TP degree, from one source."""
 
     source: str
@@ -118,7 +118,7 @@ class Design:
         return float(self.weight @ ((self.price(c) - self.ns) / self.relative_to) ** 2)
 
 
-def design(groups: Sequence[Group]) -> Design:
+def design(groups: Sequence[SampleGroup]) -> Design:
     """Rows of all groups, in order."""
     rows = [_row(group, f) for group in groups for f in group.steps]
     alone, left, right = (np.stack(part) for part in zip(*rows, strict=True))
@@ -128,7 +128,7 @@ def design(groups: Sequence[Group]) -> Design:
     return Design(alone, left.swapaxes(0, 1), right.swapaxes(0, 1), ns, np.concatenate(against), weight)
 
 
-def train(groups: Sequence[Group], runs: Sequence[ServedRun] = ()) -> Coefficients:
+def train(groups: Sequence[SampleGroup], runs: Sequence[ServedRun] = ()) -> Coefficients:
     """Coefficients of minimal weighted squared relative error, rounded to `DIGITS` significant digits.
 
     First those of 16-bit models, on these alone; then, on quantised ones, the 8-bit ones; then the host's, on
@@ -150,7 +150,7 @@ def train(groups: Sequence[Group], runs: Sequence[ServedRun] = ()) -> Coefficien
     return Coefficients(*c.tolist())
 
 
-def _host(steps: Sequence[Group], runs: Sequence[ServedRun], c: Array) -> Array:
+def _host(steps: Sequence[SampleGroup], runs: Sequence[ServedRun], c: Array) -> Array:
     """The coefficients `_HOST`, with all others fixed; every group of steps and every run has the same
     weight."""
     from scipy.optimize import nnls
@@ -174,7 +174,7 @@ def _host(steps: Sequence[Group], runs: Sequence[ServedRun], c: Array) -> Array:
     return found
 
 
-def _fit(groups: Sequence[Group], c: Array, free: NDArray[np.bool_]) -> Array:
+def _fit(groups: Sequence[SampleGroup], c: Array, free: NDArray[np.bool_]) -> Array:
     """Fit the coefficients `free`; the others stay fixed."""
     from scipy.optimize import nnls
 
@@ -200,7 +200,7 @@ def _rounded(values: Array) -> Array:
     return np.array([float(f"{value:.{DIGITS}g}") if value > _NOTHING else 0.0 for value in values])
 
 
-def predict(group: Group, coefficients: Coefficients) -> Array:
+def predict(group: SampleGroup, coefficients: Coefficients) -> Array:
     """Price of a group's steps in ns; with the host only if its times include it."""
     return design([group]).price(np.array([getattr(coefficients, name) for name in COEFFICIENT_NAMES]))
 
@@ -208,7 +208,7 @@ def predict(group: Group, coefficients: Coefficients) -> Array:
 # --- one step ----------------------------------------------------------------------------------------
 
 
-def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
+def _row(group: SampleGroup, f: StepFeatures) -> tuple[Array, Array, Array]:
     """alone, left and right of one step; mirrors `latency.trained`."""
     basis = group.basis
     alone = _vector(
@@ -236,7 +236,7 @@ def _row(group: Group, f: StepFeatures) -> tuple[Array, Array, Array]:
     choices.append((decode, _vector(**{kv_traffic: basis.kv_ns * decode_kv_tokens})))
     if group.part == "decode attention":
         alone, choices = _vector(), choices[-1:]
-    choices += [(_vector(), _vector())] * (_MOST_CHOICES - len(choices))
+    choices += [(_vector(), _vector())] * (_MAX_CHOICES - len(choices))
     left, right = zip(*choices, strict=True)
     return alone, np.stack(left), np.stack(right)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.core.bounds import MOST_REQUESTS, check_count, clock_ns
+from blis_py.core.bounds import MAX_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.places import check_file
@@ -165,7 +165,7 @@ def _asked(flags: Flags) -> tuple[int, float]:
     warm_up = flags.get("--warm-up-requests", -1)
     if warm_up == -1:
         warm_up = _number_in(header, "warm_up_requests", int, file)
-    check_count(warm_up, least=0, most=MOST_REQUESTS, key="--warm-up-requests")
+    check_count(warm_up, least=0, most=MAX_REQUESTS, key="--warm-up-requests")
     rtt_ms = flags.get("--network-rtt-ms")
     if flags.get("--network-rtt-us", -1) != -1:
         if rtt_ms is not None:

@@ -33,7 +33,7 @@ _TAKES = {
     "inference-perf": ("--spec",),
 }
 KINDS = tuple(_TAKES)
-_MOST_LENGTHS = 64
+_MAX_LENGTHS = 64
 """Of a distribution that is written: the recorded ones have up to fourteen thousand."""
 
 
@@ -104,10 +104,10 @@ def _servegen(flags: Flags) -> dict[str, Any]:
             for side in ("input_distribution", "output_distribution"):
                 if side in part:
                     own = part[side]["params"]
-                    part[side]["params"] = {int(t): w for t, w in compact(own, _MOST_LENGTHS).items()}
-                    shortened += len(own) > _MOST_LENGTHS
+                    part[side]["params"] = {int(t): w for t, w in compact(own, _MAX_LENGTHS).items()}
+                    shortened += len(own) > _MAX_LENGTHS
     if shortened:
-        say(f"lost: {shortened:,} laws of lengths have {_MOST_LENGTHS} values each; --workload DIR has all")
+        say(f"lost: {shortened:,} laws of lengths have {_MAX_LENGTHS} values each; --workload DIR has all")
     return spec
 
 

@@ -37,7 +37,7 @@ _OUTPUT = (
     FORMAT,
 )
 GROUPS = groups((("Plan", (*_PLAN, *WORK)), ("Output", _OUTPUT)))
-_MOST_ROWS = 12
+_MAX_ROWS = 12
 
 
 def plan(flags: Flags) -> None:
@@ -79,7 +79,7 @@ def plan(flags: Flags) -> None:
 
 
 def _show(found: Plan, style: str) -> None:
-    from blis_py.planning.told import lines, summary
+    from blis_py.planning.report_text import lines, summary
 
     if style == "json":
         from blis_py.result import to_json
@@ -109,11 +109,11 @@ def _standings(found: Plan) -> Any:
     table.add_column("not with", justify="right")
     table.add_column("why")
     ordered = sorted(found.standings, key=lambda each: float("inf") if each.cost is None else each.cost)
-    for each in ordered[:_MOST_ROWS]:
+    for each in ordered[:_MAX_ROWS]:
         least = "-" if each.least is None else f"{'≤ ' if each.at_most else ''}{each.least:,}"
         cost = "-" if each.cost is None else f"{each.cost:,.2f}".removesuffix(".00")
         failing = "-" if each.fails_at is None else f"{each.fails_at:,}"
         table.add_row(*map(str, each.point.values()), least, cost, failing, each.why)
-    if len(ordered) > _MOST_ROWS:
-        table.caption = f"and {len(ordered) - _MOST_ROWS:,} more"
+    if len(ordered) > _MAX_ROWS:
+        table.caption = f"and {len(ordered) - _MAX_ROWS:,} more"
     return table

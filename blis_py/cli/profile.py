@@ -23,7 +23,7 @@ from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
 from blis_py.cli.verbs import Program, Verb
 from blis_py.config.check import duration_ns
 from blis_py.config.engine import load_engine
-from blis_py.core.bounds import MOST_REDRAWS, MOST_SEED, check_count
+from blis_py.core.bounds import MAX_REDRAWS, MAX_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
 from blis_py.latency.fitted import Fitted
@@ -281,11 +281,11 @@ def _given(flags: Flags, name: str) -> str:
 
 
 def _draws(flags: Flags) -> int:
-    return check_count(flags.get("--bootstrap", 50), least=0, most=MOST_REDRAWS, key="--bootstrap")
+    return check_count(flags.get("--bootstrap", 50), least=0, most=MAX_REDRAWS, key="--bootstrap")
 
 
 def _seed(flags: Flags) -> int:
-    return check_count(flags.get("--seed", 0), least=0, most=MOST_SEED, key="--seed")
+    return check_count(flags.get("--seed", 0), least=0, most=MAX_SEED, key="--seed")
 
 
 def _target(flags: Flags, paths: Sequence[str]) -> Path:

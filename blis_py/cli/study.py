@@ -12,7 +12,7 @@ from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.errors import InputError, plain
-from blis_py.planning.base import Base
+from blis_py.planning.study import Base
 
 _OF_ONE_RUN = ("--intervals", "--cross-check")
 _REFRESH_S = 0.2
@@ -94,7 +94,7 @@ def check_out(flags: Flags) -> None:
         writable(flags["--out"], force=flags.get("--force", False))
 
 
-class Line:
+class StudyLine:
     """A line on stderr that says how far it is; on a terminal only."""
 
     def __init__(self) -> None:
@@ -129,11 +129,11 @@ class Line:
 
 
 @contextmanager
-def under_way() -> Iterator[Line]:
+def under_way() -> Iterator[StudyLine]:
     """A study is being done: progress on stderr, and whoever stops it stops all its processes."""
     from blis_py import stopping
 
-    line = Line()
+    line = StudyLine()
     line.start()
     try:
         with stopping.as_exceptions():

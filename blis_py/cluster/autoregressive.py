@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
-from blis_py.cluster.outlook import Outlook
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
@@ -41,15 +41,15 @@ class AutoregressiveInstance(Instance):
 
     def __init__(
         self,
-        timeline: Timeline,
+        wakeups: WakeupQueue,
         scheduler: Scheduler,
         latency: LatencyModel,
         events: StepEvents,
-        outlook: Outlook,
+        lookahead: Lookahead,
         single_step: bool = False,
         before_finish: Callable[[Step, int], None] | None = None,
     ) -> None:
-        super().__init__(timeline, scheduler, events, outlook)
+        super().__init__(wakeups, scheduler, events, lookahead)
         self.scheduler = scheduler
         self.latency = latency
         self._events = events
@@ -75,13 +75,13 @@ class AutoregressiveInstance(Instance):
     def _price(self, step: Step, now_ns: int) -> StepRun:
         """Prices the step and the identical steps that may follow."""
         features = step.features
-        steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
+        steps = 1 if step.prefills or self._single_step else self.scheduler.identical_decode_steps(step)
         if steps == 1:
             return StepRun(1, now_ns + self.latency.step_ns(features))
         change_ns = self.scheduler.next_change_ns(now_ns)
         if self._inbox and self._inbox[0][0] < change_ns:
             change_ns = self._inbox[0][0]
-        if change_ns > self._outlook.until_ns and steps > self._reach:
+        if change_ns > self._lookahead.until_ns and steps > self._reach:
             steps = self._reach
             self._reach *= 4
         return self.latency.decode_run(features, steps, now_ns, change_ns)
@@ -119,13 +119,13 @@ class AutoregressiveInstance(Instance):
         if self._step is not None:
             self.scheduler.take_blocks(self._planned_by(now_ns))
 
-    def _disturb(self, time_ns: int) -> None:
+    def _truncate(self, time_ns: int) -> None:
         """Cut the run after the step in progress at that time."""
         before = self._run
         self._run = before.until(time_ns)
         if self._run.steps < before.steps:
             self._reach = 2 * self._run.steps
-            self._timeline.set(self, self._run.end_ns)
+            self._wakeups.set(self, self._run.end_ns)
 
     def _cut(self, now_ns: int) -> None:
         if self._step is not None:

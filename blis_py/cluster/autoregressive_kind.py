@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from blis_py.cluster.autoregressive import AutoregressiveInstance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.observer import Observer
 from blis_py.cluster.overlapped import OverlappedInstance
 from blis_py.cluster.recorder import InstanceLog, Recorder
-from blis_py.cluster.timeline import Timeline
 from blis_py.cluster.topology import Pool
-from blis_py.cluster.watch import Watch
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
@@ -20,9 +20,9 @@ from blis_py.requests.table import RequestTable
 class Autoregressive:
     """The kind of requests that emit a token with every step; see `blis_py.cluster.kinds.Kind`."""
 
-    def __init__(self, record_steps: bool, single_step: bool, watch: Watch | None = None) -> None:
+    def __init__(self, record_steps: bool, single_step: bool, observer: Observer | None = None) -> None:
         self.request: type[Request] = Request
-        self._watch = watch
+        self._observer = observer
         self._record_steps, self._single_step = record_steps, single_step
         self._features = FEATURE_NAMES
 
@@ -32,13 +32,13 @@ class Autoregressive:
         return Recorder(table, frontend, on_the_way_ns)
 
     def instance(
-        self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook
+        self, pool: Pool, wakeups: WakeupQueue, recorder: Recorder, lookahead: Lookahead
     ) -> AutoregressiveInstance:
         spec, single = pool.spec, self._single_step
         latency, longest = spec.latency, self._record_steps or spec.latency.uses_max_context
         core = Scheduler(spec.scheduler, longest, spec.kv_source, spec.emission)
         log = InstanceLog(recorder, core, self._record_steps, self._features, Role[pool.role.upper()])
-        events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
+        events = log if self._observer is None else self._observer.beside(len(recorder.logs) - 1, core, log)
         if spec.scheduler.async_scheduling:
-            return OverlappedInstance(timeline, core, latency, events, outlook, single)
-        return AutoregressiveInstance(timeline, core, latency, events, outlook, single)
+            return OverlappedInstance(wakeups, core, latency, events, lookahead, single)
+        return AutoregressiveInstance(wakeups, core, latency, events, lookahead, single)

@@ -11,7 +11,7 @@ import numpy as np
 from simpy import Environment, Event, Store
 
 from blis_py.cluster.events import Action, EventQueue
-from blis_py.cluster.source import CHUNK, Maker, Send
+from blis_py.cluster.source import CHUNK, RequestFactory, Send
 from blis_py.core.request import FinishReason, Request
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import next_turns
@@ -64,7 +64,7 @@ class ClosedLoops:
         """Permit number of each request in progress, by row."""
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
-    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
         self._env, self._events = env, EventQueue(env)
         self._make, self._send, self._left = make, send, self._at_most
         self._permits = [None if loop.permits is None else self._first_permits(loop) for loop in self._loops]
@@ -116,7 +116,7 @@ class ClosedLoops:
             request.deadline_ns += late_ns
         self._send([request])
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         """Never called: this source is a listening one."""
         raise NotImplementedError
 

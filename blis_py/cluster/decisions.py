@@ -10,12 +10,12 @@ import numpy as np
 from blis_py.cluster.router import Router
 from blis_py.cluster.scorers import Known, by_instance
 from blis_py.cluster.signals import Signals
-from blis_py.core.bounds import MOST_INSTANCES
+from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.core.request import Request
 from blis_py.errors import InputError
 from blis_py.metrics.decisions import Decisions
 
-MOST_CANDIDATES = 20_000_000
+MAX_CANDIDATES = 20_000_000
 """Maximum number of candidates kept in memory; each takes 60 bytes."""
 
 _OF_DECISION = ("time_ns", "row", "instance", "found_blocks", "missed_blocks")
@@ -36,9 +36,9 @@ class DecisionLog:
     """
 
     def __init__(self, signals: Signals, router: Router, candidates: int, requests: int) -> None:
-        self._most = candidates or MOST_INSTANCES
+        self._most = candidates or MAX_INSTANCES
         kept = min(self._most, signals.count)
-        if kept * requests > MOST_CANDIDATES:
+        if kept * requests > MAX_CANDIDATES:
             problem = f"{requests:,} decisions about {kept:,} instances are too many to keep"
             raise InputError(problem, key="counterfactual_k", value=candidates, fix="keep fewer candidates")
         self._kept: list[int] = []

@@ -12,14 +12,14 @@ from typing import Protocol, cast
 
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.observer import Observer
 from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.timeline import Timeline
 from blis_py.cluster.topology import Pool
-from blis_py.cluster.watch import Watch
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.request import Request
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
@@ -58,18 +58,18 @@ class BlockDiffusion:
     def describe(self) -> str:
         return self.config.describe()
 
-    def served(self, record_steps: bool, single_step: bool, watch: Watch | None) -> Diffusion:
-        return Diffusion(self, record_steps, single_step, watch)
+    def served(self, record_steps: bool, single_step: bool, observer: Observer | None) -> Diffusion:
+        return Diffusion(self, record_steps, single_step, observer)
 
 
 class RoundEvents(Events, Protocol):
     """Events of a block-diffusion instance, for recorders and observers."""
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+    def round(self, batch: DenoiseBatch, start_ns: int, end_ns: int) -> None:
         """The end of a round; `batch.features` are those of the round."""
         ...
 
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         """The end of a batch; the scheduler is not updated yet."""
         ...
 
@@ -92,17 +92,17 @@ class DiffusionInstance(Instance):
 
     def __init__(
         self,
-        timeline: Timeline,
+        wakeups: WakeupQueue,
         scheduler: DiffusionScheduler,
         latency: LatencyModel,
         events: RoundEvents,
-        outlook: Outlook,
+        lookahead: Lookahead,
         rounds: Sequence[Sequence[int]],
         costs: DiffusionCosts | None = None,
         single_step: bool = False,
         new_keys: NewKeys | None = None,
     ) -> None:
-        super().__init__(timeline, scheduler, events, outlook)
+        super().__init__(wakeups, scheduler, events, lookahead)
         self.scheduler = scheduler
         self.latency = latency
         self.rounds = rounds
@@ -112,7 +112,7 @@ class DiffusionInstance(Instance):
         self._new_keys = new_keys
         self._fdfo = scheduler.diffusion.fdfo
         self._block = scheduler.diffusion.block_tokens
-        self._batch: Batch | None = None
+        self._batch: DenoiseBatch | None = None
         """The batch in progress, advanced round by round."""
         self._rounds_done = 0
         """Rounds of the batch that have ended."""
@@ -156,20 +156,20 @@ class DiffusionInstance(Instance):
 
     # -- the two modes, twins of `engine.diffusion.loops`: the outcome once the batch is over -------
 
-    def _outcome_sync(self) -> Outcome | None:
+    def _outcome_sync(self) -> BatchOutcome | None:
         """Rounds until every block is final; blocks that are final ride along."""
         if self._rounds_done < max(self._left, default=1):
             return None
-        return Outcome([self._block] * len(self._left), self._rounds_done, spent=self._left)
+        return BatchOutcome([self._block] * len(self._left), self._rounds_done, spent=self._left)
 
-    def _outcome_fdfo(self, batch: Batch) -> Outcome | None:
+    def _outcome_fdfo(self, batch: DenoiseBatch) -> BatchOutcome | None:
         """Rounds until the first block is final or a waiting request could be admitted."""
         left = [own - self._rounds_done for own in self._left]
         if not (0 in left or batch.prefills or self._single_step or self._must_yield()):
             return None
         for request, own in zip(batch.denoise, left, strict=True):
             request.dllm_incomplete_ids = own
-        return Outcome([0 if own else self._block for own in left], self._rounds_done)
+        return BatchOutcome([0 if own else self._block for own in left], self._rounds_done)
 
     def _must_yield(self) -> bool:
         self._take_in(self.now_ns)
@@ -199,7 +199,7 @@ class DiffusionInstance(Instance):
         self.now_ns += self.costs.schedule_ns + self.costs.allocator_call_ns * (calls - self._calls)
         self._calls = calls
 
-    def _finish(self, batch: Batch, outcome: Outcome) -> None:
+    def _finish(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         if self._new_keys is not None:
             ends = zip(batch.denoise, outcome.accept_lengths, strict=True)
             keys: dict[Request, Sequence[Hashable]]
@@ -223,10 +223,10 @@ class Diffusion:
     """The kind of requests that fill blocks by denoising; see `blis_py.cluster.kinds.Kind`."""
 
     def __init__(
-        self, blocks: BlockDiffusion, record_steps: bool, single_step: bool, watch: Watch | None = None
+        self, blocks: BlockDiffusion, record_steps: bool, single_step: bool, observer: Observer | None = None
     ) -> None:
         self.request: type[Request] = DiffusionRequest
-        self._watch = watch
+        self._observer = observer
         self._blocks = blocks
         self._record_steps, self._single_step = record_steps, single_step
 
@@ -234,7 +234,7 @@ class Diffusion:
         return DiffusionRecorder(table, frontend, self._blocks.config.block_tokens, on_the_way_ns)
 
     def instance(
-        self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook
+        self, pool: Pool, wakeups: WakeupQueue, recorder: Recorder, lookahead: Lookahead
     ) -> DiffusionInstance:
         blocks = self._blocks
         spec = pool.spec
@@ -243,6 +243,6 @@ class Diffusion:
             raise InputError(problem, key=f"pools.{pool.name}")
         core = DiffusionScheduler(spec.scheduler, blocks.config)
         log = DiffusionInstanceLog(cast(DiffusionRecorder, recorder), core, self._record_steps)
-        events = log if self._watch is None else self._watch.beside(len(recorder.logs) - 1, core, log)
+        events = log if self._observer is None else self._observer.beside(len(recorder.logs) - 1, core, log)
         how = (blocks.rounds, blocks.costs, self._single_step)
-        return DiffusionInstance(timeline, core, spec.latency, events, outlook, *how)
+        return DiffusionInstance(wakeups, core, spec.latency, events, lookahead, *how)

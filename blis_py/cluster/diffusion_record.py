@@ -10,7 +10,13 @@ import numpy as np
 
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_log import BatchRow, DiffusionLog
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionCounters, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import (
+    BatchOutcome,
+    Commit,
+    DenoiseBatch,
+    DiffusionCounters,
+    DiffusionRequest,
+)
 from blis_py.core.request import FinishReason, Request
 from blis_py.metrics.record import Outcome as Fate
 from blis_py.metrics.visits import Onward
@@ -78,9 +84,9 @@ class RunLog:
     def __init__(self) -> None:
         self.log = DiffusionLog()
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None: ...
+    def round(self, batch: DenoiseBatch, start_ns: int, end_ns: int) -> None: ...
 
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         self.log.batch(batch, outcome)
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:

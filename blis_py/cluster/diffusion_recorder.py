@@ -8,13 +8,13 @@ import numpy as np
 
 from blis_py.cluster.recorder import InstanceLog, Recorder
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import ROUND_FEATURES, Batch, Commit, DiffusionRequest
-from blis_py.core.diffusion_request import Outcome as BatchOutcome
+from blis_py.core.diffusion_request import ROUND_FEATURES, Commit, DenoiseBatch, DiffusionRequest
+from blis_py.core.diffusion_request import BatchOutcome as BatchOutcome
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
-from blis_py.metrics.emission import Emission
+from blis_py.metrics.emission import EmittedTokens
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.visits import Onward
 from blis_py.requests.table import Ints, RequestTable
@@ -45,7 +45,7 @@ class DiffusionRecorder(Recorder):
         """New tokens of a full first block, which begins with the tail of the prompt."""
         return self.block_tokens - prompt_tokens % self.block_tokens
 
-    def _emission(self) -> Emission:
+    def _emission(self) -> EmittedTokens:
         """Whole blocks, except for the first, which begins with the tail of the prompt, and the last."""
         emission = super()._emission()
         emission.tokens_per_step, emission.as_blocks = self.block_tokens, True
@@ -72,10 +72,10 @@ class DiffusionInstanceLog(InstanceLog):
         super().__init__(recorder, scheduler, record_steps, _FEATURES)
         self._recorder, self._core = recorder, scheduler
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+    def round(self, batch: DenoiseBatch, start_ns: int, end_ns: int) -> None:
         self._note_run(batch.features, start_ns, StepRun(1, end_ns))
 
-    def batch(self, batch: Batch, outcome: BatchOutcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         """No-op: the rounds of a batch are recorded instead."""
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:

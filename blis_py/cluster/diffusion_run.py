@@ -9,8 +9,8 @@ from simpy import Environment
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
 from blis_py.cluster.diffusion_record import DiffusionRun, RunLog
 from blis_py.cluster.events import EventQueue
-from blis_py.cluster.outlook import Outlook
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
@@ -39,10 +39,10 @@ def run_alone(
         InputError: settings that cannot work.
     """
     core = DiffusionScheduler(scheduler, diffusion or DiffusionConfig())
-    nobody_else, log = Outlook(), RunLog()
-    timeline = Timeline(EventQueue(Environment()), nobody_else)
-    instance = DiffusionInstance(timeline, core, latency, log, nobody_else, rounds, costs, single_step)
+    nobody_else, log = Lookahead(), RunLog()
+    wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
+    instance = DiffusionInstance(wakeups, core, latency, log, nobody_else, rounds, costs, single_step)
     in_order = sorted(requests, key=lambda request: request.arrival_ns)
     instance.submit([(request.arrival_ns, request) for request in in_order])
-    timeline.pass_until(NEVER_NS)
+    wakeups.pass_until(NEVER_NS)
     return DiffusionRun(requests, log.log.commit_ns, core, log.log.rows, log.log.refusals)

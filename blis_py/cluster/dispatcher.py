@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.router import Router
 from blis_py.cluster.signals import Signals
@@ -40,7 +40,7 @@ class Dispatcher:
         router: Router,
         signals: Signals,
         recorder: Recorder,
-        outlook: Outlook,
+        lookahead: Lookahead,
         log: DecisionLog | None = None,
         progress: Progress | None = None,
         unserved: Set[int] = frozenset(),
@@ -52,7 +52,7 @@ class Dispatcher:
         self._route: Callable[[Request, int], int] = router
         self._signals = signals
         self._recorder = recorder
-        self._outlook = outlook
+        self._lookahead = lookahead
         self._log = log
         self._progress = progress
         self._front_end_ns = recorder.frontend.before_enqueue_ns
@@ -73,7 +73,7 @@ class Dispatcher:
             self._one_by_one(due)
         else:
             self._together(due)
-        self._outlook.look()
+        self._lookahead.look()
         before, self._dispatched = self._dispatched, self._dispatched + len(due)
         if self._progress is not None and before // CHUNK < self._dispatched // CHUNK:
             self.report(self._dispatched)

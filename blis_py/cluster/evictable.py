@@ -62,6 +62,6 @@ class Evictable:
             instance = self._instance_of.pop(request.row, None)
             if instance is not None and not 0 <= request.deadline_ns <= now_ns:
                 self._leaving.add(request.row)
-                self._instances[instance].call_off(request, now_ns)
+                self._instances[instance].cancel(request, now_ns)
                 return request
         return None

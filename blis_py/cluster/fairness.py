@@ -69,7 +69,7 @@ class GlobalStrict(Flow):
         self.count -= 1
 
 
-class RoundRobin:
+class RoundRobinFairness:
     """Tenants in turn, in the order of their names."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class RoundRobin:
 
 FAIRNESS_POLICIES: dict[str, MakeFairness] = {
     "global-strict": GlobalStrict,
-    "round-robin": RoundRobin,
+    "round-robin": RoundRobinFairness,
 }
 """Name -> factory, called once per priority. Packages can add more."""
 

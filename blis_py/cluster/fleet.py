@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
-from blis_py.cluster.agenda import Agenda
+from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlet import Outlet
 from blis_py.cluster.topology import Cluster, Pool
@@ -82,7 +82,7 @@ class Fleet:
         make: builds an instance of a pool.
     """
 
-    def __init__(self, cluster: Cluster, make: Callable[[Pool], Instance], agenda: Agenda) -> None:
+    def __init__(self, cluster: Cluster, make: Callable[[Pool], Instance], agenda: FleetEvents) -> None:
         self.cluster = cluster
         self.members: list[Member] = []
         """By index."""
@@ -92,7 +92,7 @@ class Fleet:
         """Indices of the ready instances, ascending."""
         self.slots: int = 0
         """Requests that all ready instances together can run at once."""
-        self._make, self._agenda = make, agenda
+        self._make, self._fleet_events = make, agenda
         self._outlets: dict[str, Outlet] = {}
         self._followers: list[Follower] = []
         for pool in cluster.pools:
@@ -114,7 +114,7 @@ class Fleet:
 
     @property
     def now_ns(self) -> int:
-        return self._agenda.now_ns
+        return self._fleet_events.now_ns
 
     def add(self, pool: str, ready_after_ns: int = 0) -> int:
         """Add an instance to a pool; returns its index.
@@ -125,7 +125,7 @@ class Fleet:
         Raises:
             InputError: no such pool, or the run has begun without any event (`Simulation.call_at`).
         """
-        self._agenda.require_used("Fleet.add")
+        self._fleet_events.require_used("Fleet.add")
         member = Member(len(self.members), self.cluster.pool(pool), self.now_ns)
         instance = self._make(member.pool)
         instance.outlet = self._outlets.get(pool)
@@ -133,7 +133,7 @@ class Fleet:
         self.members.append(member)
         self._tell(member, MemberState.ADDED)
         if ready_after_ns:
-            self._agenda.call_at(self.now_ns + ready_after_ns, partial(self._become_ready, member))
+            self._fleet_events.call_at(self.now_ns + ready_after_ns, partial(self._become_ready, member))
         else:
             self._become_ready(member, self.now_ns)
         return member.index
@@ -161,7 +161,7 @@ class Fleet:
             InputError: no such instance, it is draining or gone already, or the run has begun without any
                 event (`Simulation.call_at`).
         """
-        self._agenda.require_used("Fleet.drain")
+        self._fleet_events.require_used("Fleet.drain")
         member = self.members[index] if 0 <= index < len(self.members) else None
         if member is None or member.state in (MemberState.DRAINING, MemberState.GONE):
             problem = "no such instance" if member is None else f"the instance is {member.state} already"

@@ -21,7 +21,7 @@ from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.gateway import Dispatch
 from blis_py.cluster.gateway_queue import GatewayQueue
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import NOT_AT_ALL_NS, Outlook
+from blis_py.cluster.lookahead import NOT_AT_ALL_NS, Lookahead
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.saturation import detector
 from blis_py.core.request import NEVER_NS, Request
@@ -52,12 +52,12 @@ class FlowControl:
         instances: Sequence[Instance],
         routing_ns: int,
         dispatch: Dispatch,
-        outlook: Outlook,
+        lookahead: Lookahead,
         recorder: Recorder,
         closed: bool = False,
     ) -> None:
         self._events, self._routing_ns, self._dispatch = events, routing_ns, dispatch
-        self._outlook, self._recorder, self._closed = outlook, recorder, closed
+        self._lookahead, self._recorder, self._closed = lookahead, recorder, closed
         self._signals, self._priority, self._tenant = setup.signals, setup.priority, setup.tenant
         self._table = recorder.table
         self._ttl_ns, self._targets_ns = settings.request_ttl_ns, settings.slo_targets_ns
@@ -91,10 +91,10 @@ class FlowControl:
                 self._events.call_at(now_ns, self._arrived)
             else:
                 self._take_in(now_ns, request)
-        self._outlook.look()
+        self._lookahead.look()
 
-    def quiet_until_ns(self) -> int:
-        """See `blis_py.cluster.outlook.Part`."""
+    def safe_until_ns(self) -> int:
+        """See `blis_py.cluster.lookahead.Part`."""
         if self._closed or (self._queue and self._after_ends):
             return NOT_AT_ALL_NS
         quiet_ns = self._next_ns - 1 if self._queue else NEVER_NS
@@ -116,7 +116,7 @@ class FlowControl:
 
     def _arrived(self, now_ns: int) -> None:
         self._take_in(*self._coming.popleft())
-        self._outlook.look()
+        self._lookahead.look()
 
     def _take_in(self, now_ns: int, request: Request) -> None:
         """Queue a request, if only for this moment, or refuse it."""
@@ -168,7 +168,7 @@ class FlowControl:
             self._recorder.gave_up(request, now_ns)
         else:
             self._drop(request, now_ns, TTL)
-        self._outlook.look()
+        self._lookahead.look()
 
     # -- leaving -------------------------------------------------------------------------------------
 
@@ -262,4 +262,4 @@ class FlowControl:
         if self._queue:
             self._send_until(now_ns)
             self._attempt(now_ns)
-        self._outlook.look()
+        self._lookahead.look()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from blis_py.cluster.events import EventQueue
-from blis_py.cluster.outlook import NOT_AT_ALL_NS, Outlook
+from blis_py.cluster.lookahead import NOT_AT_ALL_NS, Lookahead
 from blis_py.cluster.source import Source
 from blis_py.core.request import NEVER_NS, Request
 
@@ -23,13 +23,13 @@ class Gateway:
     """
 
     def __init__(
-        self, events: EventQueue, source: Source, delay_ns: int, dispatch: Dispatch, outlook: Outlook
+        self, events: EventQueue, source: Source, delay_ns: int, dispatch: Dispatch, lookahead: Lookahead
     ) -> None:
         self._events = events
         self._source = source
         self._delay_ns = delay_ns
         self._dispatch = dispatch
-        self._outlook = outlook
+        self._lookahead = lookahead
         self._on_the_way: deque[tuple[int, Request]] = deque()
         """Admitted requests that are not dispatched yet."""
 
@@ -40,7 +40,7 @@ class Gateway:
 
     def _send_on(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatch requests at their times, or ahead of time where the lookahead permits."""
-        if not self._delay_ns or self._outlook.is_open:
+        if not self._delay_ns or self._lookahead.is_open:
             self._dispatch(due)
             return
         for one in due:
@@ -54,11 +54,11 @@ class Gateway:
     def _arrived(self, now_ns: int) -> None:
         self._dispatch([self._on_the_way.popleft()])
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         """No request leaves the gateway before or at this time."""
         if self._source.listens:
             return NOT_AT_ALL_NS
-        coming_ns = self._source.quiet_until_ns()
+        coming_ns = self._source.safe_until_ns()
         if coming_ns < NEVER_NS:
             coming_ns += self._delay_ns
         return min(self._on_the_way[0][0] - 1, coming_ns) if self._on_the_way else coming_ns

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
-from blis_py.cluster.marks import Marks
+from blis_py.cluster.dirty_set import DirtySet
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.outlet import Outlet
-from blis_py.cluster.outlook import Outlook
 from blis_py.cluster.recorder import InstanceLog
-from blis_py.cluster.timeline import Sleeper, Timeline
+from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import NEVER_NS, Request
@@ -52,7 +52,7 @@ class Events(Protocol):
         ...
 
 
-class Instance(Sleeper):
+class Instance(Wakeable):
     """A simulated instance, an endless loop: begin a step, let its time pass, end it.
 
     The loop keeps its own time and yields to the simulation clock only where an external event may still
@@ -63,8 +63,10 @@ class Instance(Sleeper):
         events: receives the events.
     """
 
-    def __init__(self, timeline: Timeline, scheduler: Lifecycle, events: Events, outlook: Outlook) -> None:
-        super().__init__(timeline)
+    def __init__(
+        self, wakeups: WakeupQueue, scheduler: Lifecycle, events: Events, lookahead: Lookahead
+    ) -> None:
+        super().__init__(wakeups)
         self.in_flight = 0
         """Requests dispatched to this instance that have not ended."""
         self.now_ns = 0
@@ -75,11 +77,11 @@ class Instance(Sleeper):
         """Destination of requests whose visit has ended; None if they are finished."""
         self._log = events if isinstance(events, InstanceLog) else None
         """The event receiver if it is an `InstanceLog` itself: native code calls it without method lookup."""
-        self._outlook = outlook
-        self._timeline = timeline
+        self._lookahead = lookahead
+        self._wakeups = wakeups
         self._inbox: deque[tuple[int, Request]] = deque()
         """Requests passing through the front end, with the time at which they can be queued."""
-        self._marks: Marks | None = None
+        self._dirty: DirtySet | None = None
         self._when_idle: Callable[[int], None] | None = None
         self._index = 0
         self._woken_ns = 0
@@ -88,20 +90,20 @@ class Instance(Sleeper):
 
     def run(self) -> Generator[int, None, None]:
         """The main loop. It yields the time it waits for, which may change while it waits."""
-        inbox, outlook = self._inbox, self._outlook
+        inbox, lookahead = self._inbox, self._lookahead
         while True:
-            if self._marks is not None:
-                self._marks.add(self._index)
+            if self._dirty is not None:
+                self._dirty.add(self._index)
             end_ns = self._begin()
             if end_ns != IDLE_NS:
-                if end_ns > outlook.until_ns:
+                if end_ns > lookahead.until_ns:
                     yield end_ns
                 self._end()
                 continue
             next_ns = inbox[0][0] if inbox else NEVER_NS
             if self._life.loads is not None:
                 next_ns = min(next_ns, self._life.next_change_ns(self.now_ns))
-            if next_ns <= outlook.until_ns and next_ns != NEVER_NS:
+            if next_ns <= lookahead.until_ns and next_ns != NEVER_NS:
                 self._resume(next_ns)
             else:
                 if self._when_idle is not None and self.is_idle:
@@ -115,7 +117,7 @@ class Instance(Sleeper):
         self._woken_ns = time_ns
         until_ns = next(self._loop)
         if until_ns != NEVER_NS:
-            self._timeline.set(self, until_ns)
+            self._wakeups.set(self, until_ns)
 
     # -- what a kind of request supplies -----------------------------------------------------------
 
@@ -127,7 +129,7 @@ class Instance(Sleeper):
         """End the unit of work in progress."""
         raise NotImplementedError
 
-    def _disturb(self, time_ns: int) -> None:
+    def _truncate(self, time_ns: int) -> None:
         """Handle an unforeseen arrival at `time_ns`."""
 
     def _blocks_in_use(self, now_ns: int) -> int:
@@ -151,21 +153,21 @@ class Instance(Sleeper):
         asleep = not self._inbox
         self._inbox.extend(arrivals)
         self.in_flight += len(arrivals)
-        if self._marks is not None:
-            self._marks.add(self._index)
+        if self._dirty is not None:
+            self._dirty.add(self._index)
         if asleep and arrivals:
             self._wake(arrivals[0][0])
 
-    def call_off(self, request: Request, now_ns: int) -> None:
+    def cancel(self, request: Request, now_ns: int) -> None:
         """Evict a request at the end of the step in progress, as if its client timed out now."""
         if any(one is request for _, one in self._inbox):
             request.deadline_ns = now_ns
             return
-        self._life.call_off(request, now_ns)
+        self._life.cancel(request, now_ns)
         if self._is_busy():
-            self._disturb_at(now_ns)
+            self._truncate_at(now_ns)
         elif self._life.loads is not None:
-            self._timeline.set(self, now_ns)
+            self._wakeups.set(self, now_ns)
 
     @property
     def is_idle(self) -> bool:
@@ -176,9 +178,9 @@ class Instance(Sleeper):
         """Call once, with the time, when the instance becomes idle."""
         self._when_idle = call
 
-    def watch(self, marks: Marks, index: int) -> None:
-        """From now on, add this instance to `marks` under that index when its state may have changed."""
-        self._marks, self._index = marks, index
+    def watch(self, dirty: DirtySet, index: int) -> None:
+        """From now on, add this instance to `dirty` under that index when its state may have changed."""
+        self._dirty, self._index = dirty, index
 
     def queue_depth(self, now_ns: int) -> int:
         """Number of requests waiting to be scheduled."""
@@ -266,14 +268,14 @@ class Instance(Sleeper):
     def _wake(self, time_ns: int) -> None:
         """Handle an unforeseen arrival at `time_ns`, whether busy or idle."""
         if self._is_busy():
-            self._disturb_at(time_ns)
+            self._truncate_at(time_ns)
         else:
-            self._timeline.set(self, min(time_ns, self.wakes_ns))
+            self._wakeups.set(self, min(time_ns, self.wakes_ns))
 
-    def _disturb_at(self, time_ns: int) -> None:
+    def _truncate_at(self, time_ns: int) -> None:
         """Handle an arrival during work. At the exact end of a step the next one has begun if this instance's
         turn at that time has passed."""
-        self._disturb(time_ns + 1 if self._timeline.has_passed(self, time_ns) else time_ns)
+        self._truncate(time_ns + 1 if self._wakeups.has_passed(self, time_ns) else time_ns)
 
     def _is_busy(self) -> bool:
         """Whether work has begun and not ended."""

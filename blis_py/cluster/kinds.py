@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.observer import Observer
 from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.timeline import Timeline
 from blis_py.cluster.topology import Pool
-from blis_py.cluster.watch import Watch
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.requests.table import RequestTable
@@ -25,7 +25,9 @@ class Kind(Protocol):
 
     def recorder(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int) -> Recorder: ...
 
-    def instance(self, pool: Pool, timeline: Timeline, recorder: Recorder, outlook: Outlook) -> Instance: ...
+    def instance(
+        self, pool: Pool, wakeups: WakeupQueue, recorder: Recorder, lookahead: Lookahead
+    ) -> Instance: ...
 
 
 class KindOfRequests(Protocol):
@@ -45,6 +47,6 @@ class KindOfRequests(Protocol):
         """What serves it, in a few words."""
         ...
 
-    def served(self, record_steps: bool, single_step: bool, watch: Watch | None) -> Kind:
+    def served(self, record_steps: bool, single_step: bool, observer: Observer | None) -> Kind:
         """As one run serves it; see `blis_py.cluster.simulation.Simulation`."""
         ...

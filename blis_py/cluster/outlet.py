@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from blis_py.cluster.outlook import NOT_AT_ALL_NS
+from blis_py.cluster.lookahead import NOT_AT_ALL_NS
 from blis_py.core.request import Request
 from blis_py.metrics.visits import Onward
 
@@ -42,6 +42,6 @@ class Outlet(Protocol):
 class NoLookahead:
     """Lookahead source of a cluster with outlets: a visit may begin anywhere at any time."""
 
-    def quiet_until_ns(self) -> int:
-        """See `blis_py.cluster.outlook.Part`."""
+    def safe_until_ns(self) -> int:
+        """See `blis_py.cluster.lookahead.Part`."""
         return NOT_AT_ALL_NS

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
-from blis_py.cluster.outlook import Outlook
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
@@ -27,15 +27,15 @@ class OverlappedInstance(AutoregressiveInstance):
 
     def __init__(
         self,
-        timeline: Timeline,
+        wakeups: WakeupQueue,
         scheduler: Scheduler,
         latency: LatencyModel,
         events: StepEvents,
-        outlook: Outlook,
+        lookahead: Lookahead,
         single_step: bool = False,
         before_finish: Callable[[Step, int], None] | None = None,
     ) -> None:
-        super().__init__(timeline, scheduler, latency, events, outlook, single_step, before_finish)
+        super().__init__(wakeups, scheduler, latency, events, lookahead, single_step, before_finish)
         self._behind = overlapped(latency)
         """Step times behind another step: host work that overlaps with it is hidden."""
         self._flight: Step | None = None
@@ -61,13 +61,13 @@ class OverlappedInstance(AutoregressiveInstance):
     def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
         """Prices the step and the identical steps that may follow."""
         features, latency = step.features, self._behind
-        steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
+        steps = 1 if step.prefills or self._single_step else self.scheduler.identical_decode_steps(step)
         if steps > 1:
             change_ns = self.scheduler.next_change_ns(now_ns)
             if self._inbox and self._inbox[0][0] < change_ns:
                 change_ns = self._inbox[0][0]
             if change_ns > start_ns:
-                if change_ns > self._outlook.until_ns and steps > self._reach:
+                if change_ns > self._lookahead.until_ns and steps > self._reach:
                     steps = self._reach
                     self._reach *= 4
                 run = latency.decode_run(features, steps, start_ns, change_ns)
@@ -102,7 +102,7 @@ class OverlappedInstance(AutoregressiveInstance):
 
     def _note(self, step: Step, start_ns: int, run: StepRun) -> None:
         """Record the steps, except for a last one that does not end before the run does."""
-        if run.end_ns > self._outlook.end_ns:
+        if run.end_ns > self._lookahead.end_ns:
             self._events.in_progress(step)
             if run.steps == 1:
                 return
@@ -116,7 +116,7 @@ class OverlappedInstance(AutoregressiveInstance):
         launched = 0 if self._flight_end_ns >= now_ns else self._run.until(now_ns).steps
         return min(launched + 1, self._run.steps)
 
-    def _disturb(self, time_ns: int) -> None:
+    def _truncate(self, time_ns: int) -> None:
         """Cut the run at the first step end at which the arrival is seen."""
         if self._step is None or self._run.steps == 1:
             return
@@ -125,7 +125,7 @@ class OverlappedInstance(AutoregressiveInstance):
             self._run = before.first(steps)
             self._reach = 2 * steps
             self._last_planned_ns = self._flight_end_ns if steps == 1 else before.first(steps - 1).end_ns
-            self._timeline.set(self, self._last_planned_ns)
+            self._wakeups.set(self, self._last_planned_ns)
 
     def _cut(self, now_ns: int) -> None:
         if self._flight is not None and self._step is not None and self._flight_end_ns <= now_ns:

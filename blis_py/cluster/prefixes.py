@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.marks import Marks
+from blis_py.cluster.dirty_set import DirtySet
 from blis_py.core.blocks import CacheChanges, names_in
 from blis_py.core.request import Request
 
@@ -36,7 +36,7 @@ class PrefixReports:
         self._delay_ns = delay_ns
         self._logs: list[CacheChanges] = []
         self._holders: dict[Hashable, int] = {}
-        self._noted = Marks()
+        self._noted = DirtySet()
         self._gone: set[int] = set()
         fleet.follow(self._change)
 

@@ -13,7 +13,7 @@ from blis_py.core.request import NEVER_NS, FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
-from blis_py.metrics.emission import Emission
+from blis_py.metrics.emission import EmittedTokens
 from blis_py.metrics.invariants import InternalError
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.sessions import unsent_turns
@@ -92,7 +92,7 @@ class Recorder:
         """Tokens that earlier visits of the request emitted; empty while every request has one visit."""
         self.breaks: list[tuple[int, int, int]] = []
         self.others: list[tuple[int, int, int]] = []
-        """See `Emission`."""
+        """See `EmittedTokens`."""
         self.decisions: Decisions | None = None
         self._rejections: dict[int, str] = {}
         """Row -> reason of the rejection."""
@@ -308,13 +308,13 @@ class Recorder:
             emission=emission,
         )
 
-    def _emission(self) -> Emission:
+    def _emission(self) -> EmittedTokens:
         """Emissions by step."""
         first, last = self.first_step[: self.num_visits], self.last_step[: self.num_visits]
         others = _rows(self.others)
         visit, step, _ = others.T
         others = others[(step >= first[visit]) & (step <= last[visit])]
-        return Emission(first, last, _rows(self.breaks), others)
+        return EmittedTokens(first, last, _rows(self.breaks), others)
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
         """Remove the tokens emitted after the client had timed out."""
@@ -374,7 +374,7 @@ class Recorder:
         """Tokens emitted by earlier visits of its request."""
         return int(self.tokens_before[visit]) if visit >= len(self.table) else 0
 
-    def _token_times(self, instances: Sequence[InstanceRecord], emission: Emission) -> tuple[Ints, Ints]:
+    def _token_times(self, instances: Sequence[InstanceRecord], emission: EmittedTokens) -> tuple[Ints, Ints]:
         """First and last token of each visit as the client sees them, computed from the steps that
         emitted.
 

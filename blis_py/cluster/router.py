@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from blis_py.cluster.dice import Dice
 from blis_py.cluster.least_load import LeastLoad
+from blis_py.cluster.rng import Rng
 from blis_py.cluster.signals import Signals
 from blis_py.core.request import Request
 
@@ -28,7 +28,7 @@ class RouterSetup:
 
     signals: Signals
     """The instance state visible to the router; instances are identified by their index there."""
-    dice: Dice
+    rng: Rng
     """The router's random stream."""
     scorers: Sequence[tuple[str, float]] = ()
     """Names and weights, for `weighted`."""
@@ -81,10 +81,10 @@ class Random:
     looks_at_load = False
 
     def __init__(self, setup: RouterSetup) -> None:
-        self._dice, self._ready = setup.dice, setup.signals.ready
+        self._rng, self._ready = setup.rng, setup.signals.ready
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        return self._ready[self._dice.below(len(self._ready))]
+        return self._ready[self._rng.below(len(self._ready))]
 
 
 class LeastLoaded:
@@ -93,11 +93,11 @@ class LeastLoaded:
     looks_at_load = True
 
     def __init__(self, setup: RouterSetup) -> None:
-        self._dice, self._least = setup.dice, LeastLoad(setup.signals)
+        self._rng, self._least = setup.rng, LeastLoad(setup.signals)
 
     def __call__(self, request: Request, now_ns: int) -> int:
         ties = self._least.ties()
-        return self._least.tied(0 if ties == 1 else self._dice.below(ties))
+        return self._least.tied(0 if ties == 1 else self._rng.below(ties))
 
 
 class PowerOfTwo:
@@ -106,15 +106,15 @@ class PowerOfTwo:
     looks_at_load = True
 
     def __init__(self, setup: RouterSetup) -> None:
-        self._dice, self._signals = setup.dice, setup.signals
+        self._rng, self._signals = setup.rng, setup.signals
 
     def __call__(self, request: Request, now_ns: int) -> int:
         ready, load = self._signals.ready, self._signals.load
         count = len(ready)
-        one = self._dice.below(count)
+        one = self._rng.below(count)
         if count == 1:
             return ready[one]
-        other = self._dice.below(count - 1)
+        other = self._rng.below(count - 1)
         other += other >= one
         first, second = ready[one], ready[other]
         return second if load[second] < load[first] else first

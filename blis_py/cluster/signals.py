@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.marks import Marks
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.dirty_set import DirtySet
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.prefixes import PrefixReports
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.wakeups import WakeupQueue
 
 if TYPE_CHECKING:
     from blis_py.cluster.fleet import Follower, Membership, MemberState
@@ -30,7 +30,12 @@ class Signals:
     """
 
     def __init__(
-        self, fleet: Membership, refresh_ns: int, cache_delay_ns: int, timeline: Timeline, outlook: Outlook
+        self,
+        fleet: Membership,
+        refresh_ns: int,
+        cache_delay_ns: int,
+        wakeups: WakeupQueue,
+        lookahead: Lookahead,
     ) -> None:
         self.count = 0
         """Number of instances so far: the length of every list by index."""
@@ -59,9 +64,9 @@ class Signals:
         self._fleet = fleet
         self._instances = fleet.instances
         self.refresh_ns, self._cache_delay_ns = refresh_ns, cache_delay_ns
-        self._timeline, self._outlook = timeline, outlook
+        self._wakeups, self._lookahead = wakeups, lookahead
         self._watches = self._watches_kv = self._tracks_moves = False
-        self._noted, self._to_report = Marks(), Marks()
+        self._noted, self._to_report = DirtySet(), DirtySet()
         """Instances that changed since the latest look, and since the latest report."""
         self._prefixes: PrefixReports | None = None
         fleet.follow(self._change)
@@ -135,8 +140,8 @@ class Signals:
 
     def look_at_load(self, now_ns: int) -> None:
         """The same without the contents of prefix caches."""
-        self._outlook.narrow(now_ns - 1)
-        self._timeline.pass_until(now_ns - 1)
+        self._lookahead.narrow(now_ns - 1)
+        self._wakeups.pass_until(now_ns - 1)
         self.looks += 1
         for index in self._noted.take():
             self._to_report.add(index)

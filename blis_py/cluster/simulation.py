@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from simpy import Environment
 
-from blis_py.cluster.agenda import Agenda
 from blis_py.cluster.autoregressive_kind import Autoregressive
-from blis_py.cluster.dice import Dice
 from blis_py.cluster.dispatcher import Dispatcher, Progress
-from blis_py.cluster.entrance import Entrance
 from blis_py.cluster.events import Action, EventQueue
 from blis_py.cluster.fleet import Fleet, Membership
+from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.fleet_view import FleetView
 from blis_py.cluster.gateway import Gateway
+from blis_py.cluster.ingress import IngressParts
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.kinds import Kind, KindOfRequests
+from blis_py.cluster.lookahead import Lookahead, LookaheadSource
+from blis_py.cluster.observer import Observer
 from blis_py.cluster.outlet import NoLookahead, Outlet
-from blis_py.cluster.outlook import Outlook, Part
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.rng import Rng
 from blis_py.cluster.router import Router, RouterSetup
 from blis_py.cluster.signals import Signals
-from blis_py.cluster.source import Maker, Send, Source, TableSource
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.source import RequestFactory, Send, Source, TableSource
 from blis_py.cluster.topology import Cluster, Pool
-from blis_py.cluster.watch import Watch
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.metrics.record import RunRecord
@@ -60,7 +60,7 @@ def _without_garbage_collector() -> Iterator[None]:
             gc.enable()
 
 
-class Simulation:
+class ClusterSimulation:
     """The parts of a run, assembled; `run` advances time.
 
     Args:
@@ -74,7 +74,7 @@ class Simulation:
             all.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
-        watch: observer of every step.
+        observer: observer of every step.
 
     Attributes:
         env: SimPy's clock.
@@ -101,26 +101,26 @@ class Simulation:
         record_decisions: int | None = None,
         single_step: bool = False,
         progress: Progress | None = None,
-        watch: Watch | None = None,
+        observer: Observer | None = None,
     ) -> None:
         ingress = cluster.ingress
-        entrance = Entrance(ingress)
-        how = (record_steps, single_step, watch)
+        ingress_parts = IngressParts(ingress)
+        how = (record_steps, single_step, observer)
         served: Kind = Autoregressive(*how) if kind is None else kind.served(*how)
         self.cluster, self._seed, self._horizon_ns = cluster, seed, horizon_ns
-        self.source = source = _source(demand, horizon_ns, entrance.first_ns)
+        self.source = source = _source(demand, horizon_ns, ingress_parts.first_ns)
         table = source.table
 
         self.env = env = Environment()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
-        self.outlook = outlook = Outlook(last_ns, none_ahead=single_step)
+        self.lookahead = lookahead = Lookahead(last_ns, none_ahead=single_step)
         self.events = events = EventQueue(env)
-        self.timeline = timeline = Timeline(events, outlook)
+        self.wakeups = wakeups = WakeupQueue(events, lookahead)
         on_the_way_ns = ingress.admission_latency_ns + ingress.routing_latency_ns
         self.recorder = recorder = served.recorder(table, cluster.frontend, on_the_way_ns)
-        self._agenda = Agenda(events)
+        self._fleet_events = FleetEvents(events)
         self.fleet = fleet = Fleet(
-            cluster, lambda pool: served.instance(pool, timeline, recorder, outlook), self._agenda
+            cluster, lambda pool: served.instance(pool, wakeups, recorder, lookahead), self._fleet_events
         )
         self._dispatchers: dict[str, Dispatcher] = {}
         entered = [pool.name for pool in cluster.pools if pool.role != "decode"]
@@ -129,13 +129,13 @@ class Simulation:
         self._decisions = _decision_log(signals, router, record_decisions, len(table))
         unserved = _unserved(table, ingress.served_models)
         self.dispatcher = Dispatcher(
-            members, router, signals, recorder, outlook, self._decisions, progress, unserved
+            members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
-        self.gateway, *queues = entrance.built(
-            events, source, signals, members, self.dispatcher, outlook, recorder
+        self.gateway, *queues = ingress_parts.built(
+            events, source, signals, members, self.dispatcher, lookahead, recorder
         )
-        self._parts: list[Part] = [self.gateway, *queues]
-        self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, served.request)
+        self._parts: list[LookaheadSource] = [self.gateway, *queues]
+        self._maker = RequestFactory(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
         """Call `action` with the time, at that time, before all other events of the same nanosecond.
@@ -145,7 +145,7 @@ class Simulation:
         Raises:
             InputError: the time has passed, or the run has begun without any event.
         """
-        self._agenda.call_at(time_ns, action)
+        self._fleet_events.call_at(time_ns, action)
 
     def connect(self, pool: str, outlet: Outlet) -> None:
         """Connect the instances of a pool to an outlet for requests whose visit has ended; before the run.
@@ -177,7 +177,7 @@ class Simulation:
         if dispatcher is None:
             members = FleetView(self.fleet, [self.cluster.pool(pool).name])
             signals, router = self._routing(members, self.cluster.pool(pool))
-            dispatcher = Dispatcher(members, router, signals, self.recorder, self.outlook)
+            dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
             self._dispatchers[pool] = dispatcher
         return dispatcher
 
@@ -193,10 +193,10 @@ class Simulation:
             name, scorers = pool.routing_policy or name, pool.routing_scorers or scorers
             stream.append(self.cluster.pools.index(pool))
         delays_ns = ingress.snapshot_refresh_ns, ingress.cache_delay_ns
-        signals = Signals(members, *delays_ns, self.timeline, self.outlook)
+        signals = Signals(members, *delays_ns, self.wakeups, self.lookahead)
         sessions = None if table.session is None else table.session.data
-        dice = Dice(np.random.default_rng(stream))
-        return signals, policy(name)(RouterSetup(signals, dice, tuple((scorers or {}).items()), sessions))
+        rng = Rng(np.random.default_rng(stream))
+        return signals, policy(name)(RouterSetup(signals, rng, tuple((scorers or {}).items()), sessions))
 
     def run(self) -> RunRecord:
         """Run until all requests have ended, or to the horizon. To be called once.
@@ -205,16 +205,16 @@ class Simulation:
             InputError: times that go beyond the clock; a pool that needs an outlet and has none.
         """
         self.cluster.require_supported(self.fleet.connected)
-        self._agenda.begin()
-        self.outlook.over(*self._parts, *([self._agenda] if self._agenda.is_used else []))
+        self._fleet_events.begin()
+        self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
         way_in = _way_in(self.source, self.recorder, self.gateway)
-        self.source.start(self.env, self._maker, way_in, self.outlook.is_open)
+        self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
         end_ns = _run(self.env, self.fleet.instances, self._horizon_ns)
         log, self._decisions = self._decisions, None
         self.recorder.decisions = None if log is None else log.record()
         self.dispatcher.report(len(self.source.table))
         self._dispatchers.clear()
-        self.outlook.over()  # the parts form a reference cycle with the instances and their KV pools
+        self.lookahead.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()
         record = self.recorder.record(end_ns)
         self.fleet.enter_lives(record.instances)
@@ -227,9 +227,9 @@ def simulate(demand: RequestTable | Source, cluster: Cluster, **options: Any) ->
 
     Args:
         demand: the requests, or a source that sends them.
-        options: as `Simulation` takes them.
+        options: as `ClusterSimulation` takes them.
     """
-    return Simulation(demand, cluster, **options).run()
+    return ClusterSimulation(demand, cluster, **options).run()
 
 
 def _decision_log(

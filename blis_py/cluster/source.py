@@ -31,7 +31,7 @@ class Source(Protocol):
     listens: bool
     """Whether the end of one request may cause another to be sent. If so, lookahead is impossible."""
 
-    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
         """Begin to send; as SimPy processes, where needed.
 
         Args:
@@ -41,7 +41,7 @@ class Source(Protocol):
         """
         ...
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         """No unsent request arrives before or at this time. Not called if the source listens."""
         ...
 
@@ -55,7 +55,7 @@ class Source(Protocol):
         ...
 
 
-class Maker:
+class RequestFactory:
     """Creates the requests of a table.
 
     Args:
@@ -126,10 +126,12 @@ class TableSource:
         self._count = int(np.searchsorted(table.arrival_ns, until_ns, side="right"))
         self._sent = 0
 
-    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
         env.process(self._run(env, make, send, ahead))
 
-    def _run(self, env: Environment, make: Maker, send: Send, ahead: bool) -> Generator[Event, None, None]:
+    def _run(
+        self, env: Environment, make: RequestFactory, send: Send, ahead: bool
+    ) -> Generator[Event, None, None]:
         for chunk in self._chunks(make):
             for together in [chunk] if ahead else [[request] for request in chunk]:
                 if together[0].arrival_ns > env.now:
@@ -137,12 +139,12 @@ class TableSource:
                 self._sent += len(together)
                 send(together)
 
-    def _chunks(self, make: Maker) -> Iterator[list[Request]]:
+    def _chunks(self, make: RequestFactory) -> Iterator[list[Request]]:
         """Create requests lazily, chunk by chunk."""
         for first in range(0, self._count, CHUNK):
             yield make(slice(first, min(first + CHUNK, self._count)))
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         return int(self.table.arrival_ns[self._sent]) - 1 if self._sent < self._count else NEVER_NS
 
     def ended(self, request: Request, seen_ns: int) -> None:

@@ -11,7 +11,7 @@ from blis_py.cluster.scorers import Scorer, Scores, largest
 from blis_py.core.request import Request
 
 
-class Part:
+class ScoreTerm:
     """A scorer and its weight in the sum."""
 
     def __init__(self, scorer: Scorer, weight: float) -> None:
@@ -40,15 +40,15 @@ class Weighted:
 
     def __init__(self, setup: RouterSetup, scorers: Sequence[tuple[Scorer, float]]) -> None:
         total = sum(weight for _, weight in scorers)
-        self._parts = [Part(scorer, weight / total) for scorer, weight in scorers]
-        self._dice, self._signals = setup.dice, setup.signals
+        self._parts = [ScoreTerm(scorer, weight / total) for scorer, weight in scorers]
+        self._rng, self._signals = setup.rng, setup.signals
         self.scores: Scores = np.zeros(0)
         """Scores of the latest decision, by ready instance."""
 
     def __call__(self, request: Request, now_ns: int) -> int:
         self.scores = scores = self.score(request)
         ties = (scores == largest(scores)).nonzero()[0]
-        place = int(ties[0] if len(ties) == 1 else ties[self._dice.below(len(ties))])
+        place = int(ties[0] if len(ties) == 1 else ties[self._rng.below(len(ties))])
         index = self._signals.ready[place]
         for part in self._parts:
             part.scorer.sent(request, index)

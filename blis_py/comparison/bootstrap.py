@@ -18,7 +18,7 @@ LEVEL = 0.95
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 """Percentile by name."""
 BLOCKS = 40
-FEWEST = 40
+MIN = 40
 """Minimum number of pairs for an interval."""
 _DRAWS, _DRAWS_OF_MANY, _MANY = 1000, 200, 100_000
 
@@ -49,7 +49,7 @@ def changes(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[
     """
     with np.errstate(all="ignore"):  # absurd numbers give no meaningful change
         observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}
-        drawn = _drawn(first, second, statistics) if len(first) >= FEWEST else {}
+        drawn = _drawn(first, second, statistics) if len(first) >= MIN else {}
         return {name: _change(*values, drawn.get(name)) for name, values in observed.items()}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from blis_py.comparison.bootstrap import Change, changes
 from blis_py.comparison.groups import Group, as_dict, change_as_dict, everybody, groups
-from blis_py.comparison.pairs import Pairs, Shown, changed, flat, pairs
+from blis_py.comparison.pairs import Pairs, ShownPair, changed, flat, pairs
 from blis_py.errors import InputError
 from blis_py.metrics.registry import paired
 from blis_py.result import Result
@@ -71,7 +71,7 @@ class Comparison:
         InputError: they are not runs of the same requests.
     """
 
-    def __init__(self, runs: Sequence[Shown], names: Sequence[str]) -> None:
+    def __init__(self, runs: Sequence[ShownPair], names: Sequence[str]) -> None:
         self.runs, self.names = tuple(runs), tuple(names)
         self.pairwise = tuple(
             _pairwise(runs[0], run, (names[0], name)) for run, name in zip(runs[1:], names[1:], strict=True)
@@ -161,7 +161,7 @@ def _names(given: Sequence[str | Path | Result | SavedResult]) -> list[str]:
     return [f"{'run' if path is None else path.name} {index}" for index, path in enumerate(paths, start=1)]
 
 
-def _pairwise(first: Shown, second: Shown, names: tuple[str, str]) -> Pairwise:
+def _pairwise(first: ShownPair, second: ShownPair, names: tuple[str, str]) -> Pairwise:
     found = pairs(first, second, names)
     metrics: dict[str, dict[str, Change]] = {}
     counts: dict[str, int] = {}

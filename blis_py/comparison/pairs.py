@@ -32,7 +32,7 @@ _MOVES_ARRIVALS = (
 """Settings that change the arrival times of the same requests."""
 
 
-class Shown(Protocol):
+class ShownPair(Protocol):
     """The required part of a result, saved or not."""
 
     @property
@@ -70,7 +70,7 @@ class Pairs:
         )
 
 
-def pairs(first: Shown, second: Shown, names: tuple[str, str]) -> Pairs:
+def pairs(first: ShownPair, second: ShownPair, names: tuple[str, str]) -> Pairs:
     """Match requests by name.
 
     Raises:
@@ -90,12 +90,12 @@ def pairs(first: Shown, second: Shown, names: tuple[str, str]) -> Pairs:
     return Pairs(one, other, left, _note(one, other, first, second, names))
 
 
-def _waits(run: Shown) -> bool:
+def _waits(run: ShownPair) -> bool:
     """Whether sending depends on answers: permits, or sessions whose turns wait."""
     return "client_wait_ms" in run.requests or "cancelled_turns" in run.summary.get("sessions", {})
 
 
-def _by_name(run: Shown, name: str) -> pd.DataFrame:
+def _by_name(run: ShownPair, name: str) -> pd.DataFrame:
     frame = run.requests.set_index("request_id")
     if not frame.index.is_unique:
         twice = frame.index[frame.index.duplicated()][0]
@@ -124,8 +124,8 @@ def _check_same(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) 
 def _note(
     one: pd.DataFrame,
     other: pd.DataFrame,
-    first: Shown,
-    second: Shown,
+    first: ShownPair,
+    second: ShownPair,
     names: tuple[str, str],
 ) -> str | None:
     """The reason for different arrival times of the same requests, if there is one."""

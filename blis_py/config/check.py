@@ -10,7 +10,7 @@ from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSect
 from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
-from blis_py.core.bounds import LAST_NS, MOST_INSTANCES, clock_ns
+from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions
 from blis_py.errors import InputError
 
@@ -116,8 +116,8 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
             raise layers.error(
                 f"the role of {pool.name} is not supported yet", "pools", value=pool.role, fix=fix
             )
-    if not 1 <= config.instances <= MOST_INSTANCES:
-        problem = f"must be 1 to {MOST_INSTANCES:,} instances in all"
+    if not 1 <= config.instances <= MAX_INSTANCES:
+        problem = f"must be 1 to {MAX_INSTANCES:,} instances in all"
         raise layers.error(problem, "pools", value=config.instances, fix="change a count")
     for key in set.intersection(*(set(flatten(pool.overrides(), RunConfig)) for pool in config.pools)):
         if layers.by_flag(key):

@@ -5,7 +5,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 from dataclasses import dataclass, field
 
-from blis_py.core.bounds import LAST_NS, MOST_INSTANCES, MOST_REQUESTS
+from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_REQUESTS
 from blis_py.core.settings import setting
 
 _LAST_US = LAST_NS // 1000
@@ -60,7 +60,7 @@ class RoutingSection:
     counterfactual_k: int = setting(
         0,
         least=0,
-        most=MOST_INSTANCES,
+        most=MAX_INSTANCES,
         flag="--counterfactual-k",
         help="Candidates to keep of each decision, the best first; 0 = all.",
     )
@@ -174,7 +174,7 @@ class GatewaySection:
     max_concurrency_per_instance: int = setting(
         100,
         least=1,
-        most=MOST_REQUESTS,
+        most=MAX_REQUESTS,
         flag="--max-concurrency-per-instance",
         help="With concurrency: requests in flight at a saturated instance.",
     )
@@ -193,13 +193,13 @@ class GatewaySection:
     max_gateway_queue_depth: int = setting(
         0,
         least=0,
-        most=MOST_REQUESTS,
+        most=MAX_REQUESTS,
         flag="--max-gateway-queue-depth",
         help="Requests that wait, at most; 0 = no limit.",
     )
     """Requests that wait, at most; 0 = no limit."""
     per_band_capacity: int = setting(
-        0, least=0, most=MOST_REQUESTS, flag="--per-band-capacity", help="The same of each priority."
+        0, least=0, most=MAX_REQUESTS, flag="--per-band-capacity", help="The same of each priority."
     )
     """Requests of one priority that wait, at most; 0 = no limit."""
     usage_limit_threshold: float = setting(

@@ -19,7 +19,7 @@ LARGE_GPU_BYTES = 70 << 30
 _KEYS = {"value", "small_gpu", "source"}
 
 
-class Engine(NamedTuple):
+class EnginePreset(NamedTuple):
     """An engine preset.
 
     Attributes:
@@ -47,7 +47,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in (root("profiles") / "engines").glob("*.yaml"))
 
 
-def load_engine(name: str) -> Engine:
+def load_engine(name: str) -> EnginePreset:
     """A preset by its name, or from a file like the bundled ones.
 
     Raises:
@@ -72,7 +72,7 @@ def load_engine(name: str) -> Engine:
         settings[str(key)], sources[str(key)] = entry["value"], str(entry["source"])
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
-    return Engine(path, title, settings, small, sources)
+    return EnginePreset(path, title, settings, small, sources)
 
 
 def usual_settings() -> dict[str, Any]:

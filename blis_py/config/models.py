@@ -11,7 +11,7 @@ from blis_py.config.diffusion import DLLM, DllmSection
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
-from blis_py.core.bounds import MOST_INSTANCES, MOST_SEED
+from blis_py.core.bounds import MAX_INSTANCES, MAX_SEED
 from blis_py.core.config import (
     Aging,
     Batching,
@@ -161,7 +161,7 @@ class RunConfig:
     )
     """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
     num_instances: int = setting(
-        1, least=1, most=MOST_INSTANCES, flag="--num-instances", help="Instances behind the router."
+        1, least=1, most=MAX_INSTANCES, flag="--num-instances", help="Instances behind the router."
     )
     """Instances behind the router."""
     pools: tuple[PoolSection, ...] = ()
@@ -172,7 +172,7 @@ class RunConfig:
     seed: int | None = setting(
         None,
         least=0,
-        most=MOST_SEED,
+        most=MAX_SEED,
         flag="--seed",
         help="Seed of everything random. Default 42.",
         group="Run",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_py.config.layers import Layers, flatten
-from blis_py.core.bounds import MOST_INSTANCES
+from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.core.settings import setting
 from blis_py.errors import InputError
 
@@ -21,7 +21,7 @@ class PoolSection:
     """Of the pool, in messages and results."""
     role: str = setting("both", choices=("both", "prefill", "decode"))
     """Phases of a request that its instances serve; so far `both`."""
-    count: int = setting(1, least=0, most=MOST_INSTANCES)
+    count: int = setting(1, least=0, most=MAX_INSTANCES)
     """Its instances."""
     price_per_hour: float | None = setting(None, least=0, most=1e9)
     """Of one instance with all its GPUs."""

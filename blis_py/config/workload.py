@@ -5,7 +5,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 from dataclasses import dataclass
 
-from blis_py.core.bounds import LAST_NS, MOST_ARRIVALS_PER_S, MOST_REQUESTS, MOST_TOKENS, SECOND_NS
+from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, MAX_REQUESTS, MAX_TOKENS, SECOND_NS
 from blis_py.core.settings import setting
 
 _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6
@@ -60,7 +60,7 @@ class WorkloadSection:
     limit: int | None = setting(
         None,
         least=1,
-        most=MOST_REQUESTS,
+        most=MAX_REQUESTS,
         flag="--limit",
         help="Only the first requests of the trace.",
         group="Trace",
@@ -81,7 +81,7 @@ class WorkloadSection:
     rate: float | None = setting(
         None,
         above=0,
-        most=MOST_ARRIVALS_PER_S,
+        most=MAX_ARRIVALS_PER_S,
         flag="--rate",
         help="Requests per second, default 1. A trace is stretched to it.",
     )
@@ -89,7 +89,7 @@ class WorkloadSection:
     num_requests: int | None = setting(
         None,
         least=1,
-        most=MOST_REQUESTS,
+        most=MAX_REQUESTS,
         flag="--num-requests",
         aliases=("--num-prompts",),
         help="Requests to generate (default 100) or to take from a trace.",
@@ -107,43 +107,43 @@ class WorkloadSection:
     )
     """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
     prompt_tokens: int = setting(
-        512, least=1, most=MOST_TOKENS, flag="--prompt-tokens", help="Prompt length, mean."
+        512, least=1, most=MAX_TOKENS, flag="--prompt-tokens", help="Prompt length, mean."
     )
     """Length of a prompt in tokens, mean of a normal distribution."""
     prompt_tokens_stdev: int = setting(
         256,
         least=0,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--prompt-tokens-stdev",
         help="Prompt length, standard deviation.",
     )
     """Its standard deviation."""
     prompt_tokens_min: int = setting(
-        2, least=1, most=MOST_TOKENS, flag="--prompt-tokens-min", help="Prompt length, least."
+        2, least=1, most=MAX_TOKENS, flag="--prompt-tokens-min", help="Prompt length, least."
     )
     """The shortest prompt."""
     prompt_tokens_max: int = setting(
-        7000, least=1, most=MOST_TOKENS, flag="--prompt-tokens-max", help="Prompt length, most."
+        7000, least=1, most=MAX_TOKENS, flag="--prompt-tokens-max", help="Prompt length, most."
     )
     """The longest prompt."""
     output_tokens: int = setting(
-        512, least=1, most=MOST_TOKENS, flag="--output-tokens", help="Output length, mean."
+        512, least=1, most=MAX_TOKENS, flag="--output-tokens", help="Output length, mean."
     )
     """Length of an answer in tokens, mean of a normal distribution."""
     output_tokens_stdev: int = setting(
         256,
         least=0,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--output-tokens-stdev",
         help="Output length, standard deviation.",
     )
     """Its standard deviation."""
     output_tokens_min: int = setting(
-        2, least=1, most=MOST_TOKENS, flag="--output-tokens-min", help="Output length, least."
+        2, least=1, most=MAX_TOKENS, flag="--output-tokens-min", help="Output length, least."
     )
     """The shortest answer."""
     output_tokens_max: int = setting(
-        7000, least=1, most=MOST_TOKENS, flag="--output-tokens-max", help="Output length, most."
+        7000, least=1, most=MAX_TOKENS, flag="--output-tokens-max", help="Output length, most."
     )
     """The longest answer."""
     eos_share: float = setting(
@@ -168,7 +168,7 @@ class WorkloadSection:
     concurrency: int | None = setting(
         None,
         least=1,
-        most=MOST_REQUESTS,
+        most=MAX_REQUESTS,
         flag="--concurrency",
         help="Closed loop: most requests under way at once; as fast as that allows where no rate is given.",
         null=0,
@@ -206,7 +206,7 @@ class WorkloadSection:
     if there is an answer; the next turn repeats all but its last token; the first requests of a `concurrency`
     are spread over a pause; sessions are not cut off at a number of requests."""
     prefix_tokens: int = setting(
-        0, least=0, most=MOST_TOKENS, flag="--prefix-tokens", help="Shared prefix before every prompt."
+        0, least=0, most=MAX_TOKENS, flag="--prefix-tokens", help="Shared prefix before every prompt."
     )
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(

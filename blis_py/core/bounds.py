@@ -14,20 +14,20 @@ from blis_py.errors import InputError
 SECOND_NS = 10**9
 LAST_NS = 100 * 36525 * 864 * SECOND_NS
 """A century. The clock extends half a century further (`NEVER_NS`), and two such times can be added."""
-MOST_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 """Per request: beyond any model's context, below any overflow of sums and products."""
-MOST_REQUESTS = 100_000_000
+MAX_REQUESTS = 100_000_000
 """At about 150 bytes per request this fills the memory of a large machine."""
-MOST_ARRIVALS_PER_S = 1_000_000.0
+MAX_ARRIVALS_PER_S = 1_000_000.0
 """Generated arrivals are whole microseconds apart."""
-MOST_INSTANCES = 100_000
-MOST_KV_BLOCKS = 100_000_000
+MAX_INSTANCES = 100_000
+MAX_KV_BLOCKS = 100_000_000
 """Per instance. Identical instances share 36 bytes for each block; a used one takes 8 more."""
-MOST_BLOCK_ROUNDS = 1_000_000
+MAX_BLOCK_ROUNDS = 1_000_000
 """Of a block that is denoised; those measured take up to twice its positions."""
-MOST_RERUNS = MOST_REDRAWS = 10_000
+MAX_RERUNS = MAX_REDRAWS = 10_000
 """Repetitions of a simulation, or of a fit, for intervals; a hundred suffice."""
-MOST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 
 
 def clock_ns(

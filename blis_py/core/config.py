@@ -8,7 +8,7 @@ methods.
 from dataclasses import dataclass
 from typing import Any
 
-from blis_py.core.bounds import LAST_NS, MOST_KV_BLOCKS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_KV_BLOCKS, MAX_TOKENS
 from blis_py.core.settings import setting
 
 _LAST_MS = LAST_NS / 10**6
@@ -47,7 +47,7 @@ class Batching(SchedulerSettings):
     max_num_seqs: int = setting(
         256,
         least=1,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--max-num-seqs",
         aliases=("--max-num-running-reqs",),
         help="Most running requests per instance.",
@@ -56,7 +56,7 @@ class Batching(SchedulerSettings):
     max_num_batched_tokens: int = setting(
         2048,
         least=1,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--max-num-batched-tokens",
         aliases=("--max-num-scheduled-tokens",),
         help="Tokens per step.",
@@ -65,7 +65,7 @@ class Batching(SchedulerSettings):
     long_prefill_token_threshold: int = setting(
         0,
         least=0,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--long-prefill-token-threshold",
         help="Longest prefill chunk; 0 = no limit.",
     )
@@ -73,7 +73,7 @@ class Batching(SchedulerSettings):
     block_size: int = setting(
         16,
         least=1,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--block-size",
         aliases=("--block-size-in-tokens",),
         help="Tokens per KV block.",
@@ -88,7 +88,7 @@ class Memory:
     num_kv_blocks: int | None = setting(
         None,
         least=1,
-        most=MOST_KV_BLOCKS,
+        most=MAX_KV_BLOCKS,
         flag="--num-kv-blocks",
         aliases=("--total-kv-blocks", "--num-gpu-blocks-override"),
         help="KV blocks, instead of what fits.",
@@ -101,7 +101,7 @@ class Memory:
     max_model_len: int | None = setting(
         None,
         least=1,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--max-model-len",
         null=0,
         help="Longest sequence; 0 = automatic, the default.",
@@ -176,7 +176,7 @@ class PrefixCaching(SchedulerSettings):
     fairness_tokens: int | None = setting(
         None,
         least=0,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--fairness-tokens",
         help="The same, counted in prefill tokens computed meanwhile. Default: never.",
     )
@@ -184,7 +184,7 @@ class PrefixCaching(SchedulerSettings):
     lpm_max_queue: int = setting(
         128,
         least=1,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--lpm-max-queue",
         help="With lpm, hrrn, dfs-weight: fcfs when more requests wait.",
     )
@@ -192,7 +192,7 @@ class PrefixCaching(SchedulerSettings):
     in_batch_sharing_tokens: int | None = setting(
         32,
         least=1,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         flag="--in-batch-sharing",
         null=-1,
         help="With these: uncached tokens worth waiting for while another computes them; -1 = off.",
@@ -213,9 +213,9 @@ class Aging(SchedulerSettings):
 class _Resolved:
     """Settings that are known once the KV cache has its size."""
 
-    num_kv_blocks: int = setting(least=1, most=MOST_KV_BLOCKS)
+    num_kv_blocks: int = setting(least=1, most=MAX_KV_BLOCKS)
     """KV blocks in the pool."""
-    max_model_len: int = setting(least=1, most=MOST_TOKENS)
+    max_model_len: int = setting(least=1, most=MAX_TOKENS)
     """Longest sequence (prompt + output), in tokens."""
     scheduler: str = queue_order()
     """Order of the waiting queue: a key of `policies.SCHEDULERS`."""

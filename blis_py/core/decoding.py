@@ -8,7 +8,7 @@ from typing import Final
 
 from blis_py.core.request import DECODING, Request
 
-_FEWEST_ENTRIES = 64
+_MIN_ENTRIES = 64
 """Smaller heaps are not compacted."""
 _NOWHERE: Final = -(1 << 62)
 """Base and finish tick of a request that does not decode."""
@@ -79,7 +79,7 @@ class DecodeSet:
         self.crossings[-base % self._block_size] -= 1
         if self._track_longest:
             del self._bases[request.seq]
-            if len(self._longest) > _FEWEST_ENTRIES + 2 * self.count:
+            if len(self._longest) > _MIN_ENTRIES + 2 * self.count:
                 self._longest = [(-base, seq) for seq, base in self._bases.items()]
                 heapify(self._longest)
 

@@ -22,12 +22,12 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
 from blis_py.core.diffusion_request import (
     NO_SLOT,
-    Batch,
+    BatchOutcome,
     Commit,
+    DenoiseBatch,
     DiffusionCounters,
     DiffusionFeatures,
     DiffusionRequest,
-    Outcome,
 )
 from blis_py.core.features import computed, further_features
 from blis_py.core.lifecycle import Lifecycle, note_scheduled
@@ -65,7 +65,7 @@ class DiffusionScheduler(Lifecycle):
 
     # -- one batch -----------------------------------------------------------------------------
 
-    def schedule(self, now_ns: int) -> Batch | None:
+    def schedule(self, now_ns: int) -> DenoiseBatch | None:
         """Plan the next batch; None if there is nothing to compute.
 
         Raises:
@@ -73,7 +73,7 @@ class DiffusionScheduler(Lifecycle):
         """
         if not (self.waiting or self.running):
             return None
-        batch = Batch()
+        batch = DenoiseBatch()
         if self.diffusion.fdfo:
             self._make_room_for_blocks(batch)
             self._fill_with_prompts(batch, now_ns)
@@ -102,7 +102,7 @@ class DiffusionScheduler(Lifecycle):
             or (bool(self.waiting) and self._admissible(now_ns))
         )
 
-    def finish(self, batch: Batch, outcome: Outcome) -> list[Commit]:
+    def finish(self, batch: DenoiseBatch, outcome: BatchOutcome) -> list[Commit]:
         """Apply the outcome of a batch; returns the blocks that became final, in running order.
 
         Raises:
@@ -177,7 +177,7 @@ class DiffusionScheduler(Lifecycle):
     def _in_state(self, status: Status) -> list[DiffusionRequest]:
         return [request for request in self._requests() if request.status is status]
 
-    def _make_room_for_blocks(self, batch: Batch) -> None:
+    def _make_room_for_blocks(self, batch: DenoiseBatch) -> None:
         """Allocate slot and pages for the current block of every denoising request that lacks them."""
         for request in self._in_state(_DENOISING):
             if request not in self.running:
@@ -186,7 +186,7 @@ class DiffusionScheduler(Lifecycle):
             if self._extend(request, self._block, batch, parked) and parked:
                 self._take_slot(request, parked)
 
-    def _fill_with_prompts(self, batch: Batch, now_ns: int) -> None:
+    def _fill_with_prompts(self, batch: DenoiseBatch, now_ns: int) -> None:
         """Continue unfinished prompts, then admit waiting requests, within the limits of tokens, slots and
         pages."""
         budget = self.config.max_num_batched_tokens
@@ -227,7 +227,9 @@ class DiffusionScheduler(Lifecycle):
         tokens = self._first_tokens(request, (len(shared) + own) * self._block_size, budget)
         return kv.blocks_needed(request, shared, own, tokens) <= kv.pool.num_free
 
-    def _extend(self, request: DiffusionRequest, tokens: int, batch: Batch, parked: bool = False) -> bool:
+    def _extend(
+        self, request: DiffusionRequest, tokens: int, batch: DenoiseBatch, parked: bool = False
+    ) -> bool:
         """Allocate pages for `tokens` more, with preemption if needed; False if the request itself was
         preempted."""
         fresh = self.kv.shortfall(request, tokens)
@@ -242,7 +244,7 @@ class DiffusionScheduler(Lifecycle):
             self._count_call(parked)
         return True
 
-    def _features(self, batch: Batch) -> DiffusionFeatures:
+    def _features(self, batch: DenoiseBatch) -> DiffusionFeatures:
         block, features = self._block, DiffusionFeatures(denoise_blocks=len(batch.denoise))
         sequences = [(request, block) for request in batch.denoise] + batch.prefills
         for request, tokens in sequences:
@@ -282,7 +284,7 @@ class DiffusionScheduler(Lifecycle):
 
     # -- the life of a block -----------------------------------------------------------------------
 
-    def _commit(self, request: DiffusionRequest, outcome: Outcome) -> Commit:
+    def _commit(self, request: DiffusionRequest, outcome: BatchOutcome) -> Commit:
         """Commit a final block; its tokens beyond the end of the output are wasted."""
         new = self._block - request.known_tokens
         emitted = min(new, request.target - request.generated)

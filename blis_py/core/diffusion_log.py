@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class DiffusionLog:
     refusals: list[DiffusionRequest] = field(default_factory=list)
     _round: int = 0
 
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         """Record a batch that ended; call before the scheduler is updated."""
         lengths = zip(batch.denoise, outcome.accept_lengths, strict=True)
         row = BatchRow(

@@ -124,7 +124,7 @@ _ATTRIBUTES: Final = (*StepFeatures().names(), *ROUND_FEATURES)
 
 
 @dataclass(slots=True)
-class Batch:
+class DenoiseBatch:
     """The work until the next call of the scheduler: one round, or as many as its mode allows."""
 
     prefills: list[tuple[DiffusionRequest, int]] = field(default_factory=list)
@@ -145,8 +145,8 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a batch. Sequences are parallel to `Batch.denoise`."""
+class BatchOutcome:
+    """The outcome of a batch. Sequences are parallel to `DenoiseBatch.denoise`."""
 
     accept_lengths: Sequence[int] = ()
     """0 = the block goes on, block size = it is final and its keys and values are in the cache."""

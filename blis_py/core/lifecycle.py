@@ -170,7 +170,7 @@ class Lifecycle:
         self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
-    def call_off(self, request: Request, now_ns: int) -> None:
+    def cancel(self, request: Request, now_ns: int) -> None:
         """Set its deadline to now: the next `expire` drops it."""
         request.deadline_ns = now_ns
         if request.number < 0:

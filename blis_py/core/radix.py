@@ -22,7 +22,7 @@ from blis_py.core.blocks import CacheLog, names_in
 from blis_py.core.eviction import Worth, lru
 from blis_py.core.radix_node import Family, Keys, Node
 
-_FEWEST_ENTRIES = 64
+_MIN_ENTRIES = 64
 """Smaller heaps are not compacted."""
 
 
@@ -60,7 +60,7 @@ class RadixTree:
         self._leaves: list[tuple[Worth, int, Node]] = []
         """Heap of eviction candidates; some entries are stale."""
         self._entries = 0
-        self._tidy_at = _FEWEST_ENTRIES
+        self._tidy_at = _MIN_ENTRIES
         self.log = CacheLog()
 
     def evictable_size(self) -> int:
@@ -273,7 +273,7 @@ class RadixTree:
         if len(self._leaves) > self._tidy_at:
             self._leaves = [entry for entry in self._leaves if _valid(entry)]
             heapify(self._leaves)
-            self._tidy_at = max(2 * len(self._leaves), _FEWEST_ENTRIES)
+            self._tidy_at = max(2 * len(self._leaves), _MIN_ENTRIES)
 
     def _least_worth(self) -> Node:
         leaves = self._leaves

@@ -8,8 +8,8 @@ time but the `now_ns` passed in. Simulator and engine run the same code:
     finished = scheduler.finish(step)           # what came of it
 
 The cost of a step is that of its changes: decoding requests are kept as aggregates (`DecodeSet`) and touched
-only when their state changes. The simulator may also query the number of identical steps ahead (`repeats`)
-and finish them all at once.
+only when their state changes. The simulator may also query the number of identical steps ahead
+(`identical_decode_steps`) and finish them all at once.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Scheduler(Lifecycle):
         """Apply the outcome of a step, or of `steps` identical ones; returns the requests that finished.
 
         A request whose computed tokens have reached its length emits one token. `steps` may not
-        exceed `repeats(step)`.
+        exceed `identical_decode_steps(step)`.
 
         Args:
             stopped: requests whose token was an end of sequence or completed a stop string, as determined by
@@ -273,7 +273,7 @@ class Scheduler(Lifecycle):
                 request.finish_reason = FinishReason.STOP
         return list(ended)
 
-    def repeats(self, step: Step) -> int:
+    def identical_decode_steps(self, step: Step) -> int:
         """Number of consecutive identical decode steps, this one included, absent arrivals and timeouts.
 
         For that many steps the same requests decode one token each, none finishes before the last of them,

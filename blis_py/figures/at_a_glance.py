@@ -20,7 +20,7 @@ from blis_py.figures.style import (
     legend_beside_title,
     say,
 )
-from blis_py.figures.timeline import Timeline, timeline
+from blis_py.figures.timeline import TimelineFigure, timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def summary_line(run: RunView) -> str:
     return text
 
 
-def _draw_requests(ax: Axes, state: Timeline, end_s: float) -> None:
+def _draw_requests(ax: Axes, state: TimelineFigure, end_s: float) -> None:
     """Running and waiting requests of the whole cluster."""
     moments = state.time_s / time_unit(end_s)[1]
     for name, rows, colour in (("running", state.running, BLUE), ("waiting", state.waiting, ORANGE)):

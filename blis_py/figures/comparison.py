@@ -34,7 +34,7 @@ Told = Mapping[str, Any]
 
 _METRICS = {"ttft_ms": "Time to first token", "tpot_ms": "Time per output token", "e2e_ms": "End to end"}
 _MEANS = {"ttft_ms": "Mean TTFT", "e2e_ms": "Mean E2E: who paid"}
-_MOST_GROUPS = 22
+_MAX_GROUPS = 22
 
 
 @in_house_style
@@ -47,7 +47,7 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
         settings: the configuration of the first run.
     """
     last = told["compared"][-1]
-    shown = [last["everybody"], *last["groups"]][:_MOST_GROUPS]
+    shown = [last["everybody"], *last["groups"]][:_MAX_GROUPS]
     room = legend_room(len(frames), 3)
     tall = 0.24 * max(len(shown), 4) + 0.9
     varied = [row["key"] for row in told["settings"]]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FOUR = ("ttft", "tpot", "itl", "e2e")
-_MOST_CLASSES = 8
+_MAX_CLASSES = 8
 _FAR = 20.0
 """Multiple of the largest value beyond which a limit is named but not drawn, to keep the curves readable."""
 
@@ -56,7 +56,7 @@ def one_latency(run: RunView, metric: str) -> Picture:
 
 def legend_room_of(run: RunView) -> float:
     """Height of the legend of classes, in inches."""
-    curves = 1 + min(_MOST_CLASSES, len(run.classes))
+    curves = 1 + min(_MAX_CLASSES, len(run.classes))
     return legend_room(curves) if curves > 2 else 0.0
 
 
@@ -95,7 +95,7 @@ def _lines(run: RunView) -> list[tuple[str, Rows, dict[str, Any]]]:
     everyone: Rows = np.arange(len(run))
     if len(run.classes) < 2:
         return [("all requests", everyone, {"color": INK})]
-    shown = dict(list(run.classes.items())[:_MOST_CLASSES])
+    shown = dict(list(run.classes.items())[:_MAX_CLASSES])
     looks = class_lines(list(shown))
     lines = [("all requests", everyone, {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.4})]
     return lines + [(name, rows, looks[name]) for name, rows in shown.items()]

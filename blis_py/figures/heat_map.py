@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SLICES = 200
-_MOST_LABELS = 12
+_MAX_LABELS = 12
 
 
 @in_house_style
@@ -52,7 +52,7 @@ def _draw_map(ax: Axes, rows: Floats, end_s: float, title: str, most: float | No
     ax.set_title(title)
     ax.set_ylabel("instance")
     ax.grid(visible=False)
-    every = -(-len(rows) // _MOST_LABELS)
+    every = -(-len(rows) // _MAX_LABELS)
     ax.set_yticks(np.arange(0, len(rows), every))
     place = ax.get_position()
     beside = ax.figure.add_axes((place.x1 + 0.15 / WIDTH, place.y0, 0.14 / WIDTH, place.height))

@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cut by the end of the run": (style.EARTH, ("unfinished",)),
 }
 """Colour and ledger lines of each kind of time."""
-_MOST_WHAT_IFS = 12
+_MAX_WHAT_IFS = 12
 
 
 @in_house_style
@@ -47,7 +47,7 @@ def ledger(told: Told, settings: Told) -> Picture:
         told: `Explanation.as_dict()`.
         settings: the configuration of the run.
     """
-    changes = [one for one in told["what_ifs"] if one.get("asked") is not None][:_MOST_WHAT_IFS]
+    changes = [one for one in told["what_ifs"] if one.get("asked") is not None][:_MAX_WHAT_IFS]
     lines = [line for line in told["ledger"] if line["whole_ns"]]
     rows = max(len(lines), len(changes), 4)
     figure, axes = grid(

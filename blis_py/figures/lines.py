@@ -13,7 +13,7 @@ from blis_py.figures.style import FAINT, GREY, LEGEND_COLUMNS, Picture, label, s
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_SERIES = 16
+MAX_SERIES = 16
 """Number of distinguishable lines; further ones are grey."""
 _HEADLINE = 0.3
 _HOLLOW = "hollow: could not keep up"
@@ -32,7 +32,7 @@ def draw_line(
     if not known:
         return
     look: Any = (
-        series_lines(index) if index < MOST_SERIES else {"color": FAINT, "linestyle": "-", "marker": "."}
+        series_lines(index) if index < MAX_SERIES else {"color": FAINT, "linestyle": "-", "marker": "."}
     )
     x, y = [of_x(group.middle(across)) for group in known], [group.middle(up) for group in known]
     ax.plot(x, y, ms=5, mfc="none", **look)
@@ -73,12 +73,12 @@ def legend_of_series(figure: Picture, drawn: Several) -> None:
 
 def _legend(drawn: Several) -> dict[str, dict[str, Any]]:
     """Legend labels and their line styles."""
-    shown = drawn.series[:MOST_SERIES] if len(drawn.series) > 1 else ()
+    shown = drawn.series[:MAX_SERIES] if len(drawn.series) > 1 else ()
     entries = {each.name: {**series_lines(index), "ms": 5} for index, each in enumerate(shown)}
     if any(group.saturated for series in drawn.series for group in series.groups):
         entries[_HOLLOW] = {"color": GREY, "marker": "o", "mfc": "none", "linestyle": "none"}
-    if len(drawn.series) > MOST_SERIES:
-        entries[f"{len(drawn.series) - MOST_SERIES} more"] = {"color": FAINT, "marker": "."}
+    if len(drawn.series) > MAX_SERIES:
+        entries[f"{len(drawn.series) - MAX_SERIES} more"] = {"color": FAINT, "marker": "."}
     return entries
 
 

@@ -10,13 +10,13 @@ from blis_py.figures.axes import count_axis, time_axis, time_unit
 from blis_py.figures.facts import foot
 from blis_py.figures.run import RunView
 from blis_py.figures.style import BLUE, SKY, VERMILLION, Picture, grid, in_house_style, legend_beside_title
-from blis_py.figures.timeline import Floats, Timeline, timeline
+from blis_py.figures.timeline import Floats, TimelineFigure, timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NO_STEPS = "the run did not record its steps"
-_MOST_FAINT = 32
+_MAX_FAINT = 32
 """Most instances with a line of their own; beyond, see `instances`."""
 
 
@@ -46,10 +46,12 @@ def state_over_time(run: RunView) -> Picture | None:
     return figure
 
 
-def draw_state(ax: Axes, state: Timeline, rows: Floats, end_s: float, title: str, mean: bool = False) -> None:
+def draw_state(
+    ax: Axes, state: TimelineFigure, rows: Floats, end_s: float, title: str, mean: bool = False
+) -> None:
     """The whole cluster as a bold line, single instances as faint ones."""
     moments = state.time_s / time_unit(end_s)[1]
-    if 1 < len(rows) <= _MOST_FAINT:
+    if 1 < len(rows) <= _MAX_FAINT:
         for index, row in enumerate(rows):
             name = "each instance" if index == 0 else None
             ax.plot(moments, row, color=SKY, linewidth=0.7, alpha=0.8, label=name)
@@ -60,13 +62,13 @@ def draw_state(ax: Axes, state: Timeline, rows: Floats, end_s: float, title: str
     ax.set_ylim(bottom=0)
 
 
-def draw_kv(ax: Axes, state: Timeline, end_s: float) -> None:
+def draw_kv(ax: Axes, state: TimelineFigure, end_s: float) -> None:
     """Draw KV blocks in use, and the total."""
     draw_state(ax, state, state.kv_pct, end_s, "KV cache in use, %", mean=True)
     ax.set_ylim(top=101)
 
 
-def _draw_at_work(ax: Axes, state: Timeline, there: int, end_s: float) -> None:
+def _draw_at_work(ax: Axes, state: TimelineFigure, there: int, end_s: float) -> None:
     """Draw the number of instances with a step in progress, and the total."""
     moments = state.time_s / time_unit(end_s)[1]
     busy = state.busy.sum(axis=0)
@@ -76,7 +78,7 @@ def _draw_at_work(ax: Axes, state: Timeline, there: int, end_s: float) -> None:
     ax.set_ylim(top=1.08 * there)
 
 
-def _draw_preemptions(ax: Axes, rows: Floats, state: Timeline, end_s: float) -> None:
+def _draw_preemptions(ax: Axes, rows: Floats, state: TimelineFigure, end_s: float) -> None:
     """Draw the cumulative number of preemptions in the cluster."""
     moments = state.time_s / time_unit(end_s)[1]
     ax.plot(moments, np.cumsum(rows.sum(axis=0)), color=VERMILLION, linewidth=1.6)

@@ -79,7 +79,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Group:
+class FigureGroup:
     """Runs with equal settings except the seed."""
 
     load: Any
@@ -105,7 +105,7 @@ class Series:
     """Runs on one line, in the order of the load."""
 
     name: str
-    groups: Sequence[Group]
+    groups: Sequence[FigureGroup]
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,9 @@ def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> li
         lines.setdefault(name, {}).setdefault(repr(load), []).append(point)
     made = []
     for name, groups in lines.items():
-        found = [Group(runs[0].settings.get(along) if along else None, runs) for runs in groups.values()]
+        found = [
+            FigureGroup(runs[0].settings.get(along) if along else None, runs) for runs in groups.values()
+        ]
         made.append(Series(name, sorted(found, key=lambda group: _order(group.load))))
     return made
 

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class TimelineFigure:
     """Averages over equal slices of the run; matrices have one row per instance."""
 
     time_s: Floats
@@ -37,7 +37,7 @@ class Timeline:
         return float(2 * self.time_s[0])
 
 
-def timeline(run: RunView, slices: int = 400) -> Timeline | None:
+def timeline(run: RunView, slices: int = 400) -> TimelineFigure | None:
     """The state of every instance over time, or `None` if the run did not record its steps."""
     recorded = [(each, each.steps) for each in run.instances if each.steps is not None]
     if not recorded or not run.end_s:
@@ -52,7 +52,7 @@ def timeline(run: RunView, slices: int = 400) -> Timeline | None:
 
     told = all("preemptions" in steps for _, steps in recorded)
     blocks = np.array([[each.num_kv_blocks] for each, _ in recorded])
-    return Timeline(
+    return TimelineFigure(
         time_s=(edges[1:] + edges[:-1]) / 2e9,
         running=averages("running"),
         waiting=averages("waiting"),

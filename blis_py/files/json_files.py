@@ -9,7 +9,7 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 
-MOST_LEVELS = 64
+MAX_LEVELS = 64
 
 
 def load_object(path: Path, *, fix: str = "is it the right file?") -> dict[str, Any]:
@@ -34,14 +34,14 @@ def parse_json(text: str, place: str | Path | None = None, *, fix: str | None = 
         value = json.loads(text)
         if not (type(value) is dict and len(value) == text.count(":")):  # as many keys as colons
             value = json.loads(text, object_pairs_hook=_object)
-        if text.count("[") + text.count("{") > MOST_LEVELS:
+        if text.count("[") + text.count("{") > MAX_LEVELS:
             _check_depth(value)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InputError("not JSON: half a pair of surrogates", file=place, fix=fix) from None
     except RecursionError:
-        problem = f"nested more than {MOST_LEVELS} levels deep"
+        problem = f"nested more than {MAX_LEVELS} levels deep"
         raise InputError(problem, file=place, fix="is it the right file?") from None
     except ValueError as error:
         raise InputError(f"not JSON: {error}", file=place, fix=fix) from None
@@ -59,7 +59,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         inner: list[Any] = []
         for each in level:
             if isinstance(each, dict):

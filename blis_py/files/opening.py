@@ -16,9 +16,9 @@ from blis_py.errors import InputError
 
 LONGEST_LINE_BYTES = 1 << 24
 """Longest line of a table, in bytes; the block keys of a prompt of a million tokens take half a MiB."""
-MOST_TEXT_BYTES = 1 << 26
+MAX_TEXT_BYTES = 1 << 26
 """Largest file read as a whole, YAML and JSON."""
-MOST_EXPANSION = 200
+MAX_EXPANSION = 200
 """Largest expansion factor of a gzip file; tables of measurements reach 5 to 30."""
 ALWAYS_EXPANDED_BYTES = 1 << 26
 """Expanded size allowed for any gzip file."""
@@ -42,12 +42,12 @@ def reading(path: Path) -> Iterator[IO[str]]:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-        most = max(ALWAYS_EXPANDED_BYTES, MOST_EXPANSION * size.st_size) if packed else None
+        most = max(ALWAYS_EXPANDED_BYTES, MAX_EXPANSION * size.st_size) if packed else None
         lines: Any = _Lines(source, path, most)  # the buffer has no name, which TextIOWrapper accepts
         yield io.TextIOWrapper(lines, encoding="utf-8-sig", newline="")
 
 
-def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
+def read_text(path: Path, *, most_bytes: int = MAX_TEXT_BYTES) -> str:
     """Content of a file, which may be a pipe, and gzip.
 
     Raises:
@@ -120,6 +120,6 @@ class _Lines(io.BufferedIOBase):
             problem = f"a line of more than {LONGEST_LINE_BYTES >> 20} MiB"
             raise InputError(problem, file=self._path, fix="is it the right file?")
         if self._most_bytes is not None and self._bytes > self._most_bytes:
-            problem = f"expands to more than {MOST_EXPANSION} times its size"
+            problem = f"expands to more than {MAX_EXPANSION} times its size"
             raise InputError(problem, file=self._path, fix="decompress it yourself if it is what you want")
         return piece

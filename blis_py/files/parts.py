@@ -12,7 +12,7 @@ from blis_py.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A value in a file, and its location."""
 
     value: Any
@@ -25,12 +25,12 @@ class Part:
     def error(self, problem: str) -> InputError:
         return InputError(problem, file=self.path, key=self.key, value=self.value, fix=self.fix)
 
-    def of(self, name: Any) -> Part:
+    def of(self, name: Any) -> FilePart:
         """The value of a mapping under a name; may be null."""
         values = self.mapping(type(name))
         if name not in values:
             raise InputError("missing key", file=self.path, key=self._below(name), fix=self.fix)
-        return Part(values[name], self.path, self._below(name), self.fix)
+        return FilePart(values[name], self.path, self._below(name), self.fix)
 
     def _below(self, name: Any) -> str:
         return f"{self.key}.{name}" if self.key else str(name)
@@ -48,19 +48,20 @@ class Part:
         """Refuse infinity and NaN at any depth."""
         if isinstance(self.value, Mapping):
             for name, value in self.value.items():
-                Part(value, self.path, self._below(name), self.fix).check_finite()
+                FilePart(value, self.path, self._below(name), self.fix).check_finite()
         elif isinstance(self.value, list):
             for each in self.items():
                 each.check_finite()
         elif isinstance(self.value, float) and not isfinite(self.value):
             raise self.error("must be a finite number")
 
-    def items(self) -> list[Part]:
+    def items(self) -> list[FilePart]:
         """The elements of a list."""
         if not isinstance(self.value, Sequence) or isinstance(self.value, str):
             raise self.error("must be a list")
         return [
-            Part(each, self.path, f"{self.key}[{place}]", self.fix) for place, each in enumerate(self.value)
+            FilePart(each, self.path, f"{self.key}[{place}]", self.fix)
+            for place, each in enumerate(self.value)
         ]
 
     def number(self, low: float, high: float) -> float:

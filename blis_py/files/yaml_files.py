@@ -16,8 +16,8 @@ import yaml
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 
-MOST_LEVELS = 64
-MOST_NODES = 2_000_000
+MAX_LEVELS = 64
+MAX_NODES = 2_000_000
 """Largest number of nodes, with every alias expanded."""
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader if PyYAML has it: the same data in a tenth of the time."""
@@ -166,11 +166,11 @@ def _check_extent(text: str, path: Path | None) -> None:
             size, levels = known.get(event.anchor, (1, 0))
             nodes += size
             deepest = max(deepest, len(opened) + levels)
-        if deepest > MOST_LEVELS:
-            problem = f"nested more than {MOST_LEVELS} levels deep"
+        if deepest > MAX_LEVELS:
+            problem = f"nested more than {MAX_LEVELS} levels deep"
             raise InputError(problem, file=_place(path, mark), fix="is it the right file?")
-        if nodes > MOST_NODES:
-            problem = f"more than {MOST_NODES:,} values, aliases counted as what they stand for"
+        if nodes > MAX_NODES:
+            problem = f"more than {MAX_NODES:,} values, aliases counted as what they stand for"
             raise InputError(problem, file=_place(path, mark), fix="is it the right file?")
 
 

@@ -27,7 +27,7 @@ from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
 from blis_py.latency.fitted_beyond import continued_decodes, further_ns, inside
 from blis_py.latency.fitted_profile import FittedProfile, Prices, RegimeFit
-from blis_py.latency.fitted_surface import Curve, Surface
+from blis_py.latency.fitted_surface import Surface, SurfaceCurve
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
 from blis_py.latency.notes import Outside
 from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
@@ -46,7 +46,7 @@ class _Decode(NamedTuple):
     """Price of a decode step of a fixed number of sequences: a curve over Σ context, plus a term for the
     longest."""
 
-    curve: Curve
+    curve: SurfaceCurve
     """Includes the constant part and the rounding."""
     arrays: tuple[Array, Array, Array] | None
     """The curve for many steps at once; None if it is a single line."""
@@ -64,7 +64,7 @@ class _Regime:
     def __init__(self, fit: RegimeFit, gpu: Prices, host: Prices) -> None:
         self.fit = fit
         self.surface = Surface(gpu, fit.knee, fit.correction)
-        self.curves: dict[int, Curve] = {}
+        self.curves: dict[int, SurfaceCurve] = {}
         rest = {name: price for name, price in gpu.items() if price and name not in SURFACE}
         inside = (*GROWING, "active_experts")
         self.fixed = [(TERMS[name], price) for name, price in rest.items() if name not in inside]
@@ -186,13 +186,13 @@ class Fitted:
         x.knee = fit.knee
         return x
 
-    def _curve(self, regime: _Regime, tokens: int) -> Curve:
+    def _curve(self, regime: _Regime, tokens: int) -> SurfaceCurve:
         """The part that depends on tokens and decode KV only, experts and rounding included."""
         found = regime.curves.get(tokens)
         if found is None:
             bare = regime.surface.curve(tokens)
             more = regime.per_expert * self._experts(tokens) + 0.5 if regime.per_expert else 0.5
-            found = Curve(bare.at, [ns + more for ns in bare.ns], bare.slopes)
+            found = SurfaceCurve(bare.at, [ns + more for ns in bare.ns], bare.slopes)
             regime.curves[tokens] = found
         return found
 
@@ -262,7 +262,7 @@ class Fitted:
         limits = regime.fit.domain
         small = seqs <= _most(limits, "decode_seqs") and rows <= _most(limits, "emitted_rows")
         found = self._decodes[seqs, rows] = _Decode(
-            Curve(curve.at, starts, curve.slopes),
+            SurfaceCurve(curve.at, starts, curve.slopes),
             (np.array(curve.at), np.array(starts), np.array(curve.slopes)) if len(starts) > 1 else None,
             regime.per_context + regime.per_padded * x.attended,
             int(sum([price * term(x) for term, price in regime.host]) + 0.5),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.fitted_surface import Curve
+from blis_py.latency.fitted_surface import SurfaceCurve
 
 Limits = Sequence[tuple[str, int]]
 """Feature and its largest measured value."""
@@ -29,7 +29,9 @@ def further_ns(guide: LatencyModel, f: StepFeatures, limits: Limits) -> int:
     return max(guide.step_ns(f) - guide.step_ns(inside(f, limits)), 0)
 
 
-def continued_decodes(curve: Curve, guide: LatencyModel, f: StepFeatures, limits: Limits) -> Curve:
+def continued_decodes(
+    curve: SurfaceCurve, guide: LatencyModel, f: StepFeatures, limits: Limits
+) -> SurfaceCurve:
     """The curve of decode steps over Σ context, if their number or contexts lie beyond the range.
 
     Args:
@@ -46,4 +48,4 @@ def continued_decodes(curve: Curve, guide: LatencyModel, f: StepFeatures, limits
     i = max(k for k, at in enumerate(curve.at) if at <= kv_most)
     edge_ns = curve.ns[i] + curve.slopes[i] * (kv_most - curve.at[i])
     ns = [value + more_ns for value in (*curve.ns[: i + 1], edge_ns)]
-    return Curve([*curve.at[: i + 1], float(kv_most)], ns, [*curve.slopes[: i + 1], slope])
+    return SurfaceCurve([*curve.at[: i + 1], float(kv_most)], ns, [*curve.slopes[: i + 1], slope])

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from blis_py.core.bounds import MOST_KV_BLOCKS, MOST_TOKENS
+from blis_py.core.bounds import MAX_KV_BLOCKS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files import bundled
-from blis_py.files.parts import Part
+from blis_py.files.parts import FilePart
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.fitted_terms import TERMS
@@ -29,9 +29,9 @@ _LARGEST = 1e15
 _RATIOS = (1e-6, 1e6)
 _WHOLE = {
     "tp": 4096,
-    "block_size": MOST_TOKENS,
-    "num_kv_blocks": MOST_KV_BLOCKS,
-    "max_model_len": MOST_TOKENS,
+    "block_size": MAX_TOKENS,
+    "num_kv_blocks": MAX_KV_BLOCKS,
+    "max_model_len": MAX_TOKENS,
 }
 """Integers at the top level of the file, with their upper bounds."""
 
@@ -202,8 +202,8 @@ def read_profile(name: str | Path) -> FittedProfile:
         raise InputError("nothing has been fitted here", file=path, key="fit", fix=fix)
     regimes, experts_in_use, masks, sources = _read_fit(fit, path)
     saved_ns = fit.get("repeated_read_ns", 0.0)
-    saved = Part(saved_ns, path, "fit.repeated_read_ns", "fit again").number(0, _LARGEST)
-    scan = None if "scan_ns" not in fit else Part(fit["scan_ns"], path, "fit.scan_ns", "fit again")
+    saved = FilePart(saved_ns, path, "fit.repeated_read_ns", "fit again").number(0, _LARGEST)
+    scan = None if "scan_ns" not in fit else FilePart(fit["scan_ns"], path, "fit.scan_ns", "fit again")
     scan_ns = None if scan is None else scan.number(0, _LARGEST)
     return FittedProfile(values, regimes, experts_in_use, masks, sources, saved, scan_ns, str(path))
 
@@ -238,13 +238,13 @@ def _check_meta(values: Mapping[str, Any], path: Path) -> None:
     Raises:
         InputError: one is not a number of the right kind.
     """
-    Part(values, path, "").check_finite()
+    FilePart(values, path, "").check_finite()
     for name, most in _WHOLE.items():
         if values.get(name) is not None:
-            Part(values[name], path, name).whole(1, most)
-    buckets = Part(values.get("graph_buckets") or [], path, "graph_buckets")
+            FilePart(values[name], path, name).whole(1, most)
+    buckets = FilePart(values.get("graph_buckets") or [], path, "graph_buckets")
     for bucket in buckets.items():
-        bucket.whole(1, MOST_TOKENS)
+        bucket.whole(1, MAX_TOKENS)
 
 
 def _read_fit(
@@ -255,7 +255,7 @@ def _read_fit(
     Raises:
         InputError: names the missing or invalid key.
     """
-    fit = Part(values, path, "fit", "fit again")
+    fit = FilePart(values, path, "fit", "fit again")
     if fit.of("schema").value != SCHEMA:
         raise fit.of("schema").error("fit of another schema")
     regimes = {}
@@ -273,7 +273,7 @@ def _read_fit(
     return regimes, fit.of("experts_in_use").number(0, 1e6), _masks(fit), steps
 
 
-def _masks(fit: Part) -> MaskPrices | None:
+def _masks(fit: FilePart) -> MaskPrices | None:
     """Prices of masks; absent in profiles without structured outputs."""
     if "masks" not in fit.mapping():
         return None
@@ -281,7 +281,7 @@ def _masks(fit: Part) -> MaskPrices | None:
     return MaskPrices(masks.of("row_ns").number(0, _LARGEST), masks.of("step_ns").number(0, _LARGEST))
 
 
-def _regime(part: Part) -> RegimeFit:
+def _regime(part: FilePart) -> RegimeFit:
     gpu, host = _prices(part.of("gpu")), _prices(part.of("host"))
     gpu_draws = _draws(part.of("gpu_draws"), len(gpu))
     host_draws = _draws(part.of("host_draws"), len(host))
@@ -290,7 +290,7 @@ def _regime(part: Part) -> RegimeFit:
     return RegimeFit(
         gpu=gpu,
         host=host,
-        knee=part.of("knee").whole(0, MOST_TOKENS),
+        knee=part.of("knee").whole(0, MAX_TOKENS),
         correction=_correction(part.of("correction")),
         domain=_domain(part.of("domain")),
         gpu_draws=gpu_draws,
@@ -303,14 +303,14 @@ def _regime(part: Part) -> RegimeFit:
     )
 
 
-def _prices(part: Part) -> Prices:
+def _prices(part: FilePart) -> Prices:
     for term in part.mapping():
         if term not in TERMS:
             raise InputError("unknown term", file=part.path, key=f"{part.key}.{term}", fix="fit again")
     return {term: part.of(term).number(0, _LARGEST) for term in part.mapping()}
 
 
-def _correction(part: Part) -> Correction | None:
+def _correction(part: FilePart) -> Correction | None:
     if part.value is None:
         return None
     tokens, kv_tokens = (
@@ -324,7 +324,7 @@ def _correction(part: Part) -> Correction | None:
     return Correction(tokens, kv_tokens, ratio)
 
 
-def _domain(part: Part) -> dict[str, tuple[int, int]]:
+def _domain(part: FilePart) -> dict[str, tuple[int, int]]:
     domain = {}
     for name in part.mapping():
         limits = [each.whole(-1, 2**62) for each in part.of(name).items()]
@@ -334,7 +334,7 @@ def _domain(part: Part) -> dict[str, tuple[int, int]]:
     return domain
 
 
-def _draws(part: Part, terms: int) -> tuple[tuple[float, ...], ...]:
+def _draws(part: FilePart, terms: int) -> tuple[tuple[float, ...], ...]:
     draws = tuple(tuple(each.number(0, _LARGEST) for each in row.items()) for row in part.items())
     if any(len(row) != terms for row in draws):
         problem = "a draw does not fit its coefficients"
@@ -342,7 +342,7 @@ def _draws(part: Part, terms: int) -> tuple[tuple[float, ...], ...]:
     return draws
 
 
-def _accuracy(part: Part) -> Accuracy | None:
+def _accuracy(part: FilePart) -> Accuracy | None:
     if part.value is None:
         return None
     told = {field.name: part.of(field.name) for field in fields(Accuracy)}

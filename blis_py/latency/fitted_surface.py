@@ -17,7 +17,7 @@ from blis_py.latency.fitted_profile import Correction, Prices
 Array = NDArray[np.float64]
 
 
-class Curve:
+class SurfaceCurve:
     """The surface at one number of tokens: piecewise linear in decode KV tokens."""
 
     __slots__ = ("at", "ns", "slopes")
@@ -49,10 +49,10 @@ class Surface:
     def _plane(self, tokens: float) -> float:
         return self._step + self._token * tokens + self._beyond * max(0.0, tokens - self._knee)
 
-    def curve(self, tokens: float) -> Curve:
+    def curve(self, tokens: float) -> SurfaceCurve:
         """The surface over decode KV at a number of tokens."""
         if self._table is None:
-            return Curve([0.0], [self._plane(tokens)], [self._kv])
+            return SurfaceCurve([0.0], [self._plane(tokens)], [self._kv])
         at, kv, table = self._table
         inside = min(max(tokens, at[0]), at[-1])
         i = min(int(np.searchsorted(at, inside, side="right")) - 1, len(at) - 2) if len(at) > 1 else 0
@@ -61,7 +61,7 @@ class Surface:
         further = self._plane(tokens) - self._plane(inside) if tokens > inside else 0.0
         ns = [low + weight * (high - low) + further for low, high in zip(*rows, strict=True)]
         slopes = [(ns[k + 1] - ns[k]) / (kv[k + 1] - kv[k]) for k in range(len(kv) - 1)]
-        return Curve(list(kv), ns, [*slopes, self._kv])
+        return SurfaceCurve(list(kv), ns, [*slopes, self._kv])
 
 
 def monotone(table: Array) -> Array:

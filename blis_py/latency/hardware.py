@@ -71,7 +71,7 @@ class GpuSpec:
 
     def linked_at(self, gb_per_s: float) -> GpuSpec:
         """A copy with another link, which joins any number of GPUs."""
-        return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MOST_LINKED, link_source=GIVEN_LINK)
+        return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MAX_LINKED, link_source=GIVEN_LINK)
 
     def require_roofline(self, who: str) -> None:
         """Check that the roofline section exists, beyond the datasheet.
@@ -109,7 +109,7 @@ class GpuSpec:
 GIVEN_LINK = "--link-gbps"
 _SLOWEST_FABRIC_BYTES_PER_S = 2e11
 """Between PCIe 6 x16 with 128 GB/s and NVLink 3 with 300."""
-MOST_LINKED = 4096
+MAX_LINKED = 4096
 _REQUIRED = ("name", "source", "memory_gib", "hbm_gb_per_s", "dense_tflops")
 _LINK = ("link_gb_per_s", "link_latency_us", "link_gpus", "link_source")
 _OPTIONAL = ("memory_visible_gib", *_LINK, "roofline")
@@ -129,7 +129,7 @@ _OVERHEADS = (
     "host_seq_us",
 )
 _ROOFLINE = (*_SHARES, *_OVERHEADS, "basis")
-_LEAST, _MOST = 1e-6, 1e9
+_MIN, _MAX = 1e-6, 1e9
 """Bounds of all figures other than 0. Beyond, quotients of two of them would exceed the range of floating
 point."""
 _ASSUMED = {
@@ -200,7 +200,7 @@ def _read(path: Path) -> GpuSpec:
         int8_flops=flops["int8"],
         fp4_flops=flops["fp4"],
         link_bytes_per_s=link_gb_per_s * 1e9,
-        link_gpus=_count(link, "link_gpus", path, most=MOST_LINKED),
+        link_gpus=_count(link, "link_gpus", path, most=MAX_LINKED),
         link_source=_text(link, "link_source", path, ""),
         source=_text(top, "source", path, ""),
         has_roofline="roofline" in top,
@@ -253,7 +253,7 @@ def _section(
 
 
 def _number(
-    values: Mapping[str, Any], key: str, path: Path, prefix: str, *, zero: bool = False, most: float = _MOST
+    values: Mapping[str, Any], key: str, path: Path, prefix: str, *, zero: bool = False, most: float = _MAX
 ) -> float:
     value = values[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -262,7 +262,7 @@ def _number(
         limit = f" and at most {most:g}" if most < 1e9 else ""
         wanted = f"must be {'at least' if zero else 'above'} 0{limit}"
         raise InputError(wanted, file=path, key=prefix + key, value=value)
-    if 0 < value < _LEAST:
+    if 0 < value < _MIN:
         raise InputError("is far too small", file=path, key=prefix + key, value=value, fix="check the unit")
     return float(value)
 

@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 Axes = tuple[Array, Array, Array, Array]
 LARGEST_IN_TABLE = 1e12
 """Upper bound of any time or size in a table of kernel times."""
-_MOST_CELLS = 20_000_000
+_MAX_CELLS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def empty_grid(axes: Sequence[Array], table: Path) -> Array:
         InputError: there are too many; a table that was measured on a grid has some thousands.
     """
     cells = math.prod(map(len, axes))
-    if cells > _MOST_CELLS:
-        problem = f"{cells:,} combinations of the sizes in it are more than {_MOST_CELLS:,}"
+    if cells > _MAX_CELLS:
+        problem = f"{cells:,} combinations of the sizes in it are more than {_MAX_CELLS:,}"
         raise InputError(problem, file=table, fix="measure on a grid of fewer sizes")
     return np.full([len(axis) for axis in axes], np.nan)
 

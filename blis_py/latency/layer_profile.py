@@ -21,7 +21,7 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.files.csv_files import table_rows
-from blis_py.files.parts import Part
+from blis_py.files.parts import FilePart
 from blis_py.files.paths import exists, is_folder
 from blis_py.files.profiles import squeeze, stem_of
 from blis_py.files.yaml_files import load_mapping
@@ -58,7 +58,7 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
             this TP degree.
     """
     meta = load_mapping(root / "meta.yaml")
-    told = Part(meta, root / "meta.yaml", "")
+    told = FilePart(meta, root / "meta.yaml", "")
     _check_model(str(meta.get("model", "")), shape, root)
     tables = root / f"tp{tp}" if is_folder(root / f"tp{tp}") else root
     degrees = [each.whole(1, 4096) for each in told.of("tp_degrees").items()] if "tp_degrees" in meta else [1]
@@ -107,7 +107,7 @@ def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
     )
 
 
-def _skew(meta: Part, tp: int) -> float:
+def _skew(meta: FilePart, tp: int) -> float:
     """The coefficient fitted to all of the profile's skewed batches, if the profile enables it.
 
     Its finer tables hold two to eight samples per cell and scatter from -1 to 5.

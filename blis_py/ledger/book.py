@@ -9,8 +9,8 @@ from itertools import islice
 
 import numpy as np
 
-from blis_py.ledger.division import Chunk, Divider
-from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, Line, Times, add, split
+from blis_py.ledger.division import Divider, PrefillChunk
+from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, LedgerLine, Times, add, split
 from blis_py.ledger.witness import Noted
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.visits import Onward
@@ -132,8 +132,8 @@ class Bookkeeper:
             page.read(stay, self._noted_from(stay.instance, stay.enqueue))
         page.leave(life.cut)
         if ledger.ttft_ns is not None and life.first_step >= 0:
-            add(ledger.first, {Line.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
-        add(ledger.whole, {Line.FRONT_END_AFTER: life.end - life.cut})
+            add(ledger.first, {LedgerLine.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
+        add(ledger.whole, {LedgerLine.FRONT_END_AFTER: life.end - life.cut})
         ledger.first, ledger.whole = _in_order(ledger.first), _in_order(ledger.whole)
         return ledger
 
@@ -149,7 +149,11 @@ class Bookkeeper:
         front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue >= 0 else 0
         waited_ns = 0 if self._record.gateway_ns is None else max(int(self._record.gateway_ns[row]), 0)
         own_ns = way_ns - front_ns - waited_ns
-        before = {Line.ADMISSION: own_ns, Line.GATEWAY: waited_ns, Line.FRONT_END_BEFORE: front_ns}
+        before = {
+            LedgerLine.ADMISSION: own_ns,
+            LedgerLine.GATEWAY: waited_ns,
+            LedgerLine.FRONT_END_BEFORE: front_ns,
+        }
         add(ledger.whole, before)
         if ledger.ttft_ns is not None:
             add(ledger.first, ledger.whole)
@@ -157,7 +161,7 @@ class Bookkeeper:
 
 def _in_order(times: Times) -> Times:
     """Lines with a non-zero time, in order."""
-    return {line: times[line] for line in Line if times.get(line)}
+    return {line: times[line] for line in LedgerLine if times.get(line)}
 
 
 def life_of(record: RunRecord, row: int) -> Life:
@@ -207,7 +211,7 @@ class _Page:
                 continue
             until_ns = min(run.start_ns, stay.cut)
             if self._now_ns < until_ns:  # between two steps
-                self._book(self._now_ns, until_ns, {Line.HOST: until_ns - self._now_ns})
+                self._book(self._now_ns, until_ns, {LedgerLine.HOST: until_ns - self._now_ns})
             if run.start_ns >= stay.cut:
                 break
             for index, start_ns, end_ns in _steps(run, line):
@@ -215,24 +219,24 @@ class _Page:
                     self._step(run, index, start_ns, end_ns, line)
             self._note_others(run)
         if self._now_ns < stay.cut and not stay.goes_on:
-            self._book(self._now_ns, stay.cut, {Line.UNFINISHED: stay.cut - self._now_ns})
+            self._book(self._now_ns, stay.cut, {LedgerLine.UNFINISHED: stay.cut - self._now_ns})
 
     def leave(self, until_ns: int) -> None:
         """Book the time from leaving an instance to reaching the next one or ending."""
         if self._life.stays and self._now_ns < until_ns:
-            self._book(self._now_ns, until_ns, {Line.HAND_OVER: until_ns - self._now_ns})
+            self._book(self._now_ns, until_ns, {LedgerLine.HAND_OVER: until_ns - self._now_ns})
 
-    def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: Line) -> None:
-        if line is Line.RUNNING_STEP and start_ns >= self._stay.enqueue:
-            line = Line.COMPOSED_STEP  # the last of a run of identical steps
+    def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: LedgerLine) -> None:
+        if line is LedgerLine.RUNNING_STEP and start_ns >= self._stay.enqueue:
+            line = LedgerLine.COMPOSED_STEP  # the last of a run of identical steps
         begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._stay.cut)
         times = self._times(run, index, end_ns - start_ns, line)
         if until_ns - begin_ns < end_ns - start_ns:
             parts = split(until_ns - begin_ns, list(times.values()))
             times = dict(zip(times, parts, strict=True))
         self._book(begin_ns, until_ns, times)
-        if times.get(Line.OTHERS_PREFILL):
-            self._share_out(run, times[Line.OTHERS_PREFILL])
+        if times.get(LedgerLine.OTHERS_PREFILL):
+            self._share_out(run, times[LedgerLine.OTHERS_PREFILL])
         if line in FOR_A_PLACE:
             self._blame(run.running, until_ns - begin_ns)
         elif line in FOR_TOKENS:
@@ -245,22 +249,22 @@ class _Page:
             add(self._ledger.first, times)
         self._now_ns = until_ns
 
-    def _times(self, run: Noted, index: int, duration_ns: int, line: Line) -> Times:
+    def _times(self, run: Noted, index: int, duration_ns: int, line: LedgerLine) -> Times:
         """Times of a whole step."""
-        if line is Line.DECODE:
+        if line is LedgerLine.DECODE:
             step = run.features.after(index) if index else run.features
             self._ledger.decode_steps += 1
             self._ledger.decode_seqs += step.decode_seqs or getattr(step, "denoise_blocks", 0)
             self._decoded = True
             return self._divider.of_decode(duration_ns, step, run.chunks)
-        if line is Line.OWN_PREFILL:
+        if line is LedgerLine.OWN_PREFILL:
             own = next(chunk for chunk in run.chunks if chunk.request == self._ledger.request)
             self._ledger.prefill_steps += 1
             times = self._divider.of_prefill(duration_ns, run.features, run.chunks, own)
             return self._recomputed(times, own)
         return {line: duration_ns}
 
-    def _recomputed(self, times: Times, own: Chunk) -> Times:
+    def _recomputed(self, times: Times, own: PrefillChunk) -> Times:
         """Its own share of a step, split into recomputation and first-time computation.
 
         After it has emitted, a preemption discards the prompt and all of the answer.
@@ -272,8 +276,8 @@ class _Page:
             self._decoded = True
         if not again:
             return times
-        parts = split(times[Line.OWN_PREFILL], [again, own.tokens - again])
-        return times | {Line.RECOMPUTE: parts[0], Line.OWN_PREFILL: parts[1]}
+        parts = split(times[LedgerLine.OWN_PREFILL], [again, own.tokens - again])
+        return times | {LedgerLine.RECOMPUTE: parts[0], LedgerLine.OWN_PREFILL: parts[1]}
 
     def _share_out(self, run: Noted, ns: int) -> None:
         others = [chunk for chunk in run.chunks if chunk.request != self._ledger.request]
@@ -299,10 +303,10 @@ class _Page:
         return self._ledger.in_the_way.setdefault(name, InTheWay(name))
 
 
-def _steps(run: Noted, line: Line) -> Iterator[tuple[int, int, int]]:
+def _steps(run: Noted, line: LedgerLine) -> Iterator[tuple[int, int, int]]:
     """Index, begin and end of each step, or of all together if nothing is divided."""
     start_ns = run.start_ns
-    if line not in (Line.DECODE, Line.OWN_PREFILL, Line.RUNNING_STEP):
+    if line not in (LedgerLine.DECODE, LedgerLine.OWN_PREFILL, LedgerLine.RUNNING_STEP):
         yield 0, start_ns, int(run.ends_ns[-1])
         return
     for index, end_ns in enumerate(run.ends_ns.tolist()):

@@ -8,12 +8,18 @@ from typing import Any
 
 from blis_py.cluster.diffusion import BlockDiffusion
 from blis_py.cluster.kinds import KindOfRequests
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionFeatures, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import (
+    BatchOutcome,
+    Commit,
+    DenoiseBatch,
+    DiffusionFeatures,
+    DiffusionRequest,
+)
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.latency.step_run import StepRun
-from blis_py.ledger.division import Chunk
-from blis_py.ledger.lines import Line
+from blis_py.ledger.division import PrefillChunk
+from blis_py.ledger.lines import LedgerLine
 from blis_py.ledger.witness import MakeNoting, Notes, Noting, Watched
 
 
@@ -23,7 +29,7 @@ def noting(kind: KindOfRequests) -> MakeNoting:
     return lambda scheduler, events, notes, watched: NotingRounds(scheduler, events, notes, watched, kind)
 
 
-def chunk_alone(chunk: Chunk, kind: KindOfRequests) -> StepFeatures:
+def chunk_alone(chunk: PrefillChunk, kind: KindOfRequests) -> StepFeatures:
     """The round of a piece of prompt and nothing else."""
     tokens, past, block = chunk.tokens, chunk.past, kind.block_tokens
     blocks = tokens // block
@@ -60,10 +66,10 @@ class NotingRounds(Noting):
         super().__init__(scheduler, events, notes, watched)
         self._block, self._fdfo = diffusion.config.block_tokens, diffusion.config.fdfo
         self._rounds_of = diffusion.rounds
-        self._batch: Batch | None = None
+        self._batch: DenoiseBatch | None = None
         self._batch_start_ns, self._round = 0, 0
 
-    def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+    def round(self, batch: DenoiseBatch, start_ns: int, end_ns: int) -> None:
         if batch is not self._batch:
             self._batch, self._batch_start_ns, self._round = batch, start_ns, 0
         self._round += 1
@@ -76,20 +82,20 @@ class NotingRounds(Noting):
         self._note(start_ns, run, planned_ns, features, batch.prefills, batch.admitted, closed)
         self._events.round(batch, start_ns, end_ns)
 
-    def batch(self, batch: Batch, outcome: Outcome) -> None:
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         self._batch = None
         self._events.batch(batch, outcome)
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
         self._events.commits(commits, now_ns)
 
-    def _decoding(self, request: Request) -> Line:
+    def _decoding(self, request: Request) -> LedgerLine:
         assert self._batch is not None
         assert isinstance(request, DiffusionRequest)
         if request not in self._batch.denoise:
-            return Line.OTHERS_PREFILL  # prompts have rounds of their own
+            return LedgerLine.OTHERS_PREFILL  # prompts have rounds of their own
         rounds = self._rounds_of[request.row][len(request.rounds_per_block)]
-        return Line.RIDING if not self._fdfo and self._round > rounds else Line.DECODE
+        return LedgerLine.RIDING if not self._fdfo and self._round > rounds else LedgerLine.DECODE
 
     def _wanted(self, prompt_tokens: int) -> int:
         return prompt_tokens // self._block * self._block or self._block

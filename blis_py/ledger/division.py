@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
-from blis_py.ledger.lines import Line, Times
+from blis_py.ledger.lines import LedgerLine, Times
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PrefillChunk:
     """A part of a prompt computed in a step."""
 
     request: str
@@ -35,7 +35,7 @@ class Chunk:
     """Total length of the prefill."""
 
 
-def chunk_alone(chunk: Chunk) -> StepFeatures:
+def chunk_alone(chunk: PrefillChunk) -> StepFeatures:
     """The step of a chunk and nothing else."""
     tokens, past = chunk.tokens, chunk.past
     return StepFeatures(
@@ -57,20 +57,24 @@ class Divider:
         alone: the step of a chunk and nothing else, where requests are not autoregressive.
     """
 
-    def __init__(self, latency: LatencyModel, alone: Callable[[Chunk], StepFeatures] | None = None) -> None:
+    def __init__(
+        self, latency: LatencyModel, alone: Callable[[PrefillChunk], StepFeatures] | None = None
+    ) -> None:
         self._latency, self._alone = latency, alone or chunk_alone
 
-    def of_decode(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk]) -> Times:
+    def of_decode(self, duration_ns: int, step: StepFeatures, chunks: Sequence[PrefillChunk]) -> Times:
         """Parts for a request that decodes in the step, or denoises a block."""
         gpu_ns = self._gpu_ns(step, duration_ns)
-        times = {Line.HOST: duration_ns - gpu_ns}
+        times = {LedgerLine.HOST: duration_ns - gpu_ns}
         own_ns = self._gpu_ns(self._without(step, chunks), gpu_ns) if chunks else gpu_ns
-        return times | {Line.DECODE: own_ns, Line.OTHERS_PREFILL: gpu_ns - own_ns}
+        return times | {LedgerLine.DECODE: own_ns, LedgerLine.OTHERS_PREFILL: gpu_ns - own_ns}
 
-    def of_prefill(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk], own: Chunk) -> Times:
+    def of_prefill(
+        self, duration_ns: int, step: StepFeatures, chunks: Sequence[PrefillChunk], own: PrefillChunk
+    ) -> Times:
         """Parts for the request of the chunk `own`."""
         gpu_ns = self._gpu_ns(step, duration_ns)
-        times = {Line.HOST: duration_ns - gpu_ns}
+        times = {LedgerLine.HOST: duration_ns - gpu_ns}
         decodes = self._without(step, chunks)
         others = len(chunks) > 1
         alone_ns = with_decodes_ns = gpu_ns
@@ -81,19 +85,19 @@ class Divider:
             if decodes.seqs:
                 with_decodes_ns = max(self._gpu_ns(self._with(decodes, own), gpu_ns), alone_ns)
         return times | {
-            Line.OWN_PREFILL: alone_ns,
-            Line.OTHERS_DECODE: with_decodes_ns - alone_ns,
-            Line.OTHERS_PREFILL: gpu_ns - with_decodes_ns,
+            LedgerLine.OWN_PREFILL: alone_ns,
+            LedgerLine.OTHERS_DECODE: with_decodes_ns - alone_ns,
+            LedgerLine.OTHERS_PREFILL: gpu_ns - with_decodes_ns,
         }
 
     def _gpu_ns(self, step: StepFeatures, most_ns: int) -> int:
         return min(max(self._latency.step(step).gpu_ns, 0), most_ns)
 
-    def _without(self, step: StepFeatures, chunks: Sequence[Chunk]) -> StepFeatures:
+    def _without(self, step: StepFeatures, chunks: Sequence[PrefillChunk]) -> StepFeatures:
         """The step without its prefills."""
         for chunk in chunks:
             step = step - self._alone(chunk)
         return step
 
-    def _with(self, step: StepFeatures, chunk: Chunk) -> StepFeatures:
+    def _with(self, step: StepFeatures, chunk: PrefillChunk) -> StepFeatures:
         return step + self._alone(chunk)

@@ -25,14 +25,14 @@ from blis_py.latency.notes import forget
 from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
-from blis_py.ledger.lines import Line, Times, add
-from blis_py.ledger.question import METRICS, Found, Question, ask, find
+from blis_py.ledger.lines import LedgerLine, Times, add
+from blis_py.ledger.question import METRICS, Question, QuestionMatch, ask, find
 from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
     FIGURES,
-    Change,
-    Measured,
+    MeasuredEffect,
     WhatIf,
+    WhatIfChange,
     candidates,
     measure,
     parse_changes,
@@ -50,7 +50,7 @@ from blis_py.setup.setup import Progress
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
 
-_MOST_OTHERS = 10
+_MAX_OTHERS = 10
 """Number of interfering requests listed by name; the others are counted."""
 
 Run = str | Path | RunConfig | Simulation | Result | SavedResult
@@ -63,7 +63,7 @@ class Explanation:
     """The result of `explain`. `print` shows it as the command does; `as_dict` is the command's JSON."""
 
     question: Question
-    found: Found
+    found: QuestionMatch
     simulation: Simulation
     record: RunRecord
     ledger: Ledger | None
@@ -72,7 +72,7 @@ class Explanation:
     """For a statistic: the requests that are as slow or slower, including the request itself."""
     typical: Ledger | None = None
     """For a statistic: the ledger of the median request."""
-    before: Measured | None = None
+    before: MeasuredEffect | None = None
     """Figures of the run itself, as reference for the what-ifs."""
     what_ifs: tuple[WhatIf, ...] = ()
     source: str | None = None
@@ -114,7 +114,7 @@ class Explanation:
             "request": None if ledger is None else self._request(found.row, ledger),
             "ledger": [] if ledger is None else self._lines(ledger),
             "in_the_way": [] if ledger is None else self._in_the_way(ledger),
-            "others_in_the_way": 0 if ledger is None else max(len(ledger.in_the_way) - _MOST_OTHERS, 0),
+            "others_in_the_way": 0 if ledger is None else max(len(ledger.in_the_way) - _MAX_OTHERS, 0),
             "slowest": {"requests": found.slower, "looked_at": len(self.slowest)} if self.slowest else None,
             "typical": None if self.typical is None else self.typical.request,
             "before": None if self.before is None else self._measured(self.before),
@@ -149,7 +149,9 @@ class Explanation:
         for one in self.slowest:
             add(slowest, one.whole)
         typical = {} if self.typical is None else self.typical.whole
-        there = [line for line in Line if any(line in times for times in (ledger.whole, slowest, typical))]
+        there = [
+            line for line in LedgerLine if any(line in times for times in (ledger.whole, slowest, typical))
+        ]
         return [
             {
                 "line": line.name.lower(),
@@ -179,10 +181,10 @@ class Explanation:
                 "in_steps_ns": one.in_steps_ns,
                 "went_ahead": one.went_ahead,
             }
-            for one in sorted(ledger.in_the_way.values(), key=most)[:_MOST_OTHERS]
+            for one in sorted(ledger.in_the_way.values(), key=most)[:_MAX_OTHERS]
         ]
 
-    def _measured(self, measured: Measured) -> dict[str, Any]:
+    def _measured(self, measured: MeasuredEffect) -> dict[str, Any]:
         return {"asked_ns": measured.asked_ns, **measured.figures}
 
     def _what_if(self, one: WhatIf) -> dict[str, Any]:
@@ -288,14 +290,14 @@ def _check_names(record: RunRecord) -> None:
         seen.add(name)
 
 
-def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[Change]:
+def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[WhatIfChange]:
     if isinstance(what_if, bool):
         return candidates(simulation) if what_if else []
     return parse_changes([what_if] if isinstance(what_if, str) else what_if, simulation.config)
 
 
 def _ledgers(
-    simulation: Simulation, record: RunRecord, found: Found, progress: Progress | None
+    simulation: Simulation, record: RunRecord, found: QuestionMatch, progress: Progress | None
 ) -> dict[int, Ledger]:
     """Ledgers of all relevant requests, by row."""
     assert found.row is not None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from blis_py.cluster.kinds import KindOfRequests
 from blis_py.core.features import StepFeatures
 from blis_py.ledger import diffusion
-from blis_py.ledger.division import Chunk
+from blis_py.ledger.division import PrefillChunk
 from blis_py.ledger.witness import MakeNoting
 
 
@@ -19,7 +19,7 @@ class KindInLedgers(Protocol):
         """What keeps the notes of an instance."""
         ...
 
-    def chunk_alone(self, chunk: Chunk, kind: KindOfRequests) -> StepFeatures:
+    def chunk_alone(self, chunk: PrefillChunk, kind: KindOfRequests) -> StepFeatures:
         """The step of a piece of prompt and nothing else."""
         ...
 
@@ -36,7 +36,7 @@ def noting(kind: KindOfRequests | None) -> MakeNoting | None:
     return None if kind is None else KINDS[kind.name].noting(kind)
 
 
-def chunk_alone(kind: KindOfRequests | None) -> Callable[[Chunk], StepFeatures] | None:
+def chunk_alone(kind: KindOfRequests | None) -> Callable[[PrefillChunk], StepFeatures] | None:
     """From a piece of prompt to a step of it and nothing else; `None` = as of autoregressive requests."""
     if kind is None:
         return None

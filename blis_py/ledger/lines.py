@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Line(Enum):
+class LedgerLine(Enum):
     """The purpose on which time was spent, in the order of display. The value is its label."""
 
     ADMISSION = "admission and routing"
@@ -35,23 +35,27 @@ class Line(Enum):
 
 
 QUEUEING = (
-    Line.RUNNING_STEP,
-    Line.COMPOSED_STEP,
-    Line.NO_SLOT,
-    Line.NO_KV,
-    Line.NO_BUDGET,
-    Line.BEHIND_SLOT,
-    Line.BEHIND_KV,
-    Line.BEHIND_BUDGET,
-    Line.HELD_BACK,
+    LedgerLine.RUNNING_STEP,
+    LedgerLine.COMPOSED_STEP,
+    LedgerLine.NO_SLOT,
+    LedgerLine.NO_KV,
+    LedgerLine.NO_BUDGET,
+    LedgerLine.BEHIND_SLOT,
+    LedgerLine.BEHIND_KV,
+    LedgerLine.BEHIND_BUDGET,
+    LedgerLine.HELD_BACK,
 )
 """Lines before a request is scheduled for the first time."""
-FOR_TOKENS = (Line.NO_BUDGET, Line.BEHIND_BUDGET)
+FOR_TOKENS = (LedgerLine.NO_BUDGET, LedgerLine.BEHIND_BUDGET)
 """Other requests compute their prompts instead."""
-FOR_A_PLACE = (*(line for line in QUEUEING[2:] if line not in FOR_TOKENS), Line.STALLED, Line.PREEMPTED)
+FOR_A_PLACE = (
+    *(line for line in QUEUEING[2:] if line not in FOR_TOKENS),
+    LedgerLine.STALLED,
+    LedgerLine.PREEMPTED,
+)
 """Other requests hold the slot or the KV blocks that it needs."""
 
-Times = dict[Line, int]
+Times = dict[LedgerLine, int]
 """Nanoseconds by line; lines of zero are absent."""
 
 

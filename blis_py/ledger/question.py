@@ -28,7 +28,7 @@ _QUESTION = re.compile(
     r"\.(?P<stat>median|min|max|p\d+(?:\.\d+)?)"
 )
 _RANKS = {"median": 50.0, "min": 0.0, "max": 100.0}
-_MOST_SLOWEST = 100
+_MAX_SLOWEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def ask(request: str | None = None, metric: str | None = None, slo_class: str | 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class QuestionMatch:
     """The requests that answer a question."""
 
     row: int | None
@@ -118,24 +118,24 @@ class Found:
     """The reason if no request matches."""
 
 
-def find(record: RunRecord, question: Question) -> Found:
+def find(record: RunRecord, question: Question) -> QuestionMatch:
     """Find the request in question.
 
     Raises:
         InputError: no request has that name; an unknown class.
     """
     if question.request is not None:
-        return Found(_row_of(record, question.request))
+        return QuestionMatch(_row_of(record, question.request))
     values = question.values(record)
     order = np.argsort(values, kind="stable")
     order = order[: np.count_nonzero(~np.isnan(values))]
     count = len(order)
     if not count:
-        return Found(None, nobody=_nobody(record, question))
+        return QuestionMatch(None, nobody=_nobody(record, question))
     place = int(np.ceil((count - 1) * question.rank / 100))
     slower = order[place:]
-    some = np.unique(np.linspace(0, len(slower) - 1, min(len(slower), _MOST_SLOWEST)).round().astype(int))
-    return Found(
+    some = np.unique(np.linspace(0, len(slower) - 1, min(len(slower), _MAX_SLOWEST)).round().astype(int))
+    return QuestionMatch(
         row=int(order[place]),
         value_ns=Distribution.of(values[order]).percentile(question.rank),
         count=count,

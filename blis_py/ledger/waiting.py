@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blis_py.ledger.lines import Line
+from blis_py.ledger.lines import LedgerLine
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AdmissionState:
     """The resources of a step for waiting requests, before and after its admissions."""
 
     slots: int
@@ -35,25 +35,27 @@ class Door:
     held_back: bool
     """Whether all waiting requests share a prefix with a prompt being computed."""
 
-    def refuses(self, tokens: int) -> Line:
+    def refuses(self, tokens: int) -> LedgerLine:
         """Why a request that lacks so many tokens, assuming no cache hits, is not in the step."""
         if self.slots <= 0:
-            return Line.NO_SLOT
+            return LedgerLine.NO_SLOT
         if self.closed:
-            return Line.NO_KV
+            return LedgerLine.NO_KV
         if self._too_little(tokens, self.budget):
-            return Line.NO_BUDGET
+            return LedgerLine.NO_BUDGET
         first = max(min(tokens, self.longest_chunk, self.budget), 1)
         if -(-first // self.block_size) > self.free_blocks:
-            return Line.NO_KV
+            return LedgerLine.NO_KV
         return self._line_ahead(tokens)
 
-    def _line_ahead(self, tokens: int) -> Line:
+    def _line_ahead(self, tokens: int) -> LedgerLine:
         if self.slots_left <= 0:
-            return Line.BEHIND_SLOT
+            return LedgerLine.BEHIND_SLOT
         if self.held_back:
-            return Line.HELD_BACK
-        return Line.BEHIND_BUDGET if self._too_little(tokens, self.budget_left) else Line.BEHIND_KV
+            return LedgerLine.HELD_BACK
+        return (
+            LedgerLine.BEHIND_BUDGET if self._too_little(tokens, self.budget_left) else LedgerLine.BEHIND_KV
+        )
 
     def _too_little(self, tokens: int, budget: int) -> bool:
         cut = self.whole_prompts and min(tokens, self.longest_chunk) > budget

@@ -32,11 +32,11 @@ FIGURES = {
     "output_tokens_per_s": "tokens/s",
 }
 """Figures that a change may worsen, shown beside the one in question."""
-_LEAST_BUDGET = 64
+_MIN_BUDGET = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WhatIfChange:
     """A setting and an alternative value for it."""
 
     title: str
@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredEffect:
     """Figures of a run."""
 
     asked_ns: float | None
@@ -60,12 +60,12 @@ class Measured:
 class WhatIf:
     """A change and its effect."""
 
-    change: Change
-    measured: Measured | None
+    change: WhatIfChange
+    measured: MeasuredEffect | None
     refused: str | None = None
     """Reason why the run is impossible."""
 
-    def gain(self, before: Measured) -> float | None:
+    def gain(self, before: MeasuredEffect) -> float | None:
         """Relative change of the figure in question; negative = less."""
         if self.measured is None:
             return None
@@ -83,9 +83,9 @@ def relative(before: float | None, after: float | None) -> float | None:
 
 def run_all(
     simulation: Simulation,
-    changes: Sequence[Change],
+    changes: Sequence[WhatIfChange],
     question: Question,
-    before: Measured,
+    before: MeasuredEffect,
     progress: Progress | None = None,
 ) -> list[WhatIf]:
     """Run every change separately; the best first, then those without a figure, then impossible ones."""
@@ -101,7 +101,7 @@ def run_all(
     return sorted(tried, key=order)
 
 
-def _run(config: RunConfig, change: Change, question: Question, progress: Progress | None) -> WhatIf:
+def _run(config: RunConfig, change: WhatIfChange, question: Question, progress: Progress | None) -> WhatIf:
     try:
         other = Simulation.of(change.of(config))
     except InputError as error:
@@ -117,7 +117,7 @@ def _part(progress: Progress | None, index: int, count: int) -> Progress | None:
     return lambda ended, total: tell(index * total + ended, count * total)
 
 
-def measure(record: RunRecord, question: Question) -> Measured:
+def measure(record: RunRecord, question: Question) -> MeasuredEffect:
     """The figures of a run."""
     columns = latencies(record)
     done = completed_mask(record)
@@ -131,7 +131,7 @@ def measure(record: RunRecord, question: Question) -> Measured:
     first_ns = int(record.table.arrival_ns[0]) if len(record.table) else 0
     span_s = (last_ns - first_ns) / 1e9
     figures["output_tokens_per_s"] = float(record.emitted_tokens[done].sum()) / span_s if span_s > 0 else None
-    return Measured(_asked_ns(record, question), figures)
+    return MeasuredEffect(_asked_ns(record, question), figures)
 
 
 def _asked_ns(record: RunRecord, question: Question) -> float | None:
@@ -147,26 +147,26 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 # -- what to try -------------------------------------------------------------------------------------
 
 
-def candidates(simulation: Simulation) -> list[Change]:
+def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
 
-def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
+def _change(config: RunConfig, title: str, key: str, value: Any) -> WhatIfChange:
     """A change from a title, which may have a placeholder for the current value after `instead of`.
 
     Args: title: with a place for the value there is, which follows `instead of`.
     """
-    return Change(f"{title} instead of {_in_words(value_at(config, key))}", ((key, value),))
+    return WhatIfChange(f"{title} instead of {_in_words(value_at(config, key))}", ((key, value),))
 
 
-def _sizes(simulation: Simulation) -> Iterator[Change]:
+def _sizes(simulation: Simulation) -> Iterator[WhatIfChange]:
     config, scheduler = simulation.config, simulation.scheduler
     tokens, slots = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     block = simulation.kind.block_tokens if simulation.kind else 0
     for budget in (tokens // 4, tokens * 4):
-        if budget >= max(_LEAST_BUDGET, slots * block):  # each block of a round needs its tokens
+        if budget >= max(_MIN_BUDGET, slots * block):  # each block of a round needs its tokens
             yield _change(config, f"token budget {budget:,}", "scheduler.max_num_batched_tokens", budget)
     for many in (slots // 2, slots * 2):
         if many and many * block <= tokens:
@@ -176,7 +176,7 @@ def _sizes(simulation: Simulation) -> Iterator[Change]:
         yield _change(config, f"{more:,} KV blocks", "scheduler.num_kv_blocks", more)
 
 
-def _instances(simulation: Simulation) -> Iterator[Change]:
+def _instances(simulation: Simulation) -> Iterator[WhatIfChange]:
     config = simulation.config
     more = config.num_instances + 1
     yield _change(config, f"{more} instances", "num_instances", more)
@@ -185,7 +185,7 @@ def _instances(simulation: Simulation) -> Iterator[Change]:
         yield _change(config, "router least-loaded", "routing.policy", "least-loaded")
 
 
-def _orders(simulation: Simulation) -> Iterator[Change]:
+def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
     config, table = simulation.config, simulation.table
     policies = ["fcfs", "sjf"]
     if len(set(table.slo_class.codes.tolist())) > 1:
@@ -197,24 +197,24 @@ def _orders(simulation: Simulation) -> Iterator[Change]:
             yield _change(config, f"scheduler {policy}", "scheduler.policy", policy)
 
 
-def _of_steps(simulation: Simulation) -> Iterator[Change]:
+def _of_steps(simulation: Simulation) -> Iterator[WhatIfChange]:
     scheduler = simulation.scheduler
     if scheduler.long_prefill_token_threshold:
-        yield Change("prompts in chunks of any size", (("scheduler.long_prefill_token_threshold", 0),))
+        yield WhatIfChange("prompts in chunks of any size", (("scheduler.long_prefill_token_threshold", 0),))
     elif chunk := scheduler.max_num_batched_tokens // 4:
         key = "scheduler.long_prefill_token_threshold"
-        yield Change(f"prompts in chunks of {chunk:,} at most", ((key, chunk),))
+        yield WhatIfChange(f"prompts in chunks of {chunk:,} at most", ((key, chunk),))
     off = scheduler.async_scheduling
     title = "synchronous scheduling" if off else "asynchronous scheduling"
-    yield Change(title, (("scheduler.async_scheduling", not off),))
+    yield WhatIfChange(title, (("scheduler.async_scheduling", not off),))
 
 
-def _of_kind(kind: KindOfRequests) -> Iterator[Change]:
+def _of_kind(kind: KindOfRequests) -> Iterator[WhatIfChange]:
     for title, key, value in KINDS[kind.name].changes(kind):
-        yield Change(title, ((key, value),))
+        yield WhatIfChange(title, ((key, value),))
 
 
-def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:
+def parse_changes(texts: Sequence[str], config: RunConfig) -> list[WhatIfChange]:
     """Changes from user input: `KEY=VALUE`, several at a time with commas.
 
     Raises:
@@ -238,7 +238,7 @@ def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:
             settings.append((key, parse_yaml(value)))
         words = (f"{key.rpartition('.')[2]} {_in_words(v)}" for key, v in settings)
         before = (_in_words(value_at(config, key)) for key, _ in settings)
-        change = Change(f"{', '.join(words)} instead of {', '.join(before)}", tuple(settings))
+        change = WhatIfChange(f"{', '.join(words)} instead of {', '.join(before)}", tuple(settings))
         change.of(config)
         changes.append(change)
     return changes

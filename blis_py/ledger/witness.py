@@ -16,9 +16,9 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request, Status
 from blis_py.core.step import Step
 from blis_py.latency.step_run import Ints, StepRun
-from blis_py.ledger.division import Chunk
-from blis_py.ledger.lines import Line
-from blis_py.ledger.waiting import Door
+from blis_py.ledger.division import PrefillChunk
+from blis_py.ledger.lines import LedgerLine
+from blis_py.ledger.waiting import AdmissionState
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
 
@@ -44,8 +44,8 @@ class Noted:
     ends_ns: Ints
     features: StepFeatures
     """Features of the first step."""
-    chunks: tuple[Chunk, ...]
-    doing: Mapping[str, Line]
+    chunks: tuple[PrefillChunk, ...]
+    doing: Mapping[str, LedgerLine]
     """Activity of each request in question, by name: `OWN_PREFILL`, `DECODE`, or the reason for none."""
     running: tuple[str, ...]
     """Requests with a slot, if a request in question waits."""
@@ -161,14 +161,17 @@ class Noting:
         doing = self._doing(start_ns, planned_ns, prefills, admitted, preempted)
         if not doing:
             return
-        idle = any(line not in (Line.OWN_PREFILL, Line.DECODE, Line.RIDING) for line in doing.values())
+        idle = any(
+            line not in (LedgerLine.OWN_PREFILL, LedgerLine.DECODE, LedgerLine.RIDING)
+            for line in doing.values()
+        )
         self._notes.runs.append(
             Noted(
                 start_ns=start_ns,
                 ends_ns=run.ends_ns(),
                 features=features,
                 chunks=tuple(
-                    Chunk(request.id, tokens, request.computed, request.num_tokens)
+                    PrefillChunk(request.id, tokens, request.computed, request.num_tokens)
                     for request, tokens in prefills
                     if not request.continues
                 ),
@@ -194,10 +197,10 @@ class Noting:
         prefills: Sequence[tuple[Request, int]],
         admitted: Sequence[Request],
         preempted: bool,
-    ) -> dict[str, Line]:
+    ) -> dict[str, LedgerLine]:
         computing = {request.id for request, _ in prefills}
-        doing: dict[str, Line] = {}
-        door: Door | None = None
+        doing: dict[str, LedgerLine] = {}
+        door: AdmissionState | None = None
         for one in self._here:
             request = self._known.get(one.request)
             if request is not None:
@@ -205,26 +208,28 @@ class Noting:
                 if line is not None:
                     doing[one.request] = line
             elif one.from_ns > planned_ns:
-                doing[one.request] = Line.RUNNING_STEP if start_ns < one.from_ns else Line.COMPOSED_STEP
+                doing[one.request] = (
+                    LedgerLine.RUNNING_STEP if start_ns < one.from_ns else LedgerLine.COMPOSED_STEP
+                )
             else:
                 door = door or self._door(prefills, admitted, preempted)
                 doing[one.request] = door.refuses(self._wanted(one.prompt_tokens))
         return doing
 
-    def _line_of(self, request: Request, computing: set[str]) -> Line | None:
+    def _line_of(self, request: Request, computing: set[str]) -> LedgerLine | None:
         """The activity of an admitted request in the step; None if it has ended."""
         if request.id in computing:
-            return self._decoding(request) if request.continues else Line.OWN_PREFILL
+            return self._decoding(request) if request.continues else LedgerLine.OWN_PREFILL
         if request.status is Status.WAITING:
-            return Line.PREEMPTED
+            return LedgerLine.PREEMPTED
         if request.status is Status.DECODING:
             return self._decoding(request)
         if request.status in (Status.PREFILLING, Status.STALLED):
-            return Line.STALLED
+            return LedgerLine.STALLED
         return None
 
-    def _decoding(self, request: Request) -> Line:
-        return Line.DECODE
+    def _decoding(self, request: Request) -> LedgerLine:
+        return LedgerLine.DECODE
 
     def _wanted(self, prompt_tokens: int) -> int:
         """Tokens that a request lacks before its first answer."""
@@ -232,7 +237,7 @@ class Noting:
 
     def _door(
         self, prefills: Sequence[tuple[Request, int]], admitted: Sequence[Request], preempted: bool
-    ) -> Door:
+    ) -> AdmissionState:
         config, scheduler = self._config, self._scheduler
         inside = [request for request in admitted if request in scheduler.running]
         tokens_of, least = dict(prefills), self._least_tokens()
@@ -241,7 +246,7 @@ class Noting:
         blocks = sum(-(-tokens // config.block_size) for tokens in new)
         slots_left = config.max_num_seqs - len(scheduler.running)
         waiting = scheduler.waiting
-        return Door(
+        return AdmissionState(
             slots=slots_left + len(inside),
             slots_left=slots_left,
             budget=budget,

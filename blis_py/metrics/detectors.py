@@ -69,7 +69,7 @@ class Composite:
     Both count only above the noise of this many arrivals, 1 / sqrt(arrivals).
     """
 
-    _FEWEST = 20
+    _MIN = 20
     """Completions below which trends are ignored; arrivals from which on confidence is full."""
 
     def __init__(self, settings: DetectorSettings) -> None:
@@ -89,7 +89,7 @@ class Composite:
         level = STABLE if score < floor else OVERLOADED if trend > floor else BACKLOGGED
         signals = {"latency_trend": trend, "latency_trend_raw": raw, "noise_floor": floor}
         signals |= {"quartile_monotone": float(rises), "rate_deficit": deficit}
-        return Finding(level, score, min(1.0, self._arrivals / self._FEWEST), signals)
+        return Finding(level, score, min(1.0, self._arrivals / self._MIN), signals)
 
     def _trend(self, completed: int) -> float:
         """Relative increase of latency from the first half to the second; at most 1."""
@@ -100,7 +100,7 @@ class Composite:
         return min(1.0, max(0.0, (second - first) / first)) if first else 0.0
 
     def _rises(self, completed: int) -> bool:
-        if completed < self._FEWEST:
+        if completed < self._MIN:
             return False
         edges = [*(quarter * (completed // 4) for quarter in range(4)), completed]
         means = [self._mean(begin, end) for begin, end in pairwise(edges)]

@@ -94,7 +94,7 @@ class Distribution:
 class Tally:
     """Incremental counts of values; distinct values are stored once."""
 
-    _MOST_PARTS = 1 << 20
+    _MAX_PARTS = 1 << 20
     """Values to collect before equal ones are merged."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Tally:
         self._values.append(values)
         self._counts.append(counts)
         self._parts += len(values)
-        if self._parts > self._MOST_PARTS + 2 * self._kept:
+        if self._parts > self._MAX_PARTS + 2 * self._kept:
             self._put_together()
 
     def _put_together(self) -> None:

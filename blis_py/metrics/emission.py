@@ -22,7 +22,7 @@ def _no_rows() -> Ints:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Emission:
+class EmittedTokens:
     """Columns by visit; steps index the `step_ends` of the visit's instance, -1 = never emitted."""
 
     first_step: Ints
@@ -86,11 +86,11 @@ class Emission:
             rank = rank - (missed[over] - missed[np.searchsorted(owner, visit)])
         return rank
 
-    def take(self, visits: Rows) -> Emission:
+    def take(self, visits: Rows) -> EmittedTokens:
         """The given visits, in the given order."""
         place = np.full(len(self.first_step), -1, dtype=np.int64)
         place[visits] = np.arange(len(visits))
-        return Emission(
+        return EmittedTokens(
             self.first_step[visits],
             self.last_step[visits],
             _moved(self.breaks, place),

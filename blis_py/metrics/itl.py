@@ -3,9 +3,9 @@
 Within an instance, all visits that emitted with two consecutive steps saw the same gap between them: the
 step's duration plus the front end's cost per token. So a gap is counted once per step, weighted by the number
 of visits that saw it, computed by a difference array over each visit's steps. Interrupted visits
-(`Emission.breaks`) saw one long gap instead of the steps they missed. Between the last token of a visit and
-the first of the request's next one is one more gap; of several tokens of one step, all but the first follow
-without a gap except for the front end's cost.
+(`EmittedTokens.breaks`) saw one long gap instead of the steps they missed. Between the last token of a visit
+and the first of the request's next one is one more gap; of several tokens of one step, all but the first
+follow without a gap except for the front end's cost.
 
 Steps are looked at some hundred thousand at a time: memory follows the requests and the number of different
 gaps, not the steps. Where answers come in blocks, the gaps are those between blocks, counting the front end's
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.metrics.distribution import Distribution, Tally
-from blis_py.metrics.emission import Emission, Rows, ranges, rows_of
+from blis_py.metrics.emission import EmittedTokens, Rows, ranges, rows_of
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.visits import by_instance
 from blis_py.requests.table import Ints
@@ -217,7 +217,7 @@ class _Seen:
         self._places: Ints
         self._level: Ints
 
-    def prepare(self, emission: Emission) -> Rows:
+    def prepare(self, emission: EmittedTokens) -> Rows:
         """Precompute the changes of that number, which occur only at the begin and end of visits.
 
         Returns:

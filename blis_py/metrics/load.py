@@ -14,7 +14,7 @@ SATURATED, OVERLOADED, STABLE = "saturated", "overloaded at times", "stable"
 TOO_SHORT, CLOSED = "too short to tell", "closed loop"
 LATE_NS = 10**9
 """Waiting time for the first step above which a request indicates an overloaded cluster."""
-FEWEST = 50
+MIN = 50
 """Minimum number of requests in the second half of the arrivals for a verdict."""
 SERVICES = 5
 """Minimum length of the second half in mean service times: until the first requests end, the backlog grows in
@@ -54,7 +54,7 @@ def load(record: RunRecord) -> dict[str, Any]:
     rates = _rates(record, middle_ns, last_ns)
     served = record.outcome <= Outcome.LENGTH_CAPPED
     second = table.arrival_ns >= middle_ns
-    if not served.any() or second.sum() < FEWEST:
+    if not served.any() or second.sum() < MIN:
         return _told(TOO_SHORT, rates, None, late_s)
     gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
     if gave_up > GAVE_UP:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.metrics.emission import Emission, Rows, ranges
+from blis_py.metrics.emission import EmittedTokens, Rows, ranges
 from blis_py.requests.table import Ints
 
 
@@ -65,7 +65,7 @@ class Visits:
     cached_tokens: Ints
     """Prompt tokens found in the prefix cache at first admission."""
     preemptions: Ints
-    emission: Emission
+    emission: EmittedTokens
     """The steps with which it emitted."""
     _order: tuple[Rows, Ints, Ints] | None = field(default=None, init=False)
 

@@ -12,7 +12,7 @@ from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_types import ModelType, understood
-from blis_py.models.weights import Layers, Quantisation, Weights, unquantised
+from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
@@ -25,7 +25,7 @@ _SHARED_WIDTH = (
     "shared_intermediate_size",
 )
 _WINDOWED = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-_MOST_LAYERS = 1000
+_MAX_LAYERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> Model
     return _shape(name, ConfigFile.of(file, values))
 
 
-def _stored(config: ConfigFile, layers: Layers) -> Quantisation:
+def _stored(config: ConfigFile, layers: LayerCounts) -> Quantisation:
     section = config.section(config.key("quantization_config", "compression_config"))
     if section is None:
         return unquantised(layers)
@@ -220,7 +220,7 @@ def known_models() -> list[str]:
 
 def _shape(name: str, config: ConfigFile) -> ModelShape:
     config, model_type, notes = understood(config, name)
-    layers = config.count("num_hidden_layers", most=_MOST_LAYERS)
+    layers = config.count("num_hidden_layers", most=_MAX_LAYERS)
     hidden = config.count("hidden_size")
     heads = config.count("num_attention_heads")
     kv_heads = config.count("num_key_value_heads", default=heads)
@@ -230,7 +230,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
     sparse = _sparse_layers(config, layers)
-    stored = _stored(config, Layers(layers, sparse, heads, kv_heads, dtype_bytes))
+    stored = _stored(config, LayerCounts(layers, sparse, heads, kv_heads, dtype_bytes))
     limit = _max_positions(config, model_type)
     window, windowed = _windows(config, model_type, layers, limit)
     if windowed:

@@ -44,7 +44,7 @@ _ROOTS = ("", "model.", "language_model.", "language_model.model.", "model.langu
 """Possible prefixes of `layers` and `lm_head`."""
 _IN_LAYER = re.compile(r"(\*\.?|(?:[a-z_]+\.)*)layers\.(\d+)(\*?)(?:\.(.+))?")
 _ONE_EXPERT = re.compile(r"experts\.\d")
-_MOST_NAMES, _MOST_GLOBS, _MOST_NUMBERED, _MOST_ALTERNATIVES = 20_000, 200, 10, 64
+_MAX_NAMES, _MAX_GLOBS, _MAX_NUMBERED, _MAX_ALTERNATIVES = 20_000, 200, 10, 64
 """Far more than any checkpoint lists, and few enough to enumerate."""
 _TOO_MANY = "there are far too many of them"
 
@@ -71,10 +71,10 @@ class ModuleNames:
                 raise ValueError(f"{name!r} names a single expert, and all count alike here")
             for glob in _globs(name):
                 self._add(glob)
-            if len(self._in_layers) + len(self._anywhere) > _MOST_NAMES:
+            if len(self._in_layers) + len(self._anywhere) > _MAX_NAMES:
                 raise ValueError(_TOO_MANY)
         globs = list(filter(_is_glob, self._anywhere))
-        if len(globs) > _MOST_GLOBS or len(list(filter(_has_digit, globs))) > _MOST_NUMBERED:
+        if len(globs) > _MAX_GLOBS or len(list(filter(_has_digit, globs))) > _MAX_NUMBERED:
             raise ValueError(_TOO_MANY)
 
     def _add(self, name: str) -> None:
@@ -158,7 +158,7 @@ def _globs(name: str) -> Iterator[str]:
     alternatives = 1
     for part in parts:
         alternatives *= len(part)
-    if alternatives > _MOST_ALTERNATIVES:
+    if alternatives > _MAX_ALTERNATIVES:
         raise ValueError(f"{name!r} has too many alternatives")
     for chosen in product(*parts):
         yield "".join(chosen) + end

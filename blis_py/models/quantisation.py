@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from blis_py.models.hf_config import ConfigFile, names_of
 from blis_py.models.module_names import ModuleNames
-from blis_py.models.weights import Layers, Quantisation, Weights
+from blis_py.models.weights import LayerCounts, Quantisation, Weights
 
 MXFP4_BYTES = 0.53125
 """4 bits and one 8-bit scale per 32 weights."""
@@ -32,7 +32,7 @@ class _Format:
     """Whether the LM head counts as a linear layer."""
 
 
-def read_quantisation(section: ConfigFile, layers: Layers) -> Quantisation:
+def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
     """The quantisation described by a section of a config.
 
     Raises:
@@ -66,7 +66,7 @@ _LEFT_ALONE = (
 )
 
 
-def _weights(section: ConfigFile, form: _Format, layers: Layers) -> tuple[Weights, list[str]]:
+def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[Weights, list[str]]:
     kept = _left_alone(section, layers)
     only = _names(section, "targets", form.only, layers) if form.only else None
     notes: list[str] = []
@@ -109,7 +109,7 @@ _LABELS = {
 }
 
 
-def _left_alone(section: ConfigFile, layers: Layers) -> ModuleNames:
+def _left_alone(section: ConfigFile, layers: LayerCounts) -> ModuleNames:
     keys = [key for key in _LEFT_ALONE if section.has(key)]
     for key in keys[1:]:
         if set(section.texts(key)) != set(section.texts(keys[0])):
@@ -117,7 +117,7 @@ def _left_alone(section: ConfigFile, layers: Layers) -> ModuleNames:
     return _names(section, keys[0], section.texts(keys[0]), layers) if keys else ModuleNames((), layers.count)
 
 
-def _names(section: ConfigFile, key: str, names: Sequence[str], layers: Layers) -> ModuleNames:
+def _names(section: ConfigFile, key: str, names: Sequence[str], layers: LayerCounts) -> ModuleNames:
     try:
         return ModuleNames(names, layers.count)
     except ValueError as error:

@@ -43,7 +43,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class LayerCounts:
     """The layers of a model, as far as their weights may be stored differently."""
 
     count: int
@@ -63,7 +63,7 @@ class Quantisation(NamedTuple):
     """Assumptions."""
 
 
-def unquantised(layers: Layers) -> Quantisation:
+def unquantised(layers: LayerCounts) -> Quantisation:
     """All weights in the format of the activations."""
     plain = float(layers.dtype_bytes)
     return Quantisation(Weights.of(plain, head=plain), layers.dtype_bytes)

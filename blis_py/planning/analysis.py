@@ -10,19 +10,19 @@ from blis_py.config.models import RunConfig
 from blis_py.cross_check import MODELS
 from blis_py.intervals import rerun_seed
 from blis_py.planning.goal import Goal, Judgement
-from blis_py.planning.job import HOPELESS, Job, Outcome, Variation
+from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
-from blis_py.planning.trust import StepError
+from blis_py.planning.uncertainty import StepError
 
 RESOLUTION = 0.02
 """Relative precision of the highest rate."""
-MOST_FACTOR, LEAST_FACTOR = 100.0, 0.01
+MAX_FACTOR, MIN_FACTOR = 100.0, 0.01
 MORE = 1.25
 """Relative increase of one resource when looking for the bottleneck."""
 CHANGE = 0.2
 COMPUTE = "compute"
 _BEYOND = 1.1
-_LEAST_GAIN = 0.02
+_MIN_GAIN = 0.02
 _UP, _DOWN = (1.1, 1.3, 1.7, 2.5), (0.8, 0.6, 0.4, 0.2)
 
 
@@ -32,7 +32,7 @@ class Case:
 
     name: str
     judgement: Judgement
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def _next_factors(low: float | None, high: float | None) -> list[float]:
     if low is not None and high is not None:
         return [] if high / low <= 1 + RESOLUTION else [low + (high - low) * i / 5 for i in (1, 2, 3, 4)]
     if low is not None:
-        return [] if low >= MOST_FACTOR else [low * factor for factor in _UP]
+        return [] if low >= MAX_FACTOR else [low * factor for factor in _UP]
     assert high is not None
-    return [] if high <= LEAST_FACTOR else sorted(high * factor for factor in _DOWN)
+    return [] if high <= MIN_FACTOR else sorted(high * factor for factor in _DOWN)
 
 
 def sensitivity(config: RunConfig) -> dict[str, Job]:
@@ -186,7 +186,7 @@ def short(found: Sequence[Lever]) -> Lever | None:
     Faster compute helps with every bottleneck because everything finishes sooner; compute is named only if no
     other lever gains half as much.
     """
-    if not found or found[0].gain < _LEAST_GAIN:
+    if not found or found[0].gain < _MIN_GAIN:
         return None
     others = [lever for lever in found if lever.resource != found[0].resource]
     if found[0].resource == COMPUTE and others and others[0].gain >= found[0].gain / 2:

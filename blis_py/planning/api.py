@@ -10,10 +10,9 @@ from typing import Any
 from blis_py.api import meant
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import NAMES, RunConfig
-from blis_py.core.bounds import MOST_RERUNS, check_count
+from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
-from blis_py.planning.axes import MOST_POINTS, Axis, Point, axis, parse_axis, read_space
-from blis_py.planning.base import Base
+from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
 from blis_py.planning.executors import executor
 from blis_py.planning.goal import Goal, parse_attainment, parse_share
 from blis_py.planning.plan import DRAWS, TRIALS, Plan
@@ -22,7 +21,8 @@ from blis_py.planning.plan import max_rate as find_max_rate
 from blis_py.planning.plan import plan as run_plan
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
-from blis_py.planning.store import Folder, Nowhere, Store
+from blis_py.planning.store import Folder, Nowhere, ResultStore
+from blis_py.planning.study import Base
 from blis_py.planning.sweep import Sweep, Told
 from blis_py.planning.sweep import sweep as run_sweep
 
@@ -73,7 +73,7 @@ def sweep(
 @contextmanager
 def running(workers: int | None, dask: str | None, cache: Cache) -> Iterator[Runner]:
     """The runner of a study, closed on exit."""
-    store: Store = Nowhere()
+    store: ResultStore = Nowhere()
     if cache is not False:
         store = Folder(None if cache is True else cache)
     with Runner(executor(workers, dask), store) as runner:
@@ -191,8 +191,8 @@ def chosen_plan(
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
     goal = Goal(_attainment(attainment), _share(max_lost))
     chosen = _prices(more.get("prices"), space) | dict(prices or {})
-    check_count(draws, least=0, most=MOST_RERUNS, key="--draws")
-    check_count(trials, least=1, most=MOST_POINTS, key="--trials")
+    check_count(draws, least=0, most=MAX_RERUNS, key="--draws")
+    check_count(trials, least=1, most=MAX_POINTS, key="--trials")
     sizes = _instances(instances if instances is not None else more.get("instances"))
     if max_rate:
         if axes or sizes is not None:

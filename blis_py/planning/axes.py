@@ -17,7 +17,7 @@ from blis_py.files.paths import check_text, full_path
 from blis_py.files.yaml_files import load_mapping, parse_yaml
 from blis_py.requests.streams import stream
 
-MOST_POINTS = 100_000
+MAX_POINTS = 100_000
 Point = dict[str, Any]
 """A value for every axis, by the axis's name."""
 
@@ -100,7 +100,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
         InputError: too many combinations.
     """
     count = math.prod(len(each.values) for each in axes)
-    if count > MOST_POINTS:
+    if count > MAX_POINTS:
         fix = "take fewer values, or a random part of them with --random N"
         raise InputError(f"{count:,} combinations are too many", key="--vary", fix=fix)
     names = [each.name for each in axes]
@@ -190,7 +190,7 @@ def _range(part: str, key: str, text: str) -> Iterator[int | float]:
         fix = "write FIRST:LAST:STEP, upwards"
         raise InputError("is no range", key=key, value=text, fix=fix)
     count = int((last - first) / step + 1e-9) + 1
-    if count > MOST_POINTS:
+    if count > MAX_POINTS:
         raise InputError("has too many values", key=key, value=text, fix="take a larger step")
     for index in range(count):
         value = first + index * step

@@ -29,7 +29,7 @@ PANELS = {
     "kv_peak_pct": "KV cache, most in use, %",
 }
 CONFIDENCE = 0.9
-_MOST_LINES = 12
+_MAX_LINES = 12
 
 
 def save_curves(
@@ -55,7 +55,7 @@ def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "
     across = _across(axes)
     others = [name for name in axes if name != across]
     groups = list(ran.groupby(others, sort=False, dropna=False)) if others else [((), ran)]
-    shown = groups[:_MOST_LINES]
+    shown = groups[:_MAX_LINES]
     above = 0.45 + legend_room(len(shown), columns=3)
     figure, panels = grid(2, 2, height=7.2 + above, above=above, foot=foot)
     for axis, (metric, title) in zip(panels, PANELS.items(), strict=True):

@@ -15,16 +15,16 @@ from typing import Any, Protocol
 from blis_py.core.bounds import check_count
 from blis_py.errors import InputError
 from blis_py.planning import worker
-from blis_py.planning.job import Outcome
+from blis_py.planning.job import JobOutcome
 from blis_py.planning.orphans import end_with
 
-Done = Iterator[tuple[int, Outcome]]
-MOST_WORKERS = 61 if sys.platform == "win32" else 1024
+Done = Iterator[tuple[int, JobOutcome]]
+MAX_WORKERS = 61 if sys.platform == "win32" else 1024
 """Largest number of processes; Windows cannot wait for more."""
 DIED = "the process that ran it died, and so did the one that tried again"
 
 
-class Executor(Protocol):
+class JobExecutor(Protocol):
     """An executor of packed jobs, see `worker.pack`."""
 
     workers: int
@@ -88,7 +88,7 @@ class Processes:
     def _together(self, jobs: dict[int, bytes]) -> Done:
         pool = self._started(len(jobs))
         waiting = iter(jobs.copy().items())
-        running: dict[Future[Outcome], int] = {}
+        running: dict[Future[JobOutcome], int] = {}
         while True:
             while len(running) < 2 * self._size and (job := next(waiting, None)) is not None:
                 running[pool.submit(worker.run, job[1])] = job[0]
@@ -97,12 +97,12 @@ class Processes:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
 
-    def _alone(self, job: bytes) -> Outcome:
+    def _alone(self, job: bytes) -> JobOutcome:
         try:
             return self._started(1).submit(worker.run, job).result()
         except BrokenProcessPool:
             self.close()
-            return Outcome(failed=DIED)
+            return JobOutcome(failed=DIED)
 
     def _started(self, jobs: int) -> ProcessPoolExecutor:
         """A pool for `jobs` jobs; replaces a smaller one."""
@@ -181,7 +181,7 @@ class Dask:
         for future in as_completed(list(futures), loop=self._client.loop):
             error = future.exception()
             index = futures.pop(future)
-            yield index, future.result() if error is None else Outcome(failed=f"{DIED} ({error})")
+            yield index, future.result() if error is None else JobOutcome(failed=f"{DIED} ({error})")
             future.release()
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def executor(workers: int | None = None, dask: str | None = None) -> Executor:
+def executor(workers: int | None = None, dask: str | None = None) -> JobExecutor:
     """The selected executor: by default one process per core."""
     if dask is not None:
         return Dask(dask, workers)
@@ -209,5 +209,5 @@ def executor(workers: int | None = None, dask: str | None = None) -> Executor:
 def _checked(workers: int | None) -> int:
     """The number of processes: by default one per core."""
     if workers is None:
-        return min(cores(), MOST_WORKERS)
-    return check_count(workers, least=1, most=MOST_WORKERS, key="--workers")
+        return min(cores(), MAX_WORKERS)
+    return check_count(workers, least=1, most=MAX_WORKERS, key="--workers")

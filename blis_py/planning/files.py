@@ -8,12 +8,12 @@ from pathlib import Path
 from blis_py.config.loader import dump
 from blis_py.files.cells import harmless
 from blis_py.planning import serving
-from blis_py.planning.found import Found, Standing
-from blis_py.planning.told import answer, summary
+from blis_py.planning.report_text import answer, summary
+from blis_py.planning.result import PlanResult, Standing
 from blis_py.result import to_json
 
 
-def fill(folder: Path, plan: Found, *, plots: bool = True) -> None:
+def fill(folder: Path, plan: PlanResult, *, plots: bool = True) -> None:
     """Write the plan into an empty folder."""
     texts = {
         "plan.json": to_json(summary(plan)),

@@ -9,7 +9,7 @@ from typing import Any
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.metrics.load import SATURATED
-from blis_py.planning.job import FINE, HOPELESS, Outcome
+from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 EVERYBODY = ""
 _LOST = ("rejected", "unservable", "timed_out", "evicted")
@@ -99,7 +99,7 @@ class Goal:
                 problem, key="--horizon", fix="bound the workload with --num-requests or --limit"
             )
 
-    def judge(self, outcome: Outcome) -> Judgement:
+    def judge(self, outcome: JobOutcome) -> Judgement:
         """Judge an outcome by all targets."""
         if outcome.refused is not None or outcome.failed is not None:
             return Judgement(False, refused=outcome.refused or outcome.failed)
@@ -110,7 +110,7 @@ class Goal:
         return Judgement(not saturated and all(each.met for each in needed), needed, saturated=saturated)
 
     @staticmethod
-    def _slos(outcome: Outcome) -> list[Requirement]:
+    def _slos(outcome: JobOutcome) -> list[Requirement]:
         """Verdicts on the SLOs; a limit on a latency without samples is missed.
 
         Raises:
@@ -126,7 +126,7 @@ class Goal:
             found.append(Requirement(each["slo"].partition("=")[0], limit, measured, "ms", slack))
         return found
 
-    def _shares(self, outcome: Outcome) -> list[Requirement]:
+    def _shares(self, outcome: JobOutcome) -> list[Requirement]:
         """Attainment targets, by the share of requests that may and that do miss their limits."""
         found = []
         for name, wanted in self.attainment.items():
@@ -144,7 +144,7 @@ class Goal:
             found.append(Requirement(what, wanted, share, "share", slack))
         return found
 
-    def _lost(self, outcome: Outcome) -> Requirement:
+    def _lost(self, outcome: JobOutcome) -> Requirement:
         injected = outcome.figures.get("requests.injected") or 0.0
         lost = sum(outcome.figures.get(f"requests.{name}") or 0.0 for name in _LOST)
         share = lost / injected if injected else 0.0

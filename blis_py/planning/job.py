@@ -54,7 +54,7 @@ HOPELESS, FINE = "hopeless", "fine"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """Result of a job."""
 
     figures: dict[str, float | None] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class Outcome:
         return self.refused is None and self.failed is None
 
 
-def outcome_from(values: dict[str, Any]) -> Outcome:
+def outcome_from(values: dict[str, Any]) -> JobOutcome:
     """An outcome from the data that `asdict` made of it.
 
     Raises:
         TypeError, LookupError, ValueError: data of another shape.
     """
-    found = Outcome(**values)
+    found = JobOutcome(**values)
     for figures in (found.figures, *_mapping(found.classes).values()):
         _all(_mapping(figures).values(), (int, float, NoneType))
     for each in found.slo:

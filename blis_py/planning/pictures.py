@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING
 
 from blis_py.figures.style import BLUE, GREY, ORANGE, VERMILLION, Picture, grid, headline, in_house_style, say
 from blis_py.planning.analysis import CHANGE
-from blis_py.planning.found import Found, Standing
 from blis_py.planning.goal import Requirement, in_ms
-from blis_py.planning.told import change_names, of_models
+from blis_py.planning.report_text import change_names, of_models
+from blis_py.planning.result import PlanResult, Standing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_BARS = 12
-_MOST_SHOWN = 3.0
+_MAX_BARS = 12
+_MAX_SHOWN = 3.0
 """Multiples of the limit at which a bar is cut and labelled with its length."""
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
 """Background of text written across a line."""
 _NAMES = {"rate": "request rate", "prompt": "prompt lengths", "output": "output lengths"}
 
 
-def save_pictures(plan: Found, folder: Path) -> list[Path]:
+def save_pictures(plan: PlanResult, folder: Path) -> list[Path]:
     """Write `plan.png` and `plan.svg`."""
     picture = draw(plan)
     return [picture.save(folder / f"plan.{kind}") for kind in ("png", "svg")]
 
 
 @in_house_style
-def draw(plan: Found) -> Picture:
+def draw(plan: PlanResult) -> Picture:
     """Four panels: standings, tornado, draws and other latency models, levers."""
     foot = plan.best.outcome.facts.get("models") or ""
     figure, panels = grid(2, 2, height=7.8, above=0.75, left=1.75, beside=2.0, gap=0.95, foot=str(foot))
@@ -41,7 +41,7 @@ def draw(plan: Found) -> Picture:
     return figure
 
 
-def _title(plan: Found) -> str:
+def _title(plan: PlanResult) -> str:
     cost = plan.best.dollars_per_hour
     told = f"{'Holds' if plan.holds else 'Does not hold'}: {plan.best}"
     price = "" if cost is None else f", ${cost:,.2f} an hour"
@@ -49,7 +49,7 @@ def _title(plan: Found) -> str:
     return f"{told}\n{plan.best.gpus} GPUs{price}{sure}"
 
 
-def _standings(ax: Axes, plan: Found) -> None:
+def _standings(ax: Axes, plan: PlanResult) -> None:
     """Panel of the cheapest size of each combination."""
     costs = [(each.cost, _label(each), each) for each in plan.standings if each.cost is not None]
     ax.set_title("Least that holds, by combination")
@@ -59,7 +59,7 @@ def _standings(ax: Axes, plan: Found) -> None:
             "no combination holds" if plan.standings else "one configuration was given: nothing was searched",
         )
         return
-    costs = sorted(costs, key=lambda item: item[0])[:_MOST_BARS][::-1]
+    costs = sorted(costs, key=lambda item: item[0])[:_MAX_BARS][::-1]
     best = {**plan.best.point}
     for row, (cost, _, standing) in enumerate(costs):
         ax.barh(row, cost, color=BLUE if standing.point == best else GREY, height=0.65)
@@ -77,7 +77,7 @@ def _label(standing: Standing) -> str:
     return told if len(told) <= 28 else f"{told[:27]}…"
 
 
-def _tornado(ax: Axes, plan: Found) -> None:
+def _tornado(ax: Axes, plan: PlanResult) -> None:
     """Panel of the tightest requirement with each workload property a fifth lower and higher."""
     tightest = plan.best.judgement.tightest
     pairs = change_names(plan.sensitivity)
@@ -90,10 +90,10 @@ def _tornado(ax: Axes, plan: Found) -> None:
     for name, pair in pairs.items():
         used = [_used(case.judgement.requirements, tightest.what) for case in pair]
         bars.append((name, used[0], used[1]))
-    bars.sort(key=lambda bar: max(abs(min(end, _MOST_SHOWN) - base) for end in bar[1:]))
+    bars.sort(key=lambda bar: max(abs(min(end, _MAX_SHOWN) - base) for end in bar[1:]))
     for row, (_, less, more) in enumerate(bars):
         for end, colour, sign in ((less, BLUE, "−"), (more, ORANGE, "+")):
-            cut = min(end, _MOST_SHOWN)
+            cut = min(end, _MAX_SHOWN)
             ax.barh(row, cut - base, left=base, color=colour, height=0.6)
             told = f"{sign}{100 * CHANGE:.0f} %: {_times_limit(tightest, end)}"
             ax.annotate(
@@ -108,7 +108,7 @@ def _tornado(ax: Axes, plan: Found) -> None:
             )
     ax.axvline(1, color=VERMILLION, linewidth=1.4, linestyle=(0, (5, 1.5)))
     ax.axvline(base, color=GREY, linewidth=1)
-    ends = [min(end, _MOST_SHOWN) for bar in bars for end in bar[1:]]
+    ends = [min(end, _MAX_SHOWN) for bar in bars for end in bar[1:]]
     low, high = min(*ends, base), max(*ends, 1.0)
     room = 0.65 * (high - low or 1)
     ax.set_xlim(low - room, high + room)
@@ -117,7 +117,7 @@ def _tornado(ax: Axes, plan: Found) -> None:
     ax.grid(visible=False, axis="y")
 
 
-def _trust(ax: Axes, plan: Found) -> None:
+def _trust(ax: Axes, plan: PlanResult) -> None:
     """Panel of the tightest requirement under the other latency models, and the share of draws that pass."""
     tightest = plan.best.judgement.tightest
     rows: list[tuple[str, float | None, str]] = []
@@ -134,17 +134,17 @@ def _trust(ax: Axes, plan: Found) -> None:
         if used is None:
             ax.text(0.02, row, why or "never", va="center", size=8, bbox=_PAPER)
             continue
-        cut = min(used, _MOST_SHOWN)
+        cut = min(used, _MAX_SHOWN)
         ax.barh(row, cut, color=BLUE if row == len(rows) - 1 else GREY, height=0.55)
         ax.text(cut, row, f" {_times_limit(tightest, used)}", va="center", size=8, bbox=_PAPER)
     ax.axvline(1, color=VERMILLION, linewidth=1.4, linestyle=(0, (5, 1.5)))
     ax.set_yticks(range(len(rows)), [name for name, _, _ in rows[::-1]])
-    ax.set_xlim(0, 1.45 * max([1.0, *(min(used, _MOST_SHOWN) for _, used, _ in rows if used is not None)]))
+    ax.set_xlim(0, 1.45 * max([1.0, *(min(used, _MAX_SHOWN) for _, used, _ in rows if used is not None)]))
     ax.set_xlabel(f"{tightest.what if tightest else ''} over its limit (dashed)")
     ax.grid(visible=False, axis="y")
 
 
-def _levers(ax: Axes, plan: Found) -> None:
+def _levers(ax: Axes, plan: PlanResult) -> None:
     """Panel of the effect of a quarter more of each resource at the failing rate."""
     ax.set_title("Where it breaks: 25 % more of …")
     if not plan.levers:

@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import DESCRIPTIONS, RunConfig
-from blis_py.core.bounds import MOST_INSTANCES
+from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.fitted_shape import datasheet_of
 from blis_py.planning import analysis
 from blis_py.planning.analysis import Case
 from blis_py.planning.axes import Axis, axis, grid
-from blis_py.planning.base import Base
-from blis_py.planning.found import Candidate, Found, Standing
 from blis_py.planning.goal import Goal, Judgement
-from blis_py.planning.job import FINE, HOPELESS, Job, Outcome
+from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
 from blis_py.planning.prices import Prices
+from blis_py.planning.result import Candidate, PlanResult, Standing
 from blis_py.planning.runner import Runner
-from blis_py.planning.search import Line, Probe, Search
-from blis_py.planning.suggest import MOST_AXES, suggested
-from blis_py.planning.trust import StepError, step_error
+from blis_py.planning.search import Probe, Search, SearchLine
+from blis_py.planning.study import Base
+from blis_py.planning.suggest import MAX_AXES, suggested
+from blis_py.planning.uncertainty import StepError, step_error
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
@@ -39,18 +39,18 @@ Told = Callable[[str], None]
 """Callback with a line on the progress of the search."""
 
 
-class Plan(Found):
+class Plan(PlanResult):
     """Result of a search; displays itself and saves itself into a folder."""
 
     @property
     def summary(self) -> dict[str, Any]:
         """The complete plan as plain data for JSON."""
-        from blis_py.planning.told import summary
+        from blis_py.planning.report_text import summary
 
         return summary(self)
 
     def __repr__(self) -> str:
-        from blis_py.planning.told import answer
+        from blis_py.planning.report_text import answer
 
         return answer(self)
 
@@ -95,7 +95,7 @@ def plan(
     _check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = _Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
-    search = Search([Line(cost) for cost in space.costs], sizes, space.ask)
+    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.ask)
     lines = space.search(search, trials)
     found = search.best(lines)
     if found is None:
@@ -225,7 +225,7 @@ class _Space:
         self._base, self._axes, self._prices = base, [*axes, axis(INSTANCES, list(sizes))], prices
         self.axes = axes
         self.points = grid(axes)
-        self._outcomes: dict[Probe, Outcome] = {}
+        self._outcomes: dict[Probe, JobOutcome] = {}
         self._holding: dict[Probe, float] = {}
         """Costs of candidates that pass, or seem to after a part."""
         self._best: Probe | None = None
@@ -255,7 +255,7 @@ class _Space:
     def search(self, search: Search, trials: int) -> list[int]:
         """The lines to search: all of them, or those suggested."""
         several = [each for each in self.axes if len(each.values) > 1]
-        if len(several) <= MOST_AXES or len(self.points) <= trials:
+        if len(several) <= MAX_AXES or len(self.points) <= trials:
             return list(range(len(self.points)))
         return suggested(several, search, trials, len(self.sizes))
 
@@ -267,10 +267,10 @@ class _Space:
                 stops = (HOPELESS, FINE) if may_stop and not self.goal.attainment else ()
                 jobs[probe] = Job(config, stops_at=stops, max_lost=self.goal.max_lost)
             else:
-                self._outcomes[probe] = Outcome(refused=config)
+                self._outcomes[probe] = JobOutcome(refused=config)
         where = list(jobs)
 
-        def note(index: int, outcome: Outcome, stored: bool) -> None:
+        def note(index: int, outcome: JobOutcome, stored: bool) -> None:
             self._outcomes[where[index]] = outcome
             self._compare(where[index])
             self.told(self._progress())
@@ -359,7 +359,7 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
         raise InputError("is varied, and given by --instances, too", key=INSTANCES, fix="drop one of the two")
     wanted: Sequence[Any] = own[0].values if own else (DEFAULT_SIZES if sizes is None else sizes)
     for size in wanted:
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST_INSTANCES:
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_INSTANCES:
             raise InputError("must be whole numbers from 1", key="--instances", value=size, fix="write 1:32")
     if not wanted:
         raise InputError("has no values", key="--instances", fix="write 1:32")

@@ -15,7 +15,7 @@ from blis_py.files.profiles import known_names, squeeze, stem_of
 from blis_py.files.yaml_files import load_mapping
 
 _FIX = "write h100=2.5, in dollars per GPU and hour"
-_MOST = 1e6
+_MAX = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Prices:
         self._given: dict[str, float] = {}
         self._bundled = bundled
         for name, value in (given or {}).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MAX:
                 raise InputError("is no price", key=f"--price {name}", value=value, fix=_FIX)
             self._given[_stem(name)] = float(value)
 
@@ -82,7 +82,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
             price = float(number.removeprefix("$"))
         except ValueError:
             price = math.nan
-        if not equals or not name or not 0 < price < _MOST or name in found:
+        if not equals or not name or not 0 < price < _MAX or name in found:
             raise InputError("is no price of a GPU", key="--price", value=pair, fix=_FIX)
         found[name] = price
     return found

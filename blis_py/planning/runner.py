@@ -7,11 +7,11 @@ from types import TracebackType
 
 from blis_py.planning import worker
 from blis_py.planning.contents import Contents
-from blis_py.planning.executors import Executor
-from blis_py.planning.job import Job, Outcome
-from blis_py.planning.store import Store
+from blis_py.planning.executors import JobExecutor
+from blis_py.planning.job import Job, JobOutcome
+from blis_py.planning.store import ResultStore
 
-Told = Callable[[int, Outcome, bool], None]
+Told = Callable[[int, JobOutcome, bool], None]
 """Callback with the index of a job, its outcome, and whether it came from the store."""
 
 
@@ -23,7 +23,7 @@ class Runner:
         found: jobs whose outcome was in the store.
     """
 
-    def __init__(self, executor: Executor, store: Store) -> None:
+    def __init__(self, executor: JobExecutor, store: ResultStore) -> None:
         self.done = self.found = 0
         self._executor, self._store, self._contents = executor, store, Contents()
         self._warm = False
@@ -40,15 +40,15 @@ class Runner:
     def workers(self) -> int:
         return self._executor.workers
 
-    def run(self, jobs: Sequence[Job], told: Told | None = None) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job], told: Told | None = None) -> list[JobOutcome]:
         """The outcomes of all jobs, in the order of the jobs."""
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, JobOutcome] = {}
         keys = [self._contents.key_of(job) for job in jobs]
         same: dict[str, list[int]] = {}
         for index, key in enumerate(keys):
             same.setdefault(key or f"#{index}", []).append(index)
 
-        def note(indices: list[int], outcome: Outcome, stored: bool) -> None:
+        def note(indices: list[int], outcome: JobOutcome, stored: bool) -> None:
             for index in indices:
                 outcomes[index] = outcome
                 if told is not None:

@@ -22,7 +22,7 @@ Ask = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SearchLine:
     """Cost of one more instance on the line: dollars per hour or, without prices, GPUs."""
 
     cost: float
@@ -39,7 +39,7 @@ class Search:
         known: all judgements so far.
     """
 
-    def __init__(self, lines: Sequence[Line], sizes: Sequence[int], ask: Ask) -> None:
+    def __init__(self, lines: Sequence[SearchLine], sizes: Sequence[int], ask: Ask) -> None:
         self._lines, self._sizes, self._ask = lines, sizes, ask
         self.known: dict[Probe, Judgement] = {}
         self._of_line: list[dict[int, Judgement]] = [{} for _ in lines]

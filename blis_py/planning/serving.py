@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_py.files.profiles import published_name, stem_of
 from blis_py.files.yaml_files import dump_yaml
-from blis_py.planning.found import Candidate
+from blis_py.planning.result import Candidate
 
 _VLLM = {"fcfs": "fcfs", "priority-fcfs": "priority"}
 _SGLANG = {"fcfs": "fcfs", "lpm": "lpm", "dfs-weight": "dfs-weight"}

@@ -14,26 +14,26 @@ from typing import Protocol
 from blis_py.files.paths import check_name, expanded
 from blis_py.outputs.places import check_folder, is_stream
 from blis_py.outputs.staging import write_text
-from blis_py.planning.job import Outcome, outcome_from
+from blis_py.planning.job import JobOutcome, outcome_from
 
-_MOST_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26
 
 
-class Store(Protocol):
+class ResultStore(Protocol):
     """Storage of outcomes."""
 
-    def get(self, key: str) -> Outcome | None: ...
+    def get(self, key: str) -> JobOutcome | None: ...
 
-    def put(self, key: str, outcome: Outcome) -> None: ...
+    def put(self, key: str, outcome: JobOutcome) -> None: ...
 
 
 class Nowhere:
     """Store without content."""
 
-    def get(self, key: str) -> Outcome | None:
+    def get(self, key: str) -> JobOutcome | None:
         return None
 
-    def put(self, key: str, outcome: Outcome) -> None:
+    def put(self, key: str, outcome: JobOutcome) -> None:
         return None
 
 
@@ -48,10 +48,10 @@ class Folder:
         self.path = default_folder() if path is None else expanded(check_name(str(path), key="--cache"))
         check_folder(_nearest(self.path), "--cache")
 
-    def get(self, key: str) -> Outcome | None:
+    def get(self, key: str) -> JobOutcome | None:
         try:
             file = self._file(key)
-            if not file.is_file() or file.stat().st_size > _MOST_BYTES:  # reading a pipe would block
+            if not file.is_file() or file.stat().st_size > _MAX_BYTES:  # reading a pipe would block
                 return None
             digest, _, body = file.read_text(encoding="utf-8").partition("\n")
             if digest != sha256(body.encode()).hexdigest():
@@ -61,7 +61,7 @@ class Folder:
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
-    def put(self, key: str, outcome: Outcome) -> None:
+    def put(self, key: str, outcome: JobOutcome) -> None:
         """Store a simulated outcome; failing to is harmless, since the job can run again.
 
         Refusals are not stored: they name files, whose names may change, and are quickly found again.

@@ -14,7 +14,7 @@ from blis_py.setup.demand import DEFAULT_SEED
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-MOST_AXES = 3
+MAX_AXES = 3
 """Most axes for which all combinations are tried."""
 _TOGETHER = 8
 """Combinations suggested per batch, independent of the number of workers."""
@@ -31,7 +31,7 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
     except ImportError:
         fix = "pip install 'blis-py[plan]', take fewer axes, or raise --trials to look at all"
         raise InputError(
-            f"Optuna, which searches more than {MOST_AXES} axes, is not installed", fix=fix
+            f"Optuna, which searches more than {MAX_AXES} axes, is not installed", fix=fix
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=DEFAULT_SEED))

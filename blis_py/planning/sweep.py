@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
-from blis_py.core.bounds import MOST_RERUNS, check_count
+from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.intervals import rerun_seed
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
-from blis_py.planning.base import Base
-from blis_py.planning.job import Job, Outcome
+from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
+from blis_py.planning.study import Base
 from blis_py.setup.demand import DEFAULT_SEED
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Row:
     point: Point
     seed: int
     """Index of the run of its point, from 0; in the table only where the seed itself is not varied."""
-    outcome: Outcome
+    outcome: JobOutcome
 
     @property
     def status(self) -> str:
@@ -203,7 +203,7 @@ def sweep(
     Raises:
         InputError: nothing varied, or too many runs.
     """
-    check_count(seeds, least=1, most=MOST_RERUNS, key="--seeds")
+    check_count(seeds, least=1, most=MAX_RERUNS, key="--seeds")
     if runs:
         axes = _axes_of(runs)
         points = [dict(run) for run in runs]
@@ -225,11 +225,11 @@ def sweep(
         try:
             jobs[index] = Job(_seeded(base.config(point, axes), seed, seeds))
         except InputError as error:
-            rows[index] = Row(point, seed, Outcome(refused=str(error)))
+            rows[index] = Row(point, seed, JobOutcome(refused=str(error)))
             so_far.append(rows[index])
     where = list(jobs)
 
-    def note(at: int, outcome: Outcome, stored: bool) -> None:
+    def note(at: int, outcome: JobOutcome, stored: bool) -> None:
         point, seed = cases[where[at]]
         rows[where[at]] = Row(point, seed, outcome)
         so_far.append(rows[where[at]])

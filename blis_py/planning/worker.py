@@ -24,9 +24,9 @@ from blis_py.errors import InputError  # noqa: E402
 from blis_py.intervals import numbers  # noqa: E402
 from blis_py.latency.scaled import scaled  # noqa: E402
 from blis_py.metrics.slo import parse_slos  # noqa: E402
-from blis_py.planning import early  # noqa: E402
+from blis_py.planning import early_stop  # noqa: E402
 from blis_py.planning.contents import Contents, code_digest  # noqa: E402
-from blis_py.planning.job import Job, Outcome, Variation  # noqa: E402
+from blis_py.planning.job import Job, JobOutcome, Variation  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.asked import Demand  # noqa: E402
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _OTHER_CODE = "the worker has another version of blis-py: install the same on all machines"
 _OTHER_FILES = "the worker finds other files under the names in the configuration"
-_MOST_REMEMBERED = 4
+_MAX_REMEMBERED = 4
 _demands: dict[str, Demand] = {}
 """The requests of recent workloads."""
 _traces: dict[str, tuple[RequestTable, Reading]] = {}
@@ -56,21 +56,21 @@ def pack(job: Job, key: str | None) -> bytes:
     return pickle.dumps((job, key, code_digest()))
 
 
-def run(packed: bytes) -> Outcome:
+def run(packed: bytes) -> JobOutcome:
     """Run a job; every failure short of the end of the process becomes an outcome."""
     job, key, code = pickle.loads(packed)
     try:
         if code != code_digest():
-            return Outcome(failed=_OTHER_CODE)
+            return JobOutcome(failed=_OTHER_CODE)
         if key is not None and key != _contents.key_of(job):
-            return Outcome(failed=_OTHER_FILES)
+            return JobOutcome(failed=_OTHER_FILES)
         return _outcome(job)
     except InputError as error:
-        return Outcome(refused=str(error))
+        return JobOutcome(refused=str(error))
     except MemoryError as error:
-        return Outcome(failed=f"not enough memory: {error}")
+        return JobOutcome(failed=f"not enough memory: {error}")
     except Exception as error:
-        return Outcome(failed=f"{type(error).__name__}: {error}")
+        return JobOutcome(failed=f"{type(error).__name__}: {error}")
 
 
 def warm_up(job: Job) -> None:
@@ -111,7 +111,7 @@ def _remembered(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
     """A small LRU cache: the most recently used entry is the last."""
     found = known.pop(name) if name in known else make()
     known[name] = found
-    while len(known) > _MOST_REMEMBERED:
+    while len(known) > _MAX_REMEMBERED:
         del known[next(iter(known))]
     return found
 
@@ -132,12 +132,12 @@ def _with_other_parts(simulation: Simulation, variation: Variation) -> Simulatio
     return simulation
 
 
-def _outcome(job: Job) -> Outcome:
+def _outcome(job: Job) -> JobOutcome:
     simulation = varied(job)
     if job.stops_at:
         settled = _first_part(simulation, job.max_lost)
         if settled in job.stops_at:
-            return Outcome(early=settled, facts=_facts(simulation))
+            return JobOutcome(early=settled, facts=_facts(simulation))
     return outcome_of(simulation.run(record_steps=False))
 
 
@@ -146,17 +146,17 @@ def _first_part(simulation: Simulation, max_lost: float) -> str | None:
     checks = parse_slos(config.slo)
     if config.horizon is not None or config.workload.concurrency is not None or simulation.loops is not None:
         return None
-    if not early.worth_it(table, checks):
+    if not early_stop.worth_it(table, checks):
         return None
-    until_us = early.horizon_ns(table) // 1000 + 1
+    until_us = early_stop.horizon_ns(table) // 1000 + 1
     part = replace(simulation, config=replace(config, horizon=until_us)).run(record_steps=False)
-    return early.judge(part.record, table, checks, max_lost)
+    return early_stop.judge(part.record, table, checks, max_lost)
 
 
-def outcome_of(result: Result) -> Outcome:
+def outcome_of(result: Result) -> JobOutcome:
     """Figures of a run."""
     summary = result.summary
-    return Outcome(
+    return JobOutcome(
         figures=dict(numbers(summary["cluster"])),
         classes={name: dict(numbers(part["goodput"] or {})) for name, part in summary["classes"].items()},
         slo=summary["slo"],

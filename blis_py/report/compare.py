@@ -33,7 +33,7 @@ _BY = {"class": "SLO class", "tenant": "tenant", "prompt": "prompt length"}
 _OUTCOMES = (
     *("completed", "rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running"),
 )
-_MOST_GROUPS = 20
+_MAX_GROUPS = 20
 _LEGEND = (
     "better, worse: share of the requests completed in both whose E2E changes by more than 1 %. "
     "Intervals: the same pairs, drawn again in blocks of consecutive arrivals; sure: zero is outside."
@@ -169,7 +169,7 @@ def _shown(groups: list[Told]) -> Iterable[Told]:
     """The largest groups of each kind that has too many."""
     for kind in _BY:
         own = [group for group in groups if group["by"] == kind]
-        largest = sorted(own, key=lambda group: -group["requests"])[:_MOST_GROUPS]
+        largest = sorted(own, key=lambda group: -group["requests"])[:_MAX_GROUPS]
         yield from (group for group in own if group in largest)
 
 

@@ -14,7 +14,7 @@ Summary = Mapping[str, Any]
 
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _COLOURS = {SATURATED: "#b23a00", OVERLOADED: "#8a6100", STABLE: "#00724f"}
-_MOST_GROUPS = 12
+_MAX_GROUPS = 12
 _NONE = "–"
 
 
@@ -77,7 +77,7 @@ def _classes(classes: Mapping[str, Summary]) -> str:
             f"{group['requests']['completed']:,}",
             *(_ms(group[key][stat]) for key in ("ttft_ms", "tpot_ms", "e2e_ms") for stat in ("p50", "p99")),
         ]
-        for name, group in list(classes.items())[:_MOST_GROUPS]
+        for name, group in list(classes.items())[:_MAX_GROUPS]
     ]
     latencies = (f"{name} {stat}" for name in ("TTFT", "TPOT", "E2E") for stat in ("p50", "p99"))
     return _table(("SLO class", "requests", "done", *latencies), rows)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 
 _AT_CLIENTS = {"client_ttft_ms": "TTFT at the client", "client_e2e_ms": "E2E at the client"}
-_MOST_INSTANCES = 8
+_MAX_INSTANCES = 8
 """Most instances with a row each; beyond, the spread over instances is shown."""
 
-_MOST_GROUPS = 20
+_MAX_GROUPS = 20
 
 
 def print_summary(summary: Summary, file: TextIO | None = None, width: int | None = None) -> None:
@@ -233,7 +233,7 @@ def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table
     has_goodput = any(group["goodput"] for group in groups.values())
     columns = ("TTFT p50", "TTFT p99", "TPOT p50", "ITL p99", "E2E p50", "E2E p99")
     rows = []
-    for name, group in list(groups.items())[:_MOST_GROUPS]:
+    for name, group in list(groups.items())[:_MAX_GROUPS]:
         counts, goodput = group["requests"], group["goodput"] or {}
         row = [_name(name), f"{counts['injected']:,}", f"{counts['completed']:,}"]
         if has_goodput:
@@ -243,8 +243,8 @@ def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table
         rows.append(row)
     counted = ("requests", "done", *(("in target %",) if has_goodput else ()))
     table = _table(title, (*counted, *columns), rows, width)
-    if len(groups) > _MOST_GROUPS:
-        table.caption = f"{len(groups) - _MOST_GROUPS} more in the summary as JSON"
+    if len(groups) > _MAX_GROUPS:
+        table.caption = f"{len(groups) - _MAX_GROUPS} more in the summary as JSON"
         table.caption_justify = "left"
     return table
 
@@ -265,10 +265,10 @@ _INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str
 def _instance_table(instances: Sequence[Summary], width: int) -> Table:
     """One row per instance, or the spread over them if there are many."""
     named = _INSTANCE_COLUMNS
-    if len(instances) <= _MOST_INSTANCES and "pool" in instances[-1]:
+    if len(instances) <= _MAX_INSTANCES and "pool" in instances[-1]:
         named = {"pool": (lambda one: one["pool"], str), **named}
     columns = named.values()
-    if len(instances) <= _MOST_INSTANCES:
+    if len(instances) <= _MAX_INSTANCES:
         rows = [[str(one["instance"]), *(show(read(one)) for read, show in columns)] for one in instances]
     else:
         rows = [

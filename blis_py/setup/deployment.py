@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_py.config.models import RunConfig
-from blis_py.core.bounds import MOST_KV_BLOCKS, check_count
+from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.models.model_shape import ModelShape, config_name, load_model
@@ -50,7 +50,7 @@ def deployed(config: RunConfig) -> Deployment:
     if gpu is not None:
         line, blocks = capacity(config, shape, gpu)
     check_count(
-        blocks, least=1, most=MOST_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
+        blocks, least=1, most=MAX_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
     return Deployment(config, shape, gpu, profile, line, blocks)
 

@@ -36,8 +36,8 @@ from blis_py.setup.step_times import step_times
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoops
     from blis_py.cluster.kinds import KindOfRequests
+    from blis_py.cluster.observer import Observer
     from blis_py.cluster.topology import Cluster
-    from blis_py.cluster.watch import Watch
     from blis_py.requests.loops import Loops
 
 Progress = Callable[[int, int], None]
@@ -187,12 +187,12 @@ class Setup:
         return "models " + "; ".join(f"{pool.name}: {pool.models(self.kind)}" for pool in self.pools)
 
     def simulate(
-        self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
+        self, record_steps: bool, progress: Progress | None, observer: Observer | None = None
     ) -> tuple[RunRecord, tuple[str, ...]]:
         """Simulate; return the outcomes of all requests, and notes in addition to `notes`.
 
         Args:
-            watch: observer of every step.
+            observer: observer of every step.
         """
         from blis_py.cluster.simulation import simulate
 
@@ -209,7 +209,7 @@ class Setup:
             record_steps=record_steps,
             record_decisions=config.routing.counterfactual_k if keeps else None,
             progress=progress,
-            watch=watch,
+            observer=observer,
         )
         record.config = as_dict(config)
         return record, tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))

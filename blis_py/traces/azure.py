@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.files.csv_files import header_of
 from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces.columns import read_columns
 from blis_py.traces.gathered import FAILED
-from blis_py.traces.kinds import SECONDS, BadCells, Kind, integers, labels, repeated, texts
+from blis_py.traces.kinds import SECONDS, BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
 
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
@@ -42,11 +42,11 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """
     with_clock = WALL_CLOCK[0] in header_of(path)
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
-    clock = Kind("O", str, "not text", _Timestamps()) if with_clock else SECONDS
+    clock = TraceKind("O", str, "not text", _Timestamps()) if with_clock else SECONDS
     kinds = {
         when: clock,
-        prompt: integers(1, MOST_TOKENS),
-        output: integers(0, MOST_TOKENS),
+        prompt: integers(1, MAX_TOKENS),
+        output: integers(0, MAX_TOKENS),
         NAME: texts(),
         **{name: labels() for name in LABELS},
     }

@@ -18,7 +18,7 @@ from blis_py.files.opening import reading
 from blis_py.requests.table import Ints, Labels
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.files import ROWS_AT_ONCE
-from blis_py.traces.kinds import BadCells, Kind, Mask
+from blis_py.traces.kinds import BadCells, Mask, TraceKind
 
 
 class Columns:
@@ -100,7 +100,7 @@ def _used(column: Any) -> Any:
 
 def read_columns(
     path: Path,
-    columns: Mapping[str, Kind],
+    columns: Mapping[str, TraceKind],
     *,
     optional: Collection[str] = (),
     ignored: Collection[str] | None = None,
@@ -136,7 +136,7 @@ Piece = tuple[Ints, dict[str, Any]]
 """Row indices in the file, and cells by column."""
 
 
-def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], bad: BadRows) -> Columns:
+def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, TraceKind], bad: BadRows) -> Columns:
     numbers: list[Ints] = []
     finished: dict[str, list[Any]] = {name: [] for name in columns}
     for rows, piece in pieces:
@@ -155,7 +155,7 @@ def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], 
 
 
 def _finished_piece(
-    path: Path, rows: Ints, piece: dict[str, Any], columns: Mapping[str, Kind], bad: BadRows
+    path: Path, rows: Ints, piece: dict[str, Any], columns: Mapping[str, TraceKind], bad: BadRows
 ) -> Piece:
     done: dict[str, Any] = {}
     for name, kind in columns.items():
@@ -177,7 +177,7 @@ class _Unclear(Exception):
     """Raised when the fast parser cannot decide on the content."""
 
 
-def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, Kind]) -> Iterator[Piece]:
+def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, TraceKind]) -> Iterator[Piece]:
     """Parse columns by numpy's C parser, which needs plain cells and rows of equal width."""
     places = [header.index(name) for name in columns]
     dtype = [(name, kind.dtype) for name, kind in columns.items()]
@@ -203,7 +203,7 @@ def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, Kind]) ->
 
 
 def _careful_pieces(
-    path: Path, header: list[str], columns: Mapping[str, Kind], bad: BadRows
+    path: Path, header: list[str], columns: Mapping[str, TraceKind], bad: BadRows
 ) -> Iterator[Piece]:
     """Columns cell by cell, with every CSV quirk, and an exact place for every error."""
     places = {name: header.index(name) for name in columns}
@@ -238,7 +238,7 @@ def _uneven(
 
 
 def _parsed(
-    path: Path, name: str, kind: Kind, cells: list[tuple[int, str]], wrong: dict[int, InputError]
+    path: Path, name: str, kind: TraceKind, cells: list[tuple[int, str]], wrong: dict[int, InputError]
 ) -> NDArray[Any]:
     """Values of a column; lines with invalid cells are added to `wrong`."""
     values = np.empty(len(cells), dtype=kind.dtype)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.core.bounds import MOST_BLOCK_ROUNDS
+from blis_py.core.bounds import MAX_BLOCK_ROUNDS
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.outputs.staging import write_text
@@ -25,7 +25,7 @@ NAME = "block_rounds.csv"
 WORKLOAD_NAME = "dllm.yaml"
 """Name of the file for `--dllm-workload`, to replay the run with its rounds."""
 COLUMNS = ("request_id", "block_index", "rounds")
-_MOST_BLOCKS = 2**31
+_MAX_BLOCKS = 2**31
 _LAST_ID = 2**62
 
 
@@ -51,7 +51,7 @@ def read_rounds(path: Path) -> dict[int, tuple[int, ...]]:
     Raises:
         InputError: an unreadable file; a missing or duplicate block; no rounds at all.
     """
-    kinds = (integers(0, _LAST_ID), integers(0, _MOST_BLOCKS), integers(1, MOST_BLOCK_ROUNDS))
+    kinds = (integers(0, _LAST_ID), integers(0, _MAX_BLOCKS), integers(1, MAX_BLOCK_ROUNDS))
     columns = read_columns(path, dict(zip(COLUMNS, kinds, strict=True)))
     ids, index, rounds = (columns[name] for name in COLUMNS)
     order = np.lexsort((index, ids))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces.reading import Reading
@@ -64,7 +64,7 @@ class Gathered:
         for key, value, least in (("input tokens", prompt, 1), ("output tokens", output, 0)):
             if not (_is_number(value) and value == int(value)):
                 raise InputError("not a whole number", file=where, key=key, value=value)
-            if not least <= value <= MOST_TOKENS:
+            if not least <= value <= MAX_TOKENS:
                 problem = f"must be at least {least}" if value < least else "is too large"
                 raise InputError(problem, file=where, key=key, value=value)
 

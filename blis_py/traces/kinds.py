@@ -42,7 +42,7 @@ def without_room(numbers: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TraceKind:
     """Interpretation of a column's cells.
 
     Attributes:
@@ -61,7 +61,7 @@ class Kind:
     join: Callable[[list[Any]], Any] = joined
 
 
-def integers(low: int = 0, high: int = 2**62) -> Kind:
+def integers(low: int = 0, high: int = 2**62) -> TraceKind:
     """Whole numbers in [low, high]."""
 
     def finish(numbers: Ints) -> Ints:
@@ -71,7 +71,7 @@ def integers(low: int = 0, high: int = 2**62) -> Kind:
             raise BadCells(f"must be at most {high}", numbers > high)
         return without_room(numbers)
 
-    return Kind("i8", _whole, "not a whole number", finish)
+    return TraceKind("i8", _whole, "not a whole number", finish)
 
 
 def _whole(cell: str) -> int:
@@ -80,17 +80,17 @@ def _whole(cell: str) -> int:
     return int(cell)
 
 
-def fractions() -> Kind:
+def fractions() -> TraceKind:
     """Numbers; NaN for empty cells."""
     return _or_empty(np.float64, "nan", "not a number")
 
 
-def integers_or(default: int) -> Kind:
+def integers_or(default: int) -> TraceKind:
     """Whole numbers; `default` for empty cells."""
     return _or_empty(np.int64, str(default), "not a whole number")
 
 
-def _or_empty(kind: type, default: str, problem: str) -> Kind:
+def _or_empty(kind: type, default: str, problem: str) -> TraceKind:
     def finish(cells: NDArray[np.object_]) -> NDArray[Any]:
         if _is(kind, cells[0] or default) and (cells == cells[0]).all():  # as for most such columns
             return np.broadcast_to(np.array([cells[0] or default]).astype(kind), len(cells))
@@ -100,7 +100,7 @@ def _or_empty(kind: type, default: str, problem: str) -> Kind:
         except (ValueError, OverflowError):
             raise BadCells(problem, np.array([not _is(kind, cell) for cell in filled])) from None
 
-    return Kind("O", str, problem, finish)
+    return TraceKind("O", str, problem, finish)
 
 
 def _is(kind: type, cell: str) -> bool:
@@ -118,11 +118,11 @@ def _to_ns(numbers: NDArray[np.float64]) -> Ints:
     return np.rint(numbers * SECOND_NS).astype(np.int64)
 
 
-SECONDS = Kind("f8", float, "not a number of seconds", _to_ns)
+SECONDS = TraceKind("f8", float, "not a number of seconds", _to_ns)
 """Seconds with a fraction, to ns."""
 
 
-def labels() -> Kind:
+def labels() -> TraceKind:
     """Text with few distinct values."""
     names: dict[str, int] = {}
 
@@ -137,16 +137,16 @@ def labels() -> Kind:
     def join(pieces: list[NDArray[np.int32]]) -> Labels:
         return Labels(np.concatenate(pieces), tuple(names))
 
-    return Kind("O", str, "not text", finish, join)
+    return TraceKind("O", str, "not text", finish, join)
 
 
-def texts() -> Kind:
+def texts() -> TraceKind:
     """Text that differs from row to row."""
 
     def finish(cells: NDArray[np.object_]) -> NDArray[np.object_]:
         return np.array([meant(cell) for cell in cells], dtype=object)
 
-    return Kind("O", str, "not text", finish)
+    return TraceKind("O", str, "not text", finish)
 
 
 def repeated(values: NDArray[Any]) -> Mask:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints, Labels, RequestTable
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.gathered import FAILED
-from blis_py.traces.kinds import BadCells, Kind, integers, labels, repeated, texts
+from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
 
 UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
@@ -63,7 +63,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """
     columns = reading.columns
     check_roles(columns)
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, TraceKind] = {}
     for role, name in columns.items():
         kinds[name] = _kind(role, reading)
     table = read_columns(path, kinds, bad_rows=reading.bad)
@@ -128,7 +128,7 @@ def since_the_first(arrival_ns: Ints, reading: Reading) -> Ints:
     return arrival_ns - earliest
 
 
-def _kind(role: str, reading: Reading) -> Kind:
+def _kind(role: str, reading: Reading) -> TraceKind:
     if role == "arrival":
         return moments(reading.time_unit)
     if role in LABELS:
@@ -138,7 +138,7 @@ def _kind(role: str, reading: Reading) -> Kind:
     return counts(least=1 if role == "input" else 0)
 
 
-def counts(least: int) -> Kind:
+def counts(least: int) -> TraceKind:
     """Token counts; also values such as 12.0, which other programs write for columns with gaps."""
 
     def whole(cell: str) -> int:
@@ -147,10 +147,10 @@ def counts(least: int) -> Kind:
             raise ValueError(cell)
         return int(number)
 
-    return Kind("i8", whole, "not a whole number", integers(least, MOST_TOKENS).finish)
+    return TraceKind("i8", whole, "not a whole number", integers(least, MAX_TOKENS).finish)
 
 
-def moments(unit: str) -> Kind:
+def moments(unit: str) -> TraceKind:
     """Numbers in a unit of time, or dates with or without a time zone (UTC then), to ns.
 
     Raises:
@@ -180,7 +180,7 @@ def moments(unit: str) -> Kind:
             raise BadCells("must be a time, not negative and within a century", bad, fix)
         return np.rint(numbers).astype(np.int64)
 
-    return Kind("O", parse, "neither a number nor a date", finish)
+    return TraceKind("O", parse, "neither a number nor a date", finish)
 
 
 def _dates_ns(cells: NDArray[Any]) -> Ints:

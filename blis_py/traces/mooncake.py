@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
@@ -99,8 +99,8 @@ def _row(line: str, where: str, turns: GatheredTurns) -> dict[str, Any]:
     for key in ("timestamp", "delay"):
         if key in row:
             _check_number(row, key, 0, LAST_NS // MS_NS, where, whole=False)
-    _check_number(row, "input_length", 1, MOST_TOKENS, where)
-    _check_number(row, "output_length", 0, MOST_TOKENS, where)
+    _check_number(row, "input_length", 1, MAX_TOKENS, where)
+    _check_number(row, "output_length", 0, MAX_TOKENS, where)
     if "hash_ids" in row:
         _check_blocks(row["hash_ids"], row["input_length"], where)
     return row

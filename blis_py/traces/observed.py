@@ -21,7 +21,7 @@ from blis_py.outputs.staging import write_text
 from blis_py.requests.table import RequestTable
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import write_itl
-from blis_py.traces.tracev2_write import End, Measured, request_numbers, write
+from blis_py.traces.tracev2_write import End, MeasuredColumns, request_numbers, write
 
 RUN_NAME = "run.yaml"
 UNSENT: End = ("error", "not sent", "")
@@ -39,7 +39,7 @@ class ObservedRequest:
     end: End = UNSENT
 
 
-class Observer:
+class ObservedColumns:
     """Recorder of a table's requests, identified by their rows."""
 
     def __init__(self, table: RequestTable) -> None:
@@ -94,7 +94,7 @@ class Observer:
         """
         tokens = [request.token_ns for request in self.requests]
         counts = np.array([len(times) for times in tokens], dtype=np.int64)
-        measured = Measured(
+        measured = MeasuredColumns(
             first_token_ns=np.array([times[0] if times else -1 for times in tokens], dtype=np.int64),
             last_token_ns=np.array([times[-1] if times else -1 for times in tokens], dtype=np.int64),
             chunks=counts,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.parquet_files import open_parquet, pyarrow
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
@@ -73,8 +73,8 @@ _LIMITS = {
     "arrival_ns": (0, LAST_NS),
     "deadline_ns": (-1, LAST_NS),
     "slo_target_ns": (0, LAST_NS),
-    "input_tokens": (1, MOST_TOKENS),
-    "output_tokens": (1, MOST_TOKENS),
+    "input_tokens": (1, MAX_TOKENS),
+    "output_tokens": (1, MAX_TOKENS),
 }
 
 
@@ -125,7 +125,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 def _whole_numbers(path: Path, name: str, column: Any) -> Ints:
-    low, high = _LIMITS.get(name, (0, MOST_TOKENS))
+    low, high = _LIMITS.get(name, (0, MAX_TOKENS))
     numbers = np.asarray(column.to_numpy(zero_copy_only=False))
     if numbers.dtype.kind not in "iu":
         raise InputError("not whole numbers", file=path, key=name, value=str(numbers.dtype))
@@ -247,7 +247,7 @@ def _cells(role: str, column: Any, reading: Reading) -> tuple[NDArray[Any], NDAr
         bad, problem = ~((numbers >= 0) & (numbers <= LAST_NS)), "not a time within a century"
     else:
         least = 1 if role == "input" else 0
-        bad = ~((numbers >= least) & (numbers <= MOST_TOKENS) & (np.floor(numbers) == numbers))
+        bad = ~((numbers >= least) & (numbers <= MAX_TOKENS) & (np.floor(numbers) == numbers))
         problem = f"not a whole number of at least {least}"
     return np.where(bad, 0, np.rint(np.where(bad, 0, numbers))).astype(np.int64), bad, problem
 

@@ -12,7 +12,7 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text, reading
 from blis_py.files.parquet_files import is_parquet, open_parquet
 
-MOST_RESULT_BYTES = 1 << 28
+MAX_RESULT_BYTES = 1 << 28
 """Largest benchmark result, which is one JSON document: 256 MiB, a hundred thousand requests with their
 gaps."""
 _LONGEST_FIRST_LINE = 1 << 20
@@ -102,7 +102,7 @@ def _of_csv(path: Path, line: str) -> Probe:
 
 def _of_document(path: Path, start: str, goes_on: bool) -> Probe:
     one_line = not goes_on and "\n" not in start.strip()
-    text = read_text(path, most_bytes=MOST_RESULT_BYTES)
+    text = read_text(path, most_bytes=MAX_RESULT_BYTES)
     document = parse_json(text, f"{path}:1" if one_line else path)
     if isinstance(document, list):
         first = document[0] if document else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_py.core.bounds import MOST_TOKENS
+from blis_py.core.bounds import MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.sessions import as_early_as_can_be, rounds_of, waits
 from blis_py.requests.streams import stream
@@ -99,7 +99,7 @@ def _conversations(table: RequestTable, path: Path, keeps_last: bool) -> Request
     prompts, prefixes = table.prompt_tokens.copy(), table.prefix_tokens.copy()
     prefixes[rows] = table.prefix_tokens[first]
     prompts[rows] = prefixes[rows] + before + new
-    if prompts.max(initial=0) > MOST_TOKENS:
+    if prompts.max(initial=0) > MAX_TOKENS:
         name = table.session_ids()[int(np.argmax(prompts))]
         raise InputError("a conversation that is far too long", file=path, key="session_id", value=name)
     content, contents = _texts(table, rows, first, before + new + answer - 1)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import MOST_TOKENS, check_count
+from blis_py.core.bounds import MAX_TOKENS, check_count
 from blis_py.core.features import (
     FEATURE_NAMES,
     SELDOM,
@@ -274,7 +274,7 @@ def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:
     least_prompt = 0 if "block_rounds" in requests else 1  # where answers come in blocks, none is needed
     for name, least in (("prompt_tokens", least_prompt), ("output_tokens", 0), ("max_tokens", 0)):
         for value in requests[name]:
-            check_count(value, least=least, most=MOST_TOKENS, key=name, file=path, fix="record it again")
+            check_count(value, least=least, most=MAX_TOKENS, key=name, file=path, fix="record it again")
 
 
 # -- CSV -------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files import paths
 from blis_py.files.json_files import parse_json
@@ -32,7 +32,7 @@ from blis_py.files.opening import reading as opened
 from blis_py.files.parquet_files import is_parquet
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.columns import Columns, read_columns
-from blis_py.traces.kinds import BadCells, Kind, Mask, fractions, integers, integers_or, labels, repeated
+from blis_py.traces.kinds import BadCells, Mask, TraceKind, fractions, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
 from blis_py.traces.sessions import CLOSED
 from blis_py.traces.tracev2_header import ACCUMULATE, read_header
@@ -47,11 +47,11 @@ NUMBERS = {
     "request_id": integers(),
     "round_index": integers_or(0),
     **{f"{name}_tokens": integers_or(0) for name in MODALITIES},
-    "prefix_length": integers(high=MOST_TOKENS),
-    "input_tokens": integers(high=MOST_TOKENS),
-    "output_tokens": integers(high=MOST_TOKENS),
-    "server_input_tokens": integers(high=MOST_TOKENS),
-    "max_tokens": integers(high=MOST_TOKENS),
+    "prefix_length": integers(high=MAX_TOKENS),
+    "input_tokens": integers(high=MAX_TOKENS),
+    "output_tokens": integers(high=MAX_TOKENS),
+    "server_input_tokens": integers(high=MAX_TOKENS),
+    "max_tokens": integers(high=MAX_TOKENS),
     "deadline_us": integers(high=LAST_US),
     "slo_target_us": integers(high=LAST_US),
     "arrival_time_us": integers(-LAST_US, LAST_US),
@@ -87,8 +87,8 @@ def _empty(cells: NDArray[np.object_]) -> Mask:
     return np.zeros(len(cells), dtype=np.bool_)
 
 
-BOOLEAN = Kind("O", str, "not text", _to_bool)
-NO_ADAPTER = Kind("O", str, "not text", _empty)
+BOOLEAN = TraceKind("O", str, "not text", _to_bool)
+NO_ADAPTER = TraceKind("O", str, "not text", _empty)
 
 
 def is_data(path: Path) -> bool:
@@ -224,7 +224,7 @@ def _refuse_bad_rows(columns: Columns) -> None:
         prompt = _prompt_tokens(columns)
         found = columns.refuse(prompt < 1, "an empty prompt", "input_tokens", prompt)
         prompt = _prompt_tokens(columns)
-        found |= columns.refuse(prompt > MOST_TOKENS, "a prompt far too long", "input_tokens", prompt)
+        found |= columns.refuse(prompt > MAX_TOKENS, "a prompt far too long", "input_tokens", prompt)
 
 
 def _in_ns(columns: Columns, name: str) -> Ints:
@@ -308,6 +308,6 @@ def runs_of(cell: str) -> Content | None:
     except (ValueError, TypeError):
         return None
     for segment, tokens in runs:
-        if type(segment) not in (str, int) or type(tokens) is not int or not 0 < tokens <= MOST_TOKENS:
+        if type(segment) not in (str, int) or type(tokens) is not int or not 0 < tokens <= MAX_TOKENS:
             return None
     return runs

@@ -42,7 +42,7 @@ _OUTCOMES: tuple[End, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredColumns:
     """Observations of each request; times in ns, negative without tokens."""
 
     first_token_ns: Ints
@@ -57,7 +57,7 @@ def write(
     header_path: str | Path,
     csv_path: str | Path,
     *,
-    record: RunRecord | Measured | None = None,
+    record: RunRecord | MeasuredColumns | None = None,
     mode: str = "generated",
     seed: int | None = None,
     workload: str | None = None,
@@ -79,7 +79,7 @@ def write(
     header_path, csv_path = Path(header_path), Path(csv_path)
     _check_names(table, csv_path)
     _check_prefixes(table, csv_path)
-    measured = record if record is None or isinstance(record, Measured) else _of_run(record)
+    measured = record if record is None or isinstance(record, MeasuredColumns) else _of_run(record)
     columns = _standard(table, measured) | _ours(table)
     with Outputs() as outputs:
         header = outputs.file(header_path)
@@ -120,12 +120,12 @@ def _check_prefixes(table: RequestTable, path: Path) -> None:
             )
 
 
-def _of_run(record: RunRecord) -> Measured:
+def _of_run(record: RunRecord) -> MeasuredColumns:
     ends = [_OUTCOMES[code] for code in record.outcome.tolist()]
-    return Measured(record.first_token_ns, record.last_token_ns, record.outputs, ends)
+    return MeasuredColumns(record.first_token_ns, record.last_token_ns, record.outputs, ends)
 
 
-def _standard(table: RequestTable, measured: Measured | None) -> dict[str, Cells]:
+def _standard(table: RequestTable, measured: MeasuredColumns | None) -> dict[str, Cells]:
     ids, own_names = _numbered(table)
     arrival_us = _numbers(table.arrival_ns // 1000)
     columns: dict[str, Cells] = {
@@ -161,7 +161,7 @@ def _of_modality(table: RequestTable, column: int) -> Cells:
     return _always(0) if tokens is None else _numbers(tokens[:, column])
 
 
-def _measured(measured: Measured | None) -> dict[str, Cells]:
+def _measured(measured: MeasuredColumns | None) -> dict[str, Cells]:
     if measured is None:
         first = last = chunks = _always(0)
         status, message, finish = _always("ok"), _always(""), _always("")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_py.core.bounds import MOST_ARRIVALS_PER_S
+from blis_py.core.bounds import MAX_ARRIVALS_PER_S
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints
 
@@ -201,8 +201,8 @@ def check_rate(rate: float, *, key: str, file: str | Path | None = None) -> None
     Raises:
         InputError: not a usable rate.
     """
-    if not SLOWEST_PER_S <= rate <= MOST_ARRIVALS_PER_S:
-        problem = f"must lie in [{SLOWEST_PER_S:g}, {MOST_ARRIVALS_PER_S:,.0f}]"
+    if not SLOWEST_PER_S <= rate <= MAX_ARRIVALS_PER_S:
+        problem = f"must lie in [{SLOWEST_PER_S:g}, {MAX_ARRIVALS_PER_S:,.0f}]"
         raise InputError(problem, file=file, key=key, value=rate, fix="give requests per second")
 
 

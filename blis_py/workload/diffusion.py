@@ -13,7 +13,7 @@ from blis_py.core.request import Request
 from blis_py.errors import InputError
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
-from blis_py.workload.diffusion_steps import Drawn, Ints, Recorded, Sequences, Steps, steps_from_mapping
+from blis_py.workload.diffusion_steps import Drawn, Ints, RecordedSteps, Sequences, Steps, steps_from_mapping
 
 KEYS = ("kind", "block_size", "steps", "commit_rounds")
 KINDS = ("autoregressive", "diffusion")
@@ -198,7 +198,7 @@ def table_rounds(
         lengths = (table.prompt_tokens[rows], table.output_tokens[rows], table.max_tokens[rows])
         counts = block_counts(*lengths, block_tokens).tolist()
         own, rng = measured[name], stream(seed, "client", name, "denoise steps")
-        if isinstance(own.steps, Recorded):
+        if isinstance(own.steps, RecordedSteps):
             flat = own.steps.of(rng, numbers[rows].tolist(), counts) + own.commit_rounds
             drawn = _cut(flat.tolist(), counts)
         else:

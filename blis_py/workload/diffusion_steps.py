@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import MOST_BLOCK_ROUNDS
+from blis_py.core.bounds import MAX_BLOCK_ROUNDS
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from blis_py.workload.lengths import LARGEST_WEIGHT
@@ -112,7 +112,7 @@ class Sequences:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedSteps:
     """Recorded rounds of a trace's own requests, by their numbers there."""
 
     rounds: Mapping[int, Sequence[int]]
@@ -149,7 +149,7 @@ class Recorded:
 
 Drawn = DenoiseSteps | Sequences
 """Drawn block by block, or per request."""
-Steps = Drawn | Recorded
+Steps = Drawn | RecordedSteps
 
 
 def steps_from_mapping(values: Any, *, key: str = "steps", file: str | Path | None = None) -> Steps:
@@ -184,8 +184,8 @@ def _per_block(values: Any, key: str, file: str | Path | None) -> DenoiseSteps:
         raise InputError(f"must be at most {_LARGEST_CV:g}", file=file, key=f"{key}.cv", value=cv)
     if not 1 <= mean <= cap:
         raise InputError(f"must be between 1 and the cap ({cap:g})", file=file, key=f"{key}.mean", value=mean)
-    if cap != int(cap) or cap > MOST_BLOCK_ROUNDS:
-        problem = f"must be a whole number of rounds, at most {MOST_BLOCK_ROUNDS:,}"
+    if cap != int(cap) or cap > MAX_BLOCK_ROUNDS:
+        problem = f"must be a whole number of rounds, at most {MAX_BLOCK_ROUNDS:,}"
         raise InputError(problem, file=file, key=f"{key}.cap", value=cap)
     return MeanAndSpread(mean, cv, int(cap))
 
@@ -216,7 +216,7 @@ def _histogram(values: Any, key: str, file: str | Path | None) -> Histogram:
     for name in values:
         rounds = _whole_rounds(name)
         if rounds is None:
-            problem = f"a key must be a number of rounds from 1 to {MOST_BLOCK_ROUNDS:,}"
+            problem = f"a key must be a number of rounds from 1 to {MAX_BLOCK_ROUNDS:,}"
             raise InputError(problem, file=file, key=f"{key}.{name}")
         if rounds in weights:
             raise InputError("rounds given twice", file=file, key=f"{key}.{name}", fix="keep one")
@@ -242,13 +242,13 @@ def _mixture(values: Any, key: str, file: str | Path | None) -> Mixture:
     return Mixture(parts)
 
 
-def _recorded(value: Any, key: str, file: str | Path | None) -> Recorded:
+def _recorded(value: Any, key: str, file: str | Path | None) -> RecordedSteps:
     from blis_py.traces.diffusion_rounds import read_rounds
 
     if not isinstance(value, str):
         raise InputError("must name a file", file=file, key=key, value=value)
     path = (Path(file).parent if file else Path()) / value
-    return Recorded(read_rounds(path), path)
+    return RecordedSteps(read_rounds(path), path)
 
 
 def _sequences(values: Any, key: str, file: str | Path | None) -> Sequences:
@@ -281,7 +281,7 @@ def _rounds(cells: Any, key: str, file: str | Path | None) -> tuple[int, ...]:
     for cell in cells:
         number = _whole_rounds(cell)
         if number is None:
-            problem = f"must be a number of rounds from 1 to {MOST_BLOCK_ROUNDS:,}"
+            problem = f"must be a number of rounds from 1 to {MAX_BLOCK_ROUNDS:,}"
             raise InputError(problem, file=file, key=key, value=cell)
         rounds.append(number)
     return tuple(rounds)
@@ -291,4 +291,4 @@ def _whole_rounds(given: Any) -> int | None:
     """The number of rounds in a cell, key or value; None if invalid."""
     text = given.strip() if isinstance(given, str) else str(given) if type(given) is int else ""
     plain = text.isascii() and text.isdecimal() and len(text) < 20
-    return int(text) if plain and 1 <= int(text) <= MOST_BLOCK_ROUNDS else None
+    return int(text) if plain and 1 <= int(text) <= MAX_BLOCK_ROUNDS else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, MOST_REQUESTS, in_seconds
+from blis_py.core.bounds import LAST_NS, MAX_REQUESTS, in_seconds
 from blis_py.errors import InputError
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
@@ -291,8 +291,8 @@ def _check_extent(
     until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, last_ns(clients))
     by_time = math.inf if horizon_ns is None and not ends else expected_requests(clients, until_ns)
     expected = min(num_requests or math.inf, by_time) + unpaced * (num_requests or 0)
-    if expected > MOST_REQUESTS:
-        problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MOST_REQUESTS:,}"
+    if expected > MAX_REQUESTS:
+        problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MAX_REQUESTS:,}"
         key = "num_requests" if horizon_ns is None else "horizon"
         raise InputError(problem, file=file, key=key, fix=fix)
     _check_windows(clients, until_ns, file)
@@ -303,9 +303,9 @@ def _check_windows(clients: Sequence[Client], until_ns: int, file: Path | None) 
     for client in clients:
         if client.arrivals is not None and client.arrivals.profile is not None:
             drawn = client.arrivals.drawn(until_ns)
-            if drawn > MOST_REQUESTS and client.arrivals.profile.runs_on:
+            if drawn > MAX_REQUESTS and client.arrivals.profile.runs_on:
                 problem = f"about {drawn:.2g} requests are drawn from the start to the end of its windows"
-                fix = f"stay below {MOST_REQUESTS:,}: begin earlier, or give the windows a trace_rate"
+                fix = f"stay below {MAX_REQUESTS:,}: begin earlier, or give the windows a trace_rate"
                 raise InputError(problem, file=file, key=f"client {client.name!r}", fix=fix)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import MOST_TOKENS
+from blis_py.core.bounds import MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints
 from blis_py.workload.truncated import truncated_law
@@ -117,8 +117,8 @@ def sample(lengths: Lengths, rng: np.random.Generator, count: int, least: int = 
     """
     drawn = SAMPLERS[lengths.type](lengths.params, rng, count)
     if lengths.type != "empirical":
-        low, high = lengths.params.get("min", float(least)), lengths.params.get("max", float(MOST_TOKENS))
-        drawn = np.clip(drawn, low, min(high, MOST_TOKENS))
+        low, high = lengths.params.get("min", float(least)), lengths.params.get("max", float(MAX_TOKENS))
+        drawn = np.clip(drawn, low, min(high, MAX_TOKENS))
     return np.asarray(np.maximum(np.floor(drawn + 0.5), least), dtype=np.int64)
 
 
@@ -163,8 +163,8 @@ def _check_empirical(
 ) -> None:
     for tokens, weight in params.items():
         plain = tokens.isascii() and tokens.isdecimal() and len(tokens) < 20
-        if not plain or not 1 <= int(tokens) <= MOST_TOKENS:
-            problem = f"a key must be a token count from 1 to {MOST_TOKENS:,}"
+        if not plain or not 1 <= int(tokens) <= MAX_TOKENS:
+            problem = f"a key must be a token count from 1 to {MAX_TOKENS:,}"
             raise refuse(problem, tokens, "write `tokens: weight`")
         if not 0 <= weight <= LARGEST_WEIGHT:
             raise refuse(f"a weight must be a number from 0 to {LARGEST_WEIGHT:g}", tokens, None)

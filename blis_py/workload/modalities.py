@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_py.core.bounds import MOST_TOKENS
+from blis_py.core.bounds import MAX_TOKENS
 from blis_py.requests.streams import stream
 from blis_py.requests.table import MODALITIES, Ints
 from blis_py.workload.lengths import Lengths, sample
@@ -49,4 +49,4 @@ def own_tokens(
         ends = np.concatenate(([0], np.cumsum(sample(lengths_of_one, next(draws), int(how_many.sum())))))
         last = np.cumsum(how_many)
         tokens[:, MODALITIES.index(name)] = ends[last] - ends[last - how_many]
-    return np.clip(tokens.sum(axis=1), 1, MOST_TOKENS), tokens
+    return np.clip(tokens.sum(axis=1), 1, MAX_TOKENS), tokens

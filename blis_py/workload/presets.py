@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from blis_py.core.bounds import MOST_REQUESTS, MOST_TOKENS, SECOND_NS, check_count, clock_ns
+from blis_py.core.bounds import MAX_REQUESTS, MAX_TOKENS, SECOND_NS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.workload import arrivals
@@ -129,9 +129,9 @@ def synthesise(
         InputError: naming the flag.
     """
     arrivals.check_rate(rate, key="--rate")
-    check_count(prefix_tokens, least=0, most=MOST_TOKENS, key="--prefix-tokens")
+    check_count(prefix_tokens, least=0, most=MAX_TOKENS, key="--prefix-tokens")
     if num_requests is not None:
-        check_count(num_requests, least=1, most=MOST_REQUESTS, key="--num-requests")
+        check_count(num_requests, least=1, most=MAX_REQUESTS, key="--num-requests")
     timeout_ns = None
     if timeout_s is not None and not timeout_s < 0:
         fix = "a negative value disables it"
@@ -152,9 +152,9 @@ def synthesise(
 
 
 def _lengths(sizes: Sizes, flag: str, keep_mean: bool) -> Lengths:
-    check_count(sizes.stdev, least=0, most=MOST_TOKENS, key=f"{flag}-stdev")
-    check_count(sizes.min, least=1, most=MOST_TOKENS, key=f"{flag}-min")
-    check_count(sizes.max, least=1, most=MOST_TOKENS, key=f"{flag}-max")
+    check_count(sizes.stdev, least=0, most=MAX_TOKENS, key=f"{flag}-stdev")
+    check_count(sizes.min, least=1, most=MAX_TOKENS, key=f"{flag}-min")
+    check_count(sizes.max, least=1, most=MAX_TOKENS, key=f"{flag}-max")
     if sizes.min > sizes.max:
         raise InputError(f"is above {flag}-max ({sizes.max})", key=f"{flag}-min", value=sizes.min)
     if not sizes.min <= sizes.tokens <= sizes.max:

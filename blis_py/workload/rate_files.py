@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from blis_py.core.bounds import LAST_NS, MOST_ARRIVALS_PER_S, SECOND_NS
+from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, SECOND_NS
 from blis_py.errors import InputError
 from blis_py.files.csv_files import csv_rows, stripped
 from blis_py.files.opening import reading
@@ -56,6 +56,6 @@ def _row(cells: list[str], before: float | None, path: Path, line: int) -> tuple
         raise refuse("the first row must be at second 0", "say what the rate is at the start, or 0")
     if not (math.isfinite(second) and second <= LAST_NS / SECOND_NS and (before is None or second > before)):
         raise refuse("the seconds must rise from row to row", "sort the rows, and leave out double ones")
-    if not 0 <= rate <= MOST_ARRIVALS_PER_S:
-        raise refuse(f"the rate must lie in [0, {MOST_ARRIVALS_PER_S:,.0f}]", "give requests per second")
+    if not 0 <= rate <= MAX_ARRIVALS_PER_S:
+        raise refuse(f"the rate must lie in [0, {MAX_ARRIVALS_PER_S:,.0f}]", "give requests per second")
     return second, rate

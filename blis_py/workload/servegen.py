@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_py.core.bounds import MOST_TOKENS
+from blis_py.core.bounds import MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
 from blis_py.files.opening import reading
@@ -141,7 +141,7 @@ def _weights(histogram: Any, where: str, key: str) -> Weights:
     weights: Weights = {}
     for tokens, weight in pairs:
         length, share = _number(tokens.strip(" '\""), where, key), _number(weight, where, key)
-        if length > MOST_TOKENS:
+        if length > MAX_TOKENS:
             raise InputError("far too long", file=where, key=key, value=tokens)
         if share > 0:
             name = str(max(round(length), 1))

@@ -14,7 +14,7 @@ import numpy as np
 from blis_py.requests.table import Ints
 from blis_py.workload.lengths import Lengths, sample
 
-MOST_ROUNDS = 1000
+MAX_ROUNDS = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from blis_py.workload.spec_inference_perf import (
     of_config,
 )
 from blis_py.workload.spec_kinds import KindSpec, kind_of_client
-from blis_py.workload.spec_rates import Part, parts_of, rates_of
+from blis_py.workload.spec_rates import RatePart, parts_of, rates_of
 from blis_py.workload.spec_servegen import ServeGenSpec, servegen_clients
 from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
 from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
@@ -216,7 +216,7 @@ def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
 
 
 def _clients(
-    part: Part, rate: float, profile: Profile | None, prefixes: dict[str, int], spec: WorkloadSpec
+    part: RatePart, rate: float, profile: Profile | None, prefixes: dict[str, int], spec: WorkloadSpec
 ) -> list[Client]:
     """The clients of a source, identical except for names and prefix groups."""
     client, key, path = part.source.spec, part.source.key, spec.file
@@ -254,7 +254,7 @@ def _clients(
     ]
 
 
-def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
+def _lengths(part: RatePart, name: str, path: Path | None) -> Lengths:
     own = getattr(part.window, name, None)
     if own is not None:
         return lengths_of(own, f"{part.key}.{name}", path)
@@ -267,7 +267,7 @@ def _token_wire_ns(client: ClientSpec) -> float:
     return 4 * 8 * 1e3 / mbps if mbps else 0.0
 
 
-def _multimodal(part: Part, path: Path | None) -> Multimodal | None:
+def _multimodal(part: RatePart, path: Path | None) -> Multimodal | None:
     spec, key = part.source.spec.multimodal, f"{part.source.key}.multimodal"
     if spec is not None and part.window is not None and part.window.input_distribution is not None:
         fix = "make several clients of the windows"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from blis_py.core.bounds import LAST_NS, MOST_SEED, MOST_TOKENS
+from blis_py.core.bounds import LAST_NS, MAX_SEED, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
 from blis_py.workload import lengths
@@ -30,11 +30,11 @@ def as_tuple(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema({"type": ["string", "number"]})]
 Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**53)]
-Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_TOKENS)]
+Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_TOKENS)]
 TimeUs = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=LAST_NS // 1000)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
+Seed = Annotated[int, Field(ge=-MAX_SEED, le=MAX_SEED)]
 
 
 class Strict(BaseModel):

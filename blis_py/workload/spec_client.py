@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from blis_py.core.bounds import MOST_REQUESTS
+from blis_py.core.bounds import MAX_REQUESTS
 from blis_py.workload.spec_base import DistributionSpec, Share, Strict, Text, TimeUs, Tokens, Whole, as_tuple
 from blis_py.workload.spec_kinds import KindSpec
 from blis_py.workload.spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
 from blis_py.workload.spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
 
-MOST_MEMBERS = 100_000
+MAX_MEMBERS = 100_000
 
 
 class NetworkSpec(Strict):
@@ -49,7 +49,7 @@ class ClientSpec(KindSpec):
     """Its share of `aggregate_rate`, in proportion to those of all who send at some time when it does."""
     arrival: ArrivalSpec | None = None
     """How its requests are spaced."""
-    concurrency: Annotated[Whole, Field(le=MOST_REQUESTS)] = 0
+    concurrency: Annotated[Whole, Field(le=MAX_REQUESTS)] = 0
     """A closed loop: so many requests under way, at most; 0: an open loop."""
     think_time_us: TimeUs = 0
     """In a closed loop, the pause between an answer and the next request."""
@@ -90,7 +90,7 @@ class CohortSpec(ClientSpec):
     `drain` and `lifecycle` says when they send.
     """
 
-    population: Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
+    population: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
     """How many members it has."""
     prefix_sharing: Literal["", "shared", "per_member"] = ""
     """`per_member`: prefix groups `GROUP-0`, `GROUP-1`, ...; otherwise they share one."""

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from blis_py.core.bounds import MOST_ARRIVALS_PER_S
+from blis_py.core.bounds import MAX_ARRIVALS_PER_S
 from blis_py.errors import InputError
-from blis_py.workload.sessions import MOST_ROUNDS
+from blis_py.workload.sessions import MAX_ROUNDS
 from blis_py.workload.spec_base import DistributionSpec, Strict, Tokens, Whole, as_tuple
-from blis_py.workload.spec_client import MOST_MEMBERS, ClientSpec
+from blis_py.workload.spec_client import MAX_MEMBERS, ClientSpec
 from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
 from blis_py.workload.spec_sharing import MultiTurnSpec, ReasoningSpec
 
@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = ("api", "server", "tokenizer", "metrics", "report", "storage",
 class StageSpec(Strict):
     """So many requests per second, for so long."""
 
-    rate: Annotated[float, Field(gt=0, le=MOST_ARRIVALS_PER_S)]
+    rate: Annotated[float, Field(gt=0, le=MAX_ARRIVALS_PER_S)]
     """Requests/s."""
     duration: Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
     """In s."""
@@ -44,9 +44,9 @@ class StageSpec(Strict):
 class SharedPrefixSpec(Strict):
     """System prompts, each shared by several users who ask a question of their own."""
 
-    num_unique_system_prompts: Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
+    num_unique_system_prompts: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
     """How many there are."""
-    num_users_per_system_prompt: Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
+    num_users_per_system_prompt: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
     """Who shares each."""
     system_prompt_len: Tokens
     """Tokens of a system prompt."""
@@ -114,7 +114,7 @@ def _random_lengths(data: Mapping[str, Any], stages: list[dict[str, Any]], path:
     begin_us, windows = 0, []
     for number, stage in enumerate(stages):
         for key, value in stage.items():
-            least, most = (SHORTEST_S, LONGEST_S) if key == "duration" else (1e-12, MOST_ARRIVALS_PER_S)
+            least, most = (SHORTEST_S, LONGEST_S) if key == "duration" else (1e-12, MAX_ARRIVALS_PER_S)
             if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
                 where = f"load.stages[{number}].{key}"
                 raise InputError(f"must be from {least:g} to {most:g}", file=path, key=where, value=value)
@@ -165,15 +165,15 @@ def _chats(spec: InferencePerfSpec, file: Path | None) -> Iterator[ClientSpec]:
     """Clients with one conversation each, with as many turns as its share of the stage."""
     shared = spec.shared_prefix
     users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
-    if users * len(spec.stages) > MOST_MEMBERS:
-        problem, fix = f"more than {MOST_MEMBERS:,} conversations", "make it fewer users or stages"
+    if users * len(spec.stages) > MAX_MEMBERS:
+        problem, fix = f"more than {MAX_MEMBERS:,} conversations", "make it fewer users or stages"
         raise InputError(problem, file=file, key="inference_perf.shared_prefix", fix=fix)
     for stage, (begin_us, end_us, count) in enumerate(_timetable(spec)):
         think_us = round((end_us - begin_us) * users / count) if count else 0
         for user in range(users):
             rounds = _share(count, user, users)
-            if rounds > MOST_ROUNDS:
-                problem, fix = f"conversations of more than {MOST_ROUNDS:,} turns", "use more users"
+            if rounds > MAX_ROUNDS:
+                problem, fix = f"conversations of more than {MAX_ROUNDS:,} turns", "use more users"
                 raise InputError(problem, file=file, key=f"inference_perf.stages[{stage}]", fix=fix)
             if rounds:
                 start = _window(begin_us, min(begin_us + think_us, end_us), 1)

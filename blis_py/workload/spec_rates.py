@@ -12,16 +12,16 @@ from blis_py.workload import arrivals
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.profile import Profile
 from blis_py.workload.spec_lifecycle import ArrivalSpec, WindowSpec, bounds_of
-from blis_py.workload.spec_sources import Source
+from blis_py.workload.spec_sources import SpecSource
 
 Rates = list[tuple[float, Profile | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RatePart:
     """A source's requests, or those of one of its windows if that has its own settings."""
 
-    source: Source
+    source: SpecSource
     number: int | None = None
     """Index of the window."""
 
@@ -79,14 +79,14 @@ def _check_countable(arrival: ArrivalSpec, profile: Profile | None, key: str, pa
         raise InputError("means a time that ends", file=path, key=key, fix="give the client windows")
 
 
-def parts_of(source: Source) -> list[Part]:
+def parts_of(source: SpecSource) -> list[RatePart]:
     if any(window.says_more for window in source.windows):
-        return [Part(source, number) for number in range(len(source.windows))]
-    return [Part(source)]
+        return [RatePart(source, number) for number in range(len(source.windows))]
+    return [RatePart(source)]
 
 
 def rates_of(
-    parts: Sequence[Part], aggregate: float | None, day: tuple[float, Profile] | None, path: Path | None
+    parts: Sequence[RatePart], aggregate: float | None, day: tuple[float, Profile] | None, path: Path | None
 ) -> Rates:
     """Rate and profile of each part.
 
@@ -129,7 +129,7 @@ def _checked(aggregate: float | None, path: Path | None) -> float:
     return aggregate
 
 
-def _shares_of_day(parts: Sequence[Part], day: tuple[float, Profile], path: Path | None) -> Rates:
+def _shares_of_day(parts: Sequence[RatePart], day: tuple[float, Profile], path: Path | None) -> Rates:
     peak, profile = day
     for part in parts:
         source = part.source
@@ -141,7 +141,7 @@ def _shares_of_day(parts: Sequence[Part], day: tuple[float, Profile], path: Path
     return [(peak * (part.source.spec.rate_fraction or 0.0) / total, profile) for part in parts]
 
 
-def _overlapping(parts: Sequence[Part]) -> list[float]:
+def _overlapping(parts: Sequence[RatePart]) -> list[float]:
     """For each part, the total shares of all sources whose times overlap those of its source."""
     times = {part.source.key: tuple(bounds_of(part.source.windows)) for part in parts}
     shares: dict[tuple[tuple[float, float], ...], list[float]] = {}
@@ -160,7 +160,7 @@ def _meet(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float
     return any(begin < end2 and begin2 < end for begin, end in one for begin2, end2 in other)
 
 
-def _shares_at_all_times(parts: Sequence[Part], aggregate: float) -> Rates:
+def _shares_at_all_times(parts: Sequence[RatePart], aggregate: float) -> Rates:
     """Shares of the rate at any time with senders, proportional to the windows' rates."""
     edges = sorted({0.0}.union(*(bound for part in parts for bound in part.bounds)))
     weights = [part.trace_rate or 0.0 for part in parts]

@@ -12,10 +12,10 @@ from blis_py.errors import InputError
 from blis_py.workload.lengths import Lengths
 from blis_py.workload.modalities import OTHERS, Multimodal
 from blis_py.workload.prefixes import PrefixLevel
-from blis_py.workload.sessions import MOST_ROUNDS, Sessions
+from blis_py.workload.sessions import MAX_ROUNDS, Sessions
 from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Tokens, Whole, lengths_of
 
-MOST_TEXTS = 1_000_000
+MAX_TEXTS = 1_000_000
 
 
 class PrefixSpec(Strict):
@@ -31,7 +31,7 @@ class PrefixSpec(Strict):
     """Length of each text."""
     tokens_distribution: DistributionSpec | None = None
     """Lengths of texts that differ."""
-    pool: Annotated[Whole, Field(ge=1, le=MOST_TEXTS)] = 1
+    pool: Annotated[Whole, Field(ge=1, le=MAX_TEXTS)] = 1
     """How many texts there are under each text of the level before."""
     zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0
     """Exponent of their popularity; 0: all alike."""
@@ -67,7 +67,7 @@ class MultiTurnSpec(Strict):
     token.
     """
 
-    max_rounds: Annotated[Whole, Field(ge=1, le=MOST_ROUNDS)]
+    max_rounds: Annotated[Whole, Field(ge=1, le=MAX_ROUNDS)]
     """Turns of a session, at most."""
     rounds_distribution: DistributionSpec | None = None
     """Turns of a session; absent: always `max_rounds`."""

@@ -17,7 +17,7 @@ RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SpecSource:
     """A client, or the members of a cohort, which are identical except for names and prefix groups."""
 
     spec: ClientSpec
@@ -46,20 +46,20 @@ class Source:
         return f"{self.key}.arrival.scale" if fixed else None
 
 
-def sources_of(clients: Sequence[ClientSpec], cohorts: Sequence[CohortSpec]) -> list[Source]:
+def sources_of(clients: Sequence[ClientSpec], cohorts: Sequence[CohortSpec]) -> list[SpecSource]:
     return [
         *(_client(client, index) for index, client in enumerate(clients)),
         *(_cohort(cohort, index) for index, cohort in enumerate(cohorts)),
     ]
 
 
-def _client(client: ClientSpec, index: int) -> Source:
+def _client(client: ClientSpec, index: int) -> SpecSource:
     windows = client.lifecycle.windows if client.lifecycle else ()
     name = client.id or f"client_{index}"
-    return Source(client, f"clients[{index}]", (name,), (client.prefix_group,), windows)
+    return SpecSource(client, f"clients[{index}]", (name,), (client.prefix_group,), windows)
 
 
-def _cohort(cohort: CohortSpec, index: int) -> Source:
+def _cohort(cohort: CohortSpec, index: int) -> SpecSource:
     numbers = range(cohort.population)
     windows, spike = cohort.lifecycle.windows if cohort.lifecycle else (), cohort.spike
     if spike is not None:
@@ -67,7 +67,7 @@ def _cohort(cohort: CohortSpec, index: int) -> Source:
         windows = (WindowSpec(start_us=spike.start_time_us, end_us=end_us, trace_rate=spike.trace_rate),)
     name, group = cohort.id or f"cohort_{index}", cohort.prefix_group
     apart = group and cohort.prefix_sharing == "per_member"
-    return Source(
+    return SpecSource(
         cohort,
         f"cohorts[{index}]",
         tuple(f"{name}-{number}" for number in numbers),
@@ -82,7 +82,7 @@ def _all_have(windows: Sequence[WindowSpec], name: str) -> bool:
 
 
 def check_sources(
-    sources: Sequence[Source], path: Path | None, rate: float | None, classes: Collection[str]
+    sources: Sequence[SpecSource], path: Path | None, rate: float | None, classes: Collection[str]
 ) -> None:
     """
     Raises:
@@ -112,7 +112,7 @@ def check_sources(
             )
 
 
-def _check_source(source: Source, path: Path | None, classes: Collection[str]) -> None:
+def _check_source(source: SpecSource, path: Path | None, classes: Collection[str]) -> None:
     client, key = source.spec, source.key
     if client.prefixes and client.prefix_group:
         raise InputError(
@@ -134,7 +134,7 @@ def _check_source(source: Source, path: Path | None, classes: Collection[str]) -
             arrivals.check(*law, key=where, file=path)
 
 
-def _check_times(source: Source, path: Path | None) -> None:
+def _check_times(source: SpecSource, path: Path | None) -> None:
     """Allow at most one timing of a source; a source without a rate must send at all times."""
     client, key = source.spec, source.key
     names = [name for name in ("lifecycle", "diurnal", "spike", "drain") if getattr(client, name, None)]
@@ -152,7 +152,7 @@ def _check_times(source: Source, path: Path | None) -> None:
         raise InputError(problem, file=path, key=f"{key}.concurrency", value=client.concurrency, fix=fix)
 
 
-def _check_loop(source: Source, path: Path | None) -> None:
+def _check_loop(source: SpecSource, path: Path | None) -> None:
     """Require a rate with its arrival process, or a number of requests in progress, or both."""
 
     client, key = source.spec, source.key
@@ -185,7 +185,7 @@ def _check_class(name: str, key: str, path: Path | None, classes: Collection[str
     raise InputError("unknown SLO class", file=path, key=key, value=name, fix=fix)
 
 
-def prefix_lengths(sources: Sequence[Source], path: Path | None) -> dict[str, int]:
+def prefix_lengths(sources: Sequence[SpecSource], path: Path | None) -> dict[str, int]:
     """Prefix length of each group, as given by its clients, which must agree.
 
     Raises:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_MOST_CELLS = 8192
+_MAX_CELLS = 8192
 """Largest number of lengths with an individual probability each."""
 _REACH = 60.0
 """Extent of the distribution beyond its mean, in distances of the mean from the opposite bound: exp(-60) of
@@ -69,7 +69,7 @@ def truncated_law(mean: float, stdev: float, low: int, high: int) -> Law:
     """
     above, below = max(mean - low, 1.0), max(high - mean, 1.0)
     first, last = max(low, math.floor(mean - _REACH * below)), min(high, math.ceil(mean + _REACH * above))
-    cells = min(last - first + 1, _MOST_CELLS)
+    cells = min(last - first + 1, _MAX_CELLS)
     width = (last - first + 1) / cells
     place = min(max((mean - first + 0.5) / width - 0.5, 0.0), cells - 1.0)
     return Law(first - 0.5, width, _solve(cells, place, stdev / width))

@@ -28,7 +28,7 @@ DLLM = (
     Flag("--dllm-re-loop", bool, "", hidden=True),
     Flag("--no-dllm-re-loop", bool, "", "Ask the scheduler after every round."),
 )
-_MOST_SLOTS = 64
+_MAX_SLOTS = 64
 """Default of `--max-num-seqs` for block diffusion: as many blocks of 32 as the default token budget holds."""
 
 
@@ -68,7 +68,7 @@ def configured(flags: Flags) -> tuple[EngineConfig, DllmSettings | None]:
         reuse_in_place=_switch(flags, "dllm-in-place-reuse"),
         reloop=_switch(flags, "dllm-re-loop"),
     )
-    return engine_config(flags, block_size=max(block, 16), max_num_seqs=_MOST_SLOTS), settings
+    return engine_config(flags, block_size=max(block, 16), max_num_seqs=_MAX_SLOTS), settings
 
 
 def build_as(config: EngineConfig, settings: DllmSettings | None) -> Engine:
@@ -123,11 +123,11 @@ def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRe
 def note_round(log: InstanceLog, start_ns: int, end_ns: int) -> bool:
     """Notes a round; `False` where steps are none."""
     from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog
-    from blis_py.core.diffusion_request import Batch
+    from blis_py.core.diffusion_request import DenoiseBatch
 
     if not isinstance(log, DiffusionInstanceLog):
         return False
-    log.round(Batch(), start_ns, end_ns)
+    log.round(DenoiseBatch(), start_ns, end_ns)
     return True
 
 

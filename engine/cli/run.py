@@ -23,7 +23,7 @@ from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from blis_py.traces.observed import Observer
+    from blis_py.traces.observed import ObservedColumns
     from engine.sequence import Sequence as Running
 
 CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next when one ends.")
@@ -49,7 +49,7 @@ def run(flags: Flags) -> None:
     measured until an interrupt is kept, too.
     """
     from blis_py.outputs.places import writable
-    from blis_py.traces.observed import Observer
+    from blis_py.traces.observed import ObservedColumns
     from engine.driver import serve
 
     style = format_of(flags)
@@ -60,7 +60,7 @@ def run(flags: Flags) -> None:
         raise InputError("must be at least 1", key=CONCURRENCY.name, value=concurrency)
     writable(flags["--out"], force="--force" in flags)
     ready = make_ready(flags)
-    observer, started = Observer(ready.table), datetime.now(UTC)
+    observer, started = ObservedColumns(ready.table), datetime.now(UTC)
     whole = False
     with as_exceptions():
         try:
@@ -81,7 +81,9 @@ def run(flags: Flags) -> None:
                 _save(flags, ready, observer, concurrency, started, whole=whole)
 
 
-def _print(ready: Ready, observer: Observer, outcomes: Sequence[Running | InputError], style: str) -> None:
+def _print(
+    ready: Ready, observer: ObservedColumns, outcomes: Sequence[Running | InputError], style: str
+) -> None:
     from blis_py.metrics import summarise
     from blis_py.report.table import print_summary
     from blis_py.result import to_json
@@ -100,7 +102,7 @@ def _print(ready: Ready, observer: Observer, outcomes: Sequence[Running | InputE
 def _save(
     flags: Flags,
     ready: Ready,
-    observer: Observer,
+    observer: ObservedColumns,
     concurrency: int | None,
     started: datetime,
     *,
@@ -118,7 +120,7 @@ def _save(
 
 
 def _write(
-    folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
+    folder: Path, ready: Ready, observer: ObservedColumns, concurrency: int | None, started: datetime
 ) -> None:
     """Write all measurements."""
     from blis_py.setup.demand import DEFAULT_SEED

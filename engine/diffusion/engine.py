@@ -15,7 +15,7 @@ import torch
 
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_log import DiffusionLog
-from blis_py.core.diffusion_request import Batch, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import BatchOutcome, DenoiseBatch, DiffusionRequest
 from blis_py.core.request import Request
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
@@ -130,7 +130,7 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
             return DiffusionOutput(finished=gone + self._fail(batch, error, timed))
         return self._commit(batch, outcome, blocks, gone, timed)
 
-    def _run(self, timed: TimedRounds) -> Outcome:
+    def _run(self, timed: TimedRounds) -> BatchOutcome:
         if self.scheduler.diffusion.fdfo:
             return run_fdfo(timed, partial(self._must_yield, timed))
         return run_sync(timed)
@@ -150,8 +150,8 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
 
     def _commit(
         self,
-        batch: Batch,
-        outcome: Outcome,
+        batch: DenoiseBatch,
+        outcome: BatchOutcome,
         blocks: list[list[int]],
         gone: list[Sequence],
         timed: TimedRounds,
@@ -173,7 +173,7 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
                     break
             self._committed[request] += new
             keys[request] = self._new_keys(request)
-        outcome = Outcome(outcome.accept_lengths, outcome.rounds, outcome.spent, stopped, keys)
+        outcome = BatchOutcome(outcome.accept_lengths, outcome.rounds, outcome.spent, stopped, keys)
         self.log.batch(batch, outcome)
         commits = self.scheduler.finish(batch, outcome)
         end_ns = self.clock.now_ns()
@@ -201,7 +201,7 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
         assert isinstance(parent, bytes)
         return token_keys(self._committed[request][named * page :], page, parent)
 
-    def _fail(self, batch: Batch, error: Exception, timed: TimedRounds) -> list[Sequence]:
+    def _fail(self, batch: DenoiseBatch, error: Exception, timed: TimedRounds) -> list[Sequence]:
         """Ends the requests of a batch that broke."""
         end_ns = self.clock.now_ns()
         involved = [*batch.denoise, *(request for request, _ in batch.prefills)]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import Batch, DiffusionRequest
+from blis_py.core.diffusion_request import DenoiseBatch, DiffusionRequest
 from engine.diffusion.blocks import Blocks, Logits, Tensor
 from engine.diffusion.graphs import BlockGraphs
 from engine.diffusion.slots import BlockSlots
@@ -37,7 +37,7 @@ class DiffusionExecutor:
         self.model, self.kv, self.slots, self.page_tokens = model, kv, slots, page_tokens
         self.graphs = graphs
 
-    def begin(self, batch: Batch, tokens_of: TokensOf) -> RunningBatch:
+    def begin(self, batch: DenoiseBatch, tokens_of: TokensOf) -> RunningBatch:
         """The batch on the device, ready for its first round."""
         return RunningBatch(self, batch, tokens_of)
 
@@ -54,7 +54,7 @@ class RunningBatch:
 
     launched: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, executor: DiffusionExecutor, batch: Batch, tokens_of: TokensOf) -> None:
+    def __init__(self, executor: DiffusionExecutor, batch: DenoiseBatch, tokens_of: TokensOf) -> None:
         self.batch, self._executor = batch, executor
         self._slots_of, self._algorithm = executor.slots, executor.slots.algorithm
         self.block_tokens = block = self._slots_of.block_tokens

@@ -13,7 +13,7 @@ from engine.diffusion.blocks import Blocks, Logits, State, Tensor
 from engine.kernels.denoise import Rule, denoise
 
 
-class DenoiseSteps(Protocol):
+class ImposedDenoiseSteps(Protocol):
     """A distribution of denoise rounds per block, each at least 1."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]: ...
@@ -26,7 +26,7 @@ class ImposedSteps:
     Every round runs the step kernel as `LowConfidence` would, and leaves its tokens aside.
     """
 
-    steps: DenoiseSteps
+    steps: ImposedDenoiseSteps
     rng: np.random.Generator
 
     def max_rounds(self, block_tokens: int) -> int:

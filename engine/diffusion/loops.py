@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from blis_py.core.diffusion_request import Outcome
+from blis_py.core.diffusion_request import BatchOutcome
 
 
 class Rounds(Protocol):
@@ -30,7 +30,7 @@ class Rounds(Protocol):
         ...
 
 
-def run_sync(batch: Rounds) -> Outcome:
+def run_sync(batch: Rounds) -> BatchOutcome:
     """Until every block is done; those that are take part in the forwards of the others."""
     rounds, done_after = 0, dict[int, int]()
     while True:
@@ -42,10 +42,10 @@ def run_sync(batch: Rounds) -> Outcome:
                 done_after.setdefault(index, rounds)
         if all(done):
             spent = [done_after[index] for index in range(len(done))]
-            return Outcome([batch.block_tokens] * len(done), rounds, spent)
+            return BatchOutcome([batch.block_tokens] * len(done), rounds, spent)
 
 
-def run_fdfo(batch: Rounds, must_yield: Callable[[], bool]) -> Outcome:
+def run_fdfo(batch: Rounds, must_yield: Callable[[], bool]) -> BatchOutcome:
     """Until the first block is done, or somebody could come in; the others go on in the next batch."""
     rounds = 0
     while True:
@@ -53,4 +53,4 @@ def run_fdfo(batch: Rounds, must_yield: Callable[[], bool]) -> Outcome:
         done = batch.step()
         rounds += 1
         if any(done) or batch.has_prompts or must_yield():
-            return Outcome([batch.block_tokens if over else 0 for over in done], rounds)
+            return BatchOutcome([batch.block_tokens if over else 0 for over in done], rounds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest
+from blis_py.core.diffusion_request import Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.request import Request
 from blis_py.traces.steplog import BLOCK_STEP_KINDS, StepLog
 from engine.clock import Clock
@@ -66,7 +66,7 @@ class RoundRecorder(StepRecorder):
         self._members = (0, 0, 0)
         """Waiting and running requests and blocks in use in the rounds of the current batch."""
 
-    def members(self, batch: Batch, state: tuple[int, int, int]) -> None:
+    def members(self, batch: DenoiseBatch, state: tuple[int, int, int]) -> None:
         """Notes who is in the batch whose rounds come next.
 
         Args:
@@ -84,7 +84,7 @@ class RoundRecorder(StepRecorder):
 
     def round(
         self,
-        batch: Batch,
+        batch: DenoiseBatch,
         past: Round,
         end_ns: int,
         *,
@@ -138,7 +138,7 @@ class TimedRounds:
         recorder: RoundRecorder,
         clock: Clock,
         scheduler: DiffusionScheduler,
-        batch: Batch,
+        batch: DenoiseBatch,
         start_ns: int,
     ) -> None:
         self._recorder, self._clock, self._batch = recorder, clock, batch

@@ -14,7 +14,7 @@ _ESCAPED = frozenset("dDwWsStnrfvxu0")
 """Letters and digits with a meaning behind a backslash; others would stand for themselves."""
 _NO_ATOM = frozenset("()|^$*+?{}")
 _AT_LEAST = re.compile(r"\+|\{(\d+)(,?)\}")
-_MOST_COPIES = 64
+_MAX_COPIES = 64
 
 
 def as_compiled(regex: str, key: str = "structured_outputs.regex") -> str:
@@ -50,7 +50,7 @@ def as_compiled(regex: str, key: str = "structured_outputs.regex") -> str:
 
 def _spelled_out(atom: str, repeated: re.Match[str]) -> str:
     least, open_ended = (1, True) if repeated[0] == "+" else (int(repeated[1]), bool(repeated[2]))
-    if not 0 < least <= _MOST_COPIES:
+    if not 0 < least <= _MAX_COPIES:
         return atom + repeated[0]
     return atom * least + f"{atom}*" * open_ended
 

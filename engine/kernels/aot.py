@@ -99,9 +99,9 @@ def _disassembled(tool: str, option: str, cubin: bytes) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; 1 if a promise is broken or a compilation failed, 2 on bad input."""
-    from engine.kernels.command import Command
+    from engine.kernels.command import KernelCommand
 
-    command = Command("engine.kernels.aot", "Compile kernels and check their machine code.", arguments)
+    command = KernelCommand("engine.kernels.aot", "Compile kernels and check their machine code.", arguments)
 
     def row(result: tuple[Report, list[str]]) -> tuple[str, str]:
         report, problems = result

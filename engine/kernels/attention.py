@@ -67,7 +67,7 @@ class AttentionMetadata:
 
 
 @dataclass(frozen=True)
-class Group:
+class PrefillGroup:
     """Sequences attended in one call: `B` of them, `L` query tokens each, `N` key tokens (whole pages).
 
     Args:
@@ -135,7 +135,7 @@ def paged_attention(
     return out
 
 
-def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: Group, scale: float) -> Tensor:
+def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: PrefillGroup, scale: float) -> Tensor:
     """Attend `[B * L, H, D]`: the query heads of a KV head become rows beside its query tokens."""
     tokens, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[1]
@@ -161,7 +161,7 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: Group, scale: fl
     return out
 
 
-def _gather(cache: Tensor, group: Group) -> Tensor:
+def _gather(cache: Tensor, group: PrefillGroup) -> Tensor:
     """`[B, Hk, N, D]`: the pages of each sequence in order, zero in positions that are not its own."""
     _, num_kv_heads, page_size, head_dim = cache.shape
     gathered = cache.reshape(-1, page_size, head_dim).index_select(0, group.tiles)
@@ -170,7 +170,7 @@ def _gather(cache: Tensor, group: Group) -> Tensor:
     return gathered.view(group.batch, num_kv_heads, -1, head_dim)
 
 
-def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[Group]:
+def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[PrefillGroup]:
     """Sort a batch into groups.
 
     In numpy: these are many operations on few numbers, where torch spends microseconds on each.
@@ -202,7 +202,7 @@ def _group(
     seq_lens: Ints,
     tables: Ints,
     fresh: bool,
-) -> Group:
+) -> PrefillGroup:
     num_kv_heads, page_size = k_cache.shape[1:3]
     ends = seq_lens[:, None]
     pages = max(1, -(-int(seq_lens.max()) // page_size))
@@ -223,7 +223,7 @@ def _group(
     blind = limits <= 0
     rows = starts[:, None].astype(np.int64) + np.arange(query_len)
     first, last = int(rows[0, 0]), int(rows[-1, -1])
-    return Group(
+    return PrefillGroup(
         batch=len(ends),
         query_len=query_len,
         rows=slice(first, last + 1) if last + 1 - first == rows.size else _on(q, rows.reshape(-1)),

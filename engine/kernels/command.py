@@ -17,7 +17,7 @@ from blis_py.models.model_shape import known_models
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.kernels.gpu import target
 from engine.tiny import checkpoints
-from engine.workers import Done, each
+from engine.workers import WorkDone, each
 
 if TYPE_CHECKING:
     from engine.kernels.dry_run import Variant
@@ -27,7 +27,7 @@ Row = tuple[str, str]
 """Text on an item, and its error; empty if none."""
 
 
-class Command:
+class KernelCommand:
     """Parsed command line.
 
     Raises:
@@ -88,7 +88,7 @@ class Command:
         return chosen
 
 
-def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
+def _told(name: str, done: WorkDone, row: Callable[[Any], Row]) -> bool:
     """Print a row; return whether it is free of errors."""
     said, problem = ("", done.error) if done.error else row(done.result)
     state, what = ("FAILED", problem) if problem else ("ok", said)

@@ -78,7 +78,7 @@ def _listener(before: Any) -> Any:
     return listen
 
 
-class Watch:
+class CompilationWatch:
     """Compilations before and while an engine serves."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from engine.kernels.op import op
 
 Tensor = torch.Tensor
-MOST_POSITIONS = 128
+MAX_POSITIONS = 128
 """Of a block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
 
 

@@ -25,7 +25,7 @@ class Gpu:
 
 _SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 """Shared memory by compute capability: CUDA C++ Programming Guide, table of technical specifications."""
-_LEAST_SHARED_KIB = 48
+_MIN_SHARED_KIB = 48
 """Shared memory available on every GPU."""
 _HOPPER_MULTIPROCESSORS = 132
 
@@ -47,7 +47,7 @@ def gpu_of(device: torch.device) -> Gpu:
 def _present(device: torch.device) -> Gpu:
     facts = torch.cuda.get_device_properties(device)
     arch = facts.major * 10 + facts.minor
-    return Gpu(arch, facts.multi_processor_count, _SHARED_KIB.get(arch, _LEAST_SHARED_KIB) << 10)
+    return Gpu(arch, facts.multi_processor_count, _SHARED_KIB.get(arch, _MIN_SHARED_KIB) << 10)
 
 
 @contextmanager

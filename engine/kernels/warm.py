@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.kernels import compilations
-from engine.kernels.command import Command, Row
+from engine.kernels.command import KernelCommand, Row
 from engine.kernels.gpu import Gpu
 
 LIBRARY = "the library of CUDA C++ kernels"
@@ -75,7 +75,7 @@ def _driver_is_there() -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; 1 if something failed or ran out of time, 2 on bad input."""
-    command = Command("engine.kernels.warm", "Compile kernels into the caches.", arguments)
+    command = KernelCommand("engine.kernels.warm", "Compile kernels into the caches.", arguments)
 
     def row(said: str) -> Row:
         return said, ""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from engine.forward_context import ForwardContext
 from engine.kernels.attention import paged_attention
 from engine.kernels.qkv import QkNorm, qk_norm_rope_store
-from engine.layers.linear import Linear, MergedLinear
+from engine.layers.linear import MergedLinear, Projection
 from engine.layers.parameter import weight
 from engine.layers.rope import RopeTable
 
@@ -44,7 +44,7 @@ class Attention(nn.Module):
         self.qkv = MergedLinear(hidden, q_rows, kv_rows, kv_rows, bias=qkv_bias, dtype=dtype)
         self.q_norm = weight(head_dim, dtype=dtype) if qk_norm else None
         self.k_norm = weight(head_dim, dtype=dtype) if qk_norm else None
-        self.out = Linear(q_rows, hidden, bias=out_bias, dtype=dtype)
+        self.out = Projection(q_rows, hidden, bias=out_bias, dtype=dtype)
 
     def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
         """`[T, hidden] -> [T, hidden]`; stores the new keys and values in the cache."""

@@ -18,7 +18,7 @@ def product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, matrix, bias)
 
 
-class Linear(nn.Module):
+class Projection(nn.Module):
     """One matrix `[outputs, inputs]`, and an optional bias `[outputs]`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, dtype: torch.dtype) -> None:
@@ -31,7 +31,7 @@ class Linear(nn.Module):
         return product(x, self.weight, self.bias)
 
 
-class MergedLinear(Linear):
+class MergedLinear(Projection):
     """Several matrices with the same input as one product, their rows in order: q, k, v; gate, up.
 
     Args:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from engine.kernels.activation import swiglu
 from engine.kernels.moe import route_grouped_sigmoid, route_softmax
-from engine.layers.linear import ExpertLinears, Linear, MergedLinear
+from engine.layers.linear import ExpertLinears, MergedLinear, Projection
 from engine.layers.parameter import weight
 
 
@@ -19,7 +19,7 @@ class GatedMlp(nn.Module):
     def __init__(self, *, hidden: int, intermediate: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.gate_up = MergedLinear(hidden, intermediate, intermediate, dtype=dtype)
-        self.down = Linear(intermediate, hidden, dtype=dtype)
+        self.down = Projection(intermediate, hidden, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[T, hidden] -> [T, hidden]`."""
@@ -27,7 +27,7 @@ class GatedMlp(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
+class ExpertRouter:
     """Expert selection of an MoE layer."""
 
     top_k: int
@@ -52,12 +52,12 @@ class SparseMlp(nn.Module):
         experts: int,
         intermediate: int,
         shared_intermediate: int,
-        router: Router,
+        router: ExpertRouter,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.router = router
-        self.gate = Linear(hidden, experts, dtype=torch.float32 if router.sigmoid else dtype)
+        self.gate = Projection(hidden, experts, dtype=torch.float32 if router.sigmoid else dtype)
         self.expert_bias = weight(experts, dtype=torch.float32) if router.sigmoid else None
         self.experts = ExpertLinears(hidden=hidden, experts=experts, intermediate=intermediate, dtype=dtype)
         self.shared: GatedMlp | None = None

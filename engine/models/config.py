@@ -17,7 +17,7 @@ from blis_py.files.profiles import find_profile
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_shape import ModelShape, known_models, load_model
 from blis_py.models.model_types import MASK_BLOCK
-from engine.layers.mlp import Router
+from engine.layers.mlp import ExpertRouter
 from engine.layers.rope import Rope
 from engine.models.names import LING, LLAMA, MIXTRAL, Names
 from engine.models.rope_config import read_rope, read_rotary_dim
@@ -50,7 +50,7 @@ class ModelConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
-    router: Router | None = None
+    router: ExpertRouter | None = None
     """None = every layer is dense."""
     experts: int = 0
     moe_intermediate_size: int = 0
@@ -183,7 +183,7 @@ def _qwen3(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
 
 
 def _mixtral(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
-    router = Router(top_k=shape.experts_per_token, renormalize=True)
+    router = ExpertRouter(top_k=shape.experts_per_token, renormalize=True)
     return {"names": MIXTRAL, "router": router, **_experts(config, shape, range(shape.layers))}
 
 
@@ -191,7 +191,7 @@ def _qwen3_moe(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     dense, step = config.items("mlp_only_layers"), config.count("decoder_sparse_step", default=1)
     sparse = (layer for layer in range(shape.layers) if layer not in dense and (layer + 1) % step == 0)
     renormalize = config.flag("norm_topk_prob", default=False)
-    router = Router(top_k=shape.experts_per_token, renormalize=renormalize)
+    router = ExpertRouter(top_k=shape.experts_per_token, renormalize=renormalize)
     return {"router": router, **_qwen3(config, shape), **_experts(config, shape, sparse)}
 
 
@@ -209,7 +209,7 @@ def _ling(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     if chosen > groups or chosen * size < shape.experts_per_token:
         problem = f"must be at most n_group and offer {shape.experts_per_token} experts"
         raise config.error("topk_group", problem, chosen)
-    router = Router(
+    router = ExpertRouter(
         top_k=shape.experts_per_token,
         renormalize=config.flag("norm_topk_prob", default=True),
         sigmoid=True,

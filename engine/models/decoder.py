@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from engine.forward_context import ForwardContext
 from engine.kernels.norm import rms_norm
 from engine.layers.attention import Attention
-from engine.layers.linear import Linear, product
+from engine.layers.linear import Projection, product
 from engine.layers.mlp import GatedMlp, SparseMlp
 from engine.layers.parameter import weight
 from engine.layers.rope import RopeTable
@@ -31,9 +31,9 @@ class Decoder(nn.Module):
         layers = (DecoderLayer(config, index, self.rope, dtype) for index in range(config.num_layers))
         self.layers = nn.ModuleList(layers)
         self.norm = weight(config.hidden_size, dtype=dtype)
-        self.head: Linear | None = None
+        self.head: Projection | None = None
         if not config.tied_embeddings:
-            self.head = Linear(config.hidden_size, config.vocab_size, dtype=dtype)
+            self.head = Projection(config.hidden_size, config.vocab_size, dtype=dtype)
 
     def forward(self, input_ids: Tensor, context: ForwardContext) -> Tensor:
         """Hidden states `[T, hidden]` of the new tokens, after the final norm.

@@ -13,7 +13,7 @@ import numpy as np
 from blis_py.traces.samples import StepSamples, joined
 from engine.kinds import Engine
 from engine.profile.shapes import Limits
-from engine.profile.store import Store
+from engine.profile.store import ProfileStore
 
 ShapeT = TypeVar("ShapeT", contravariant=True)
 VisitedT = TypeVar("VisitedT")
@@ -52,7 +52,7 @@ def measure(
     bench: Bench[ShapeT],
     shapes: Sequence[ShapeT],
     sentinel: ShapeT,
-    store: Store,
+    store: ProfileStore,
     *,
     rounds: int,
     seed: int = 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blis_py.core.diffusion_request import Batch, DiffusionRequest
+from blis_py.core.diffusion_request import DenoiseBatch, DiffusionRequest
 from blis_py.core.token_keys import token_keys
 from blis_py.traces.samples import StepSamples, samples_of
 from engine.diffusion.engine import DiffusionEngine
@@ -14,7 +14,7 @@ from engine.diffusion.steplog import RoundRecorder
 from engine.profile.diffusion_plan import ROUNDS, RoundShape
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
-from engine.profile.served import MOST_STEPS, concurrency, of_length, serve_closed, short_blocks
+from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_blocks
 from engine.profile.shapes import Limits
 from engine.sampling_params import SamplingParams
 
@@ -35,14 +35,14 @@ class SteeredExecutor(DiffusionExecutor):
         super().__init__(inner.model, inner.kv, inner.slots, inner.page_tokens, inner.graphs)
         self.skip = False
 
-    def begin(self, batch: Batch, tokens_of: TokensOf) -> RunningBatch:
+    def begin(self, batch: DenoiseBatch, tokens_of: TokensOf) -> RunningBatch:
         return _SkippedBatch(batch, self.slots.block_tokens) if self.skip else super().begin(batch, tokens_of)
 
 
 class _SkippedBatch(RunningBatch):
     """A batch in whose rounds nothing happens."""
 
-    def __init__(self, batch: Batch, block_tokens: int) -> None:
+    def __init__(self, batch: DenoiseBatch, block_tokens: int) -> None:
         self.batch, self.block_tokens = batch, block_tokens
         self.done = [False] * len(batch.denoise)
         self._wanted, self._bucket = [0] * len(batch.denoise), 0
@@ -113,7 +113,7 @@ class RoundBench:
         requests = short_blocks(limits, self.block, number)
         serve_closed(engine, requests, concurrency(limits, number), self._prompts)
         samples = self._told("served")
-        samples.table["shape"] += number * MOST_STEPS
+        samples.table["shape"] += number * MAX_STEPS
         return [samples]
 
     def visit(self, shape: RoundShape) -> StepSamples:

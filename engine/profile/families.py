@@ -11,7 +11,7 @@ from engine.profile.shapes import SLACK_STEPS, Grid, Limits, Shape, fits
 
 CONTEXT = 16
 """Shortest context on the grid."""
-_MOST_PROMPTS = 8
+_MAX_PROMPTS = 8
 """Largest number of prompts in a mixed step."""
 
 
@@ -103,7 +103,7 @@ def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
     u, v, spread, w, x, y = point
     batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
     budget = limits.max_num_batched_tokens - batch
-    prompts = _between(w, 1, max(min(_MOST_PROMPTS, limits.max_num_seqs - batch, budget), 1))
+    prompts = _between(w, 1, max(min(_MAX_PROMPTS, limits.max_num_seqs - batch, budget), 1))
     longest = longest_context(limits)
     room = limits.num_kv_blocks // (batch + prompts) * limits.block_size
     mean = _between(v, CONTEXT, max(min(longest, room) * 2 // 3, CONTEXT))

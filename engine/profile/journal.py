@@ -18,7 +18,7 @@ VISIT, ROUND = "# visit\n", "# round\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProfileProgress:
     """Progress of a measurement."""
 
     rounds: int = 0
@@ -27,17 +27,17 @@ class Progress:
     """Visits of the next round."""
 
     @classmethod
-    def told_by(cls, meta: dict[str, Any]) -> Progress:
+    def told_by(cls, meta: dict[str, Any]) -> ProfileProgress:
         """Progress recorded in the metadata of samples."""
         return cls(int(meta.get("rounds", 0)), int(meta.get("visits", 0)))
 
-    def after(self, markers: list[str]) -> Progress:
+    def after(self, markers: list[str]) -> ProfileProgress:
         """Progress after these visits and rounds."""
         rounds = markers.count(ROUND)
         if not rounds:
-            return Progress(self.rounds, self.visits + len(markers))
+            return ProfileProgress(self.rounds, self.visits + len(markers))
         last = len(markers) - 1 - markers[::-1].index(ROUND)
-        return Progress(self.rounds + rounds, len(markers) - 1 - last)
+        return ProfileProgress(self.rounds + rounds, len(markers) - 1 - last)
 
 
 class Journal:
@@ -69,7 +69,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def read_journal(path: Path) -> tuple[StepSamples, Progress] | None:
+def read_journal(path: Path) -> tuple[StepSamples, ProfileProgress] | None:
     """The complete visits of a journal, and the progress with them; `None` if there are none.
 
     Raises:
@@ -87,4 +87,4 @@ def read_journal(path: Path) -> tuple[StepSamples, Progress] | None:
     whole = lines[: last + 1]
     markers = [line for line in whole if line in (VISIT, ROUND)]
     samples = parse_samples(path, (line for line in whole if line not in (VISIT, ROUND)))
-    return samples, Progress.told_by(samples.meta).after(markers)
+    return samples, ProfileProgress.told_by(samples.meta).after(markers)

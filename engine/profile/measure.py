@@ -14,7 +14,7 @@ from engine.kernels.attention import AttentionMetadata
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
 from engine.profile.queued import QueueBench
-from engine.profile.served import MOST_STEPS, concurrency, of_length, serve_closed, short_requests
+from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_requests
 from engine.profile.shapes import Limits, Shape
 from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
@@ -110,7 +110,7 @@ class StepBench:
         engine.recorder = StepRecorder(engine.recorder.meta)
         serve_closed(engine, short_requests(limits, number), concurrency(limits, number), self._prompts)
         samples = samples_of(engine.recorder.log(), "served")
-        samples.table["shape"] += number * MOST_STEPS
+        samples.table["shape"] += number * MAX_STEPS
         return samples
 
     def _cache(self, tokens: list[int]) -> None:

@@ -17,7 +17,7 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.traces.samples import StepSamples, joined, samples_of
 from engine.engine import LLMEngine
 from engine.profile.prompts import Prompts
-from engine.profile.served import MOST_STEPS, of_length
+from engine.profile.served import MAX_STEPS, of_length
 from engine.profile.shapes import SLACK_STEPS, Limits
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
@@ -97,7 +97,7 @@ class QueueBench:
         """
         rng = Random(number)
         samples = joined([self._run(waiting_requests(self._limits, rng, depth)) for depth in DEPTHS])
-        samples.table["shape"][:] = number * MOST_STEPS + np.arange(len(samples))
+        samples.table["shape"][:] = number * MAX_STEPS + np.arange(len(samples))
         return samples
 
     def _run(self, requests: list[tuple[int, int, int]]) -> StepSamples:

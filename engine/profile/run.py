@@ -26,7 +26,7 @@ from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.provenance import device_name, machine, model_facts
 from engine.profile.shapes import GRIDS, Grid, Limits
-from engine.profile.store import Store, found_meta
+from engine.profile.store import ProfileStore, found_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
@@ -47,7 +47,7 @@ EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProfileOutcome:
     """Result of a measurement."""
 
     folder: Path
@@ -87,7 +87,7 @@ def profile(
     *,
     budget_s: float | None = None,
     progress: Progress = no_progress,
-) -> Outcome:
+) -> ProfileOutcome:
     """Measure step times of a model on this machine, or continue a measurement.
 
     On the CPU torch is limited to one thread from here on.
@@ -114,7 +114,7 @@ def profile(
     loaded = Loaded.of(_as_before(config, found_meta(folder, settings)), device)
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
     bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
-    store = Store(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
+    store = ProfileStore(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
     left_s = None if budget_s is None else budget_s - (time.monotonic() - began_s)
     try:
         complete = measure(
@@ -132,7 +132,7 @@ def profile(
     if loaded.in_blocks and config.load_format == "safetensors":  # random weights have no answers to give
         kinds.count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
     write_meta(folder, store.samples.meta)
-    return Outcome(folder, store.samples, complete)
+    return ProfileOutcome(folder, store.samples, complete)
 
 
 def _bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:

@@ -12,11 +12,11 @@ from engine.profile.prompts import Prompts
 from engine.profile.shapes import Limits
 from engine.sampling_params import SamplingParams
 
-MOST_STEPS = 1 << 20
+MAX_STEPS = 1 << 20
 """Upper bound of the steps of a run."""
 _SHARES = (1.0, 0.25, 0.6)
 """Concurrency as a share of the maximum number of sequences, in successive runs."""
-_MOST_REQUESTS = 48
+_MAX_REQUESTS = 48
 _ANSWERS = (2, 24)
 """Least and most tokens of an answer: short, so that requests keep arriving and leaving."""
 _MASKED = 8
@@ -33,7 +33,7 @@ def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
     rng, most = Random(number), _ANSWERS[1]
     room = limits.num_kv_blocks // concurrency(limits, number) * limits.block_size
     longest = max(min(longest_context(limits), room) - most, CONTEXT)
-    count = min(2 * concurrency(limits, number) + 4, _MOST_REQUESTS)
+    count = min(2 * concurrency(limits, number) + 4, _MAX_REQUESTS)
     return [
         (int(CONTEXT * (longest / CONTEXT) ** rng.random()), rng.randint(*_ANSWERS)) for _ in range(count)
     ]
@@ -44,7 +44,7 @@ def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int
     rng, at_most = Random(number), concurrency(limits, number)
     room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
     most = max(room // block, 1)
-    masked = [rng.randint(1, min(_MASKED, block)) for _ in range(min(2 * at_most + 4, _MOST_REQUESTS))]
+    masked = [rng.randint(1, min(_MASKED, block)) for _ in range(min(2 * at_most + 4, _MAX_REQUESTS))]
     return [(int(most ** rng.random()) * block - tokens, tokens) for tokens in masked]
 
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.traces.samples import StepSamples, joined, read_samples, write_samples
-from engine.profile.journal import ROUND, Journal, Progress, read_journal
+from engine.profile.journal import ROUND, Journal, ProfileProgress, read_journal
 
 SAMPLES, JOURNAL = "samples.csv.gz", "samples.journal.csv"
 
 
-class Store:
+class ProfileStore:
     """The samples of one profile; append-only, in whole visits.
 
     New visits go to a journal, which `fold` merges into the sample file.
@@ -34,7 +34,7 @@ class Store:
         self._journal = Journal(folder / JOURNAL)
         self._meta = meta
         self._parts = [joined([], {**meta, "rounds": 0, "visits": 0})]
-        self.progress = Progress()
+        self.progress = ProfileProgress()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -44,7 +44,7 @@ class Store:
         found = recovered(folder)
         if found is not None:
             _check(self.path, found.meta.get("settings", {}), meta["settings"])
-            self._parts, self.progress = [found], Progress.told_by(found.meta)
+            self._parts, self.progress = [found], ProfileProgress.told_by(found.meta)
             self.fold()
 
     @property
@@ -63,13 +63,13 @@ class Store:
         """Append a visit; on disk when this returns."""
         self._journal.add(samples, self._parts[0].meta)
         self._parts.append(samples)
-        self.progress = Progress(self.progress.rounds, self.progress.visits + 1)
+        self.progress = ProfileProgress(self.progress.rounds, self.progress.visits + 1)
 
     def end_round(self, samples: StepSamples) -> None:
         """Append the last visit of a round, which completes it."""
         self._journal.add(samples, self._parts[0].meta, ROUND)
         self._parts.append(samples)
-        self.progress = Progress(self.progress.rounds + 1)
+        self.progress = ProfileProgress(self.progress.rounds + 1)
 
     def fold(self) -> None:
         """Merge the journal into the sample file."""
@@ -91,8 +91,8 @@ def recovered(folder: Path) -> StepSamples | None:
     if found is None:
         return whole
     samples, progress = found
-    begun = Progress() if whole is None else Progress.told_by(whole.meta)
-    if Progress.told_by(samples.meta) != begun:
+    begun = ProfileProgress() if whole is None else ProfileProgress.told_by(whole.meta)
+    if ProfileProgress.told_by(samples.meta) != begun:
         return whole  # already in the sample file
     parts = [samples] if whole is None else [whole, samples]
     return told(joined(parts), samples.meta, progress)
@@ -111,7 +111,7 @@ def fold(folder: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def told(samples: StepSamples, meta: dict[str, Any], progress: Progress) -> StepSamples:
+def told(samples: StepSamples, meta: dict[str, Any], progress: ProfileProgress) -> StepSamples:
     """Samples with metadata on measurement and progress."""
     counts = dict(sorted(Counter(samples["source"].tolist()).items()))
     summary = {

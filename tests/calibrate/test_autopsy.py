@@ -14,7 +14,7 @@ from planted_run import CONFIG, COSTS, chat, record_run
 from blis_py.calibrate.autopsy import CAUSES, METRICS, Autopsy, as_dict, autopsy
 from blis_py.calibrate.recorded import recorded_lengths
 from blis_py.calibrate.rerun import measured_times, rerun
-from blis_py.calibrate.step_bias import Corrected, Correction, regime_of, step_bias
+from blis_py.calibrate.step_bias import BiasCorrection, Corrected, regime_of, step_bias
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
@@ -112,7 +112,7 @@ def test_decode_steps_priced_too_high() -> None:
 def test_each_regime_is_told_from_the_others(regime: str) -> None:
     arrivals = chat(60, 0.2) if regime == "prefill" else BUSY
     log = record_run(arrivals, CONFIG)
-    dearer = Corrected(RIGHT, {regime: Correction(1.2)}, Correction(), ())
+    dearer = Corrected(RIGHT, {regime: BiasCorrection(1.2)}, BiasCorrection(), ())
     result = autopsy(log, CONFIG, dearer)
     cause = next(c for c in result.causes if c.name == regime)
     assert cause.shares_ns[0] > 0
@@ -147,7 +147,9 @@ def test_scatter_without_bias() -> None:
     unbiased = autopsy(
         log,
         CONFIG,
-        Corrected(RIGHT, {r: b.correction for r, b in step_bias(log, RIGHT).gpu.items()}, Correction(), ()),
+        Corrected(
+            RIGHT, {r: b.correction for r, b in step_bias(log, RIGHT).gpu.items()}, BiasCorrection(), ()
+        ),
     )
     assert not unbiased.contributes(next(c for c in unbiased.causes if c.name == "decode"))
     assert unbiased.first_of("ITL", "p99").name == "scatter"
@@ -224,7 +226,7 @@ def test_requests_that_a_setting_refuses_are_left_out_and_counted() -> None:
 
 
 def test_the_corrected_model_jumps_as_it_steps() -> None:
-    model = Corrected(RIGHT, {"padded": Correction(1.31)}, Correction(1.0, 777), (4, 8))
+    model = Corrected(RIGHT, {"padded": BiasCorrection(1.31)}, BiasCorrection(1.0, 777), (4, 8))
     for seqs in (3, 4, 5):
         features = StepFeatures(decode_seqs=seqs, decode_kv_tokens=1000, max_context=300, emitted_rows=seqs)
         ends = model.decode_run(features, 30, 10**6).ends_ns()

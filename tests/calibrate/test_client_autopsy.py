@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blis_py.calibrate.client_autopsy import ClientAutopsy, Part, client_autopsies, requests_in_flight
+from blis_py.calibrate.client_autopsy import AutopsyPart, ClientAutopsy, client_autopsies, requests_in_flight
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.requests.table import Labels
 
@@ -44,7 +44,7 @@ def measured(
     return replace(predicted, source="real", ttft_s=ttft, e2e_s=ttft + (predicted.tpot_s + tpot_s) * gaps)
 
 
-def parts(one: ClientAutopsy) -> dict[str, Part]:
+def parts(one: ClientAutopsy) -> dict[str, AutopsyPart]:
     return {part.name: part for part in one.parts}
 
 

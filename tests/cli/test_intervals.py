@@ -12,7 +12,7 @@ import pytest
 
 from blis_py.api import Simulation, build, configure
 from blis_py.errors import InputError
-from blis_py.intervals import FEWEST, Redrawable, Reruns, rerun_seed
+from blis_py.intervals import MIN, Redrawable, Reruns, rerun_seed
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 
@@ -41,7 +41,7 @@ def trace(tmp_path: Path) -> Path:
     return tmp_path / "out" / "trace.csv"
 
 
-def of(simulation: Simulation, count: int = FEWEST) -> Any:
+def of(simulation: Simulation, count: int = MIN) -> Any:
     return Reruns(simulation, count).intervals()
 
 
@@ -61,7 +61,7 @@ def test_an_interval_holds_nine_of_ten_reruns() -> None:
 
 
 def test_configurations_meet_the_same_requests_in_their_reruns() -> None:
-    one, other = (Reruns(build(**SMALL, max_num_seqs=n), FEWEST) for n in (2, 64))
+    one, other = (Reruns(build(**SMALL, max_num_seqs=n), MIN) for n in (2, 64))
     for index in range(3):
         tables = [reruns._rerun(index).table for reruns in (one, other)]
         for column in ("arrival_ns", "prompt_tokens", "output_tokens"):
@@ -93,9 +93,9 @@ def test_the_probability_of_an_slo_is_the_share_of_reruns_that_meet_it(trace: Pa
 def test_reruns_that_would_all_be_the_same_are_refused(trace: Path) -> None:
     assert not isinstance(linear(1e6), Redrawable)
     with pytest.raises(InputError, match="all reruns would be the same"):
-        Reruns(build(model="qwen3-14b", trace=str(trace)), FEWEST)
+        Reruns(build(model="qwen3-14b", trace=str(trace)), MIN)
     shares = build(model="qwen3-14b", trace=str(trace), slo_shares={"batch": 0.5, "standard": 0.5})
-    assert Reruns(shares, FEWEST).varied == ("the SLO classes of the requests",)
+    assert Reruns(shares, MIN).varied == ("the SLO classes of the requests",)
 
 
 def test_more_reruns_than_sets_of_coefficients_are_refused(trace: Path) -> None:
@@ -106,19 +106,19 @@ def test_more_reruns_than_sets_of_coefficients_are_refused(trace: Path) -> None:
 
 def test_progress_counts_the_requests_of_all_reruns() -> None:
     told: list[tuple[int, int]] = []
-    Reruns(build(**SMALL), FEWEST).intervals(lambda ended, total: told.append((ended, total)))
-    assert {total for _, total in told} == {15 * FEWEST}
+    Reruns(build(**SMALL), MIN).intervals(lambda ended, total: told.append((ended, total)))
+    assert {total for _, total in told} == {15 * MIN}
     assert [ended for ended, _ in told] == sorted(ended for ended, _ in told)
-    assert told[-1][0] == 15 * FEWEST
+    assert told[-1][0] == 15 * MIN
 
 
 def test_json_and_summary_file_have_the_intervals(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    flags = ("--intervals", FEWEST, "--slo", "ttft.p99=1s", "--out", out, "--no-plots", "--format", "json")
+    flags = ("--intervals", MIN, "--slo", "ttft.p99=1s", "--out", out, "--no-plots", "--format", "json")
     code, text, _ = blis("run", *small, *flags)
     assert code == 0
     bars = json.loads(text)["intervals"]
-    assert (bars["reruns"], bars["level"], bars["slo"]) == (FEWEST, 0.9, {"ttft.p99=1s": 1.0})
+    assert (bars["reruns"], bars["level"], bars["slo"]) == (MIN, 0.9, {"ttft.p99=1s": 1.0})
     low, high = bars["metrics"]["ttft_ms.p99"]
     assert 0 < low < high
     assert json.loads((out / "summary.json").read_text())["intervals"] == bars
@@ -127,7 +127,7 @@ def test_json_and_summary_file_have_the_intervals(blis: Blis, small: tuple[str, 
 
 
 def test_the_table_shows_them_beside_the_run(blis: Blis, small: tuple[str, ...]) -> None:
-    flags = ("--intervals", FEWEST, "--slo", "ttft.p99=1s", "--goodput", "ttft:500", "--format", "table")
+    flags = ("--intervals", MIN, "--slo", "ttft.p99=1s", "--goodput", "ttft:500", "--format", "table")
     _, text, _ = blis("run", *small, *flags)
     for words in (
         "10 reruns",

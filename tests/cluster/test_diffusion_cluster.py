@@ -13,7 +13,7 @@ from one_pool import simulate
 
 from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.diffusion_run import run_alone
-from blis_py.cluster.source import Maker
+from blis_py.cluster.source import RequestFactory
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
@@ -127,7 +127,7 @@ def test_the_process_on_the_shared_clock_serves_as_one_instance_alone_does(fdfo:
     steps = {"": MeasuredSteps(MeanAndSpread(6, 0.5))}
     config = SchedulerConfig(num_kv_blocks=40, max_model_len=400, block_size=32, max_num_seqs=3)
     rounds = table_rounds(table, steps, 32, 1)
-    asked: list[Any] = Maker(table, 32, kind=DiffusionRequest)(slice(0, 60))
+    asked: list[Any] = RequestFactory(table, 32, kind=DiffusionRequest)(slice(0, 60))
     alone = run_alone(asked, rounds, scheduler=config, latency=DETAILED, diffusion=DiffusionConfig(fdfo=fdfo))
     record = run(table, fdfo=fdfo, num_kv_blocks=40)
     assert record.blocks is not None

@@ -12,17 +12,17 @@ from simpy import Environment
 from blis_py.cluster.events import EventQueue
 from blis_py.cluster.fleet import MemberState
 from blis_py.cluster.least_load import LeastLoad
-from blis_py.cluster.outlook import Outlook
-from blis_py.cluster.timeline import Sleeper, Timeline
+from blis_py.cluster.lookahead import Lookahead
+from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.request import NEVER_NS
 
 
-class Napper(Sleeper):
+class Napper(Wakeable):
     """Sleeps again as often as it is told, and wakes others."""
 
-    def __init__(self, timeline: Timeline, woken: list[tuple[int, int]]) -> None:
-        super().__init__(timeline)
-        self.timeline, self.woken = timeline, woken
+    def __init__(self, wakeups: WakeupQueue, woken: list[tuple[int, int]]) -> None:
+        super().__init__(wakeups)
+        self.wakeups, self.woken = wakeups, woken
         self.naps: list[tuple[Napper, int]] = []
         """Whom it has wait, and how long, at each waking; itself, maybe."""
 
@@ -30,7 +30,7 @@ class Napper(Sleeper):
         self.woken.append((time_ns, self.place))
         if self.naps:
             who, nap_ns = self.naps.pop(0)
-            self.timeline.set(who, time_ns + nap_ns)
+            self.wakeups.set(who, time_ns + nap_ns)
 
 
 def walked(count: int, first: list[int], naps: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
@@ -53,13 +53,13 @@ def test_everybody_wakes_in_the_order_of_times_and_of_places(data: Any, count: i
     first = data.draw(st.lists(times, min_size=count, max_size=count))
     nap = st.tuples(st.integers(0, count - 1), times)
     naps = data.draw(st.lists(st.lists(nap, max_size=5), min_size=count, max_size=count))
-    timeline, woken = Timeline(EventQueue(Environment()), Outlook()), []
-    nappers = [Napper(timeline, woken) for _ in range(count)]
+    wakeups, woken = WakeupQueue(EventQueue(Environment()), Lookahead()), []
+    nappers = [Napper(wakeups, woken) for _ in range(count)]
     for napper, own in zip(nappers, naps, strict=True):
         napper.naps = [(nappers[who], nap_ns) for who, nap_ns in own]
     for napper, time_ns in zip(nappers, first, strict=True):
-        timeline.set(napper, time_ns)
-    timeline.pass_until(NEVER_NS)
+        wakeups.set(napper, time_ns)
+    wakeups.pass_until(NEVER_NS)
     assert woken == walked(count, first, naps)
 
 

@@ -9,9 +9,9 @@ from simpy import Environment
 
 from blis_py.cluster.autoregressive import AutoregressiveInstance
 from blis_py.cluster.instance import Instance
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.overlapped import OverlappedInstance
-from blis_py.cluster.timeline import Timeline
+from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
@@ -72,16 +72,16 @@ class Notes:
 def simulated(requests: list[Request], load_ns: int, **how: Any) -> tuple[Notes, Instance]:
     """One instance to the end of its work, or to `stop_ns`."""
     stop_ns, overlapped = how.pop("stop_ns", NEVER_NS), how.pop("overlapped", False)
-    notes, outlook = Notes(), Outlook(stop_ns, none_ahead=how.pop("none_ahead", False))
+    notes, lookahead = Notes(), Lookahead(stop_ns, none_ahead=how.pop("none_ahead", False))
     env = Environment()
-    timeline = Timeline(env, outlook)
+    wakeups = WakeupQueue(env, lookahead)
     config = SchedulerConfig(100, 1000, block_size=4, async_scheduling=overlapped)
     kind = OverlappedInstance if overlapped else AutoregressiveInstance
     core = Scheduler(config, source=Store(load_ns))
-    instance = kind(timeline, core, LATENCY, notes, outlook, **how)
+    instance = kind(wakeups, core, LATENCY, notes, lookahead, **how)
     for request in requests:
         instance.submit([(request.arrival_ns, request)])
-    timeline.pass_until(stop_ns)
+    wakeups.pass_until(stop_ns)
     if stop_ns != NEVER_NS:
         instance.stop(stop_ns)
     return notes, instance

@@ -32,7 +32,7 @@ class Pair:
     """A prefill and a decode instance, and what is recorded of them.
 
     Args:
-        watch: see `blis_py.cluster.watch`.
+        watch: see `blis_py.cluster.observer`.
         emission: of both instances.
     """
 

@@ -15,7 +15,7 @@ import pytest
 
 import blis_py as blis
 from blis_py.cli import main
-from blis_py.comparison.bootstrap import FEWEST, changes
+from blis_py.comparison.bootstrap import MIN, changes
 from blis_py.comparison.compare import Comparison
 from blis_py.comparison.groups import groups
 from blis_py.comparison.pairs import pairs
@@ -212,9 +212,9 @@ def test_neighbours_that_move_together_make_a_wider_interval() -> None:
 
 
 def test_below_some_pairs_nothing_is_said_of_chance() -> None:
-    few = np.arange(1.0, FEWEST)
+    few = np.arange(1.0, MIN)
     assert changes(few, few * 2, ("mean",))["mean"].sure is None
-    assert changes(np.arange(1.0, FEWEST + 1), np.arange(1.0, FEWEST + 1) * 2, ("mean",))["mean"].sure
+    assert changes(np.arange(1.0, MIN + 1), np.arange(1.0, MIN + 1) * 2, ("mean",))["mean"].sure
 
 
 def test_the_same_run_has_no_change(fcfs: Result) -> None:

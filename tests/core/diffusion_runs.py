@@ -8,7 +8,7 @@ from typing import Any
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
-from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outcome
+from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
 
 BLOCK = 32
 FIELDS = set(DiffusionConfig.__dataclass_fields__)
@@ -32,9 +32,9 @@ class Driver:
         self.round = 0
         self.left_at: dict[str, int] = {}
         self.entered_at: dict[str, int] = {}
-        self.history: list[Batch] = []
+        self.history: list[DenoiseBatch] = []
 
-    def begin(self) -> Batch | None:
+    def begin(self) -> DenoiseBatch | None:
         batch = self.scheduler.schedule(self.round)
         if batch is not None:
             self.history.append(batch)
@@ -42,14 +42,14 @@ class Driver:
                 self.entered_at.setdefault(request.id, self.round)
         return batch
 
-    def end(self, batch: Batch) -> list[Commit]:
+    def end(self, batch: DenoiseBatch) -> list[Commit]:
         left = [self._left(request) for request in batch.denoise]
         if self.scheduler.diffusion.fdfo:
             for request, own in zip(batch.denoise, left, strict=True):
                 request.dllm_incomplete_ids, request.dllm_algo_state = own - 1, request.id
-            outcome = Outcome([BLOCK * (own == 1) for own in left])
+            outcome = BatchOutcome([BLOCK * (own == 1) for own in left])
         else:
-            outcome = Outcome([BLOCK] * len(left), max(left, default=1), left)
+            outcome = BatchOutcome([BLOCK] * len(left), max(left, default=1), left)
         self.round += outcome.rounds
         commits = self.scheduler.finish(batch, outcome)
         for commit in commits:

@@ -188,7 +188,7 @@ class SideBySide:
     def alike(self, step: Step, now_ns: int, next_arrival_ns: int) -> int:
         """Steps until somebody arrives, gives up or may be overdue, or until the scheduler wants to plan."""
         change_ns = min(next_arrival_ns, self.real.next_change_ns(now_ns))
-        return min(self.real.repeats(step), -(-(change_ns - now_ns) // STEP_NS))
+        return min(self.real.identical_decode_steps(step), -(-(change_ns - now_ns) // STEP_NS))
 
     def compare_state(self) -> None:
         self.real.check()  # settles everyone

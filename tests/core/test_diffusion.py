@@ -10,7 +10,7 @@ from diffusion_runs import BLOCK, Driver, request, scheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.core.diffusion_request import NO_SLOT, Outcome
+from blis_py.core.diffusion_request import NO_SLOT, BatchOutcome
 from blis_py.core.request import FinishReason
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
@@ -141,7 +141,7 @@ def test_an_end_of_sequence_inside_a_block_truncates_it() -> None:
     core.add(asked)
     batch = core.schedule(0)
     assert batch is not None
-    (commit,) = core.finish(batch, Outcome([BLOCK], stopped={asked: 5}))
+    (commit,) = core.finish(batch, BatchOutcome([BLOCK], stopped={asked: 5}))
     assert (commit.emitted_tokens, commit.wasted_tokens, commit.finished) == (5, 19, True)
     assert core.schedule(0) is None
 
@@ -161,7 +161,7 @@ def test_a_block_is_accepted_as_a_whole_or_not_at_all() -> None:
     batch = core.schedule(0)
     assert batch is not None
     with pytest.raises(ValueError, match="as a whole"):
-        core.finish(batch, Outcome([7]))
+        core.finish(batch, BatchOutcome([7]))
 
 
 # -- what a block keeps between rounds ---------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_without_reuse_a_page_that_holds_a_committed_block_is_kept_all_the_same(
 def test_a_batch_yields_only_to_somebody_who_could_come_in() -> None:
     core = scheduler(max_num_seqs=2, num_kv_blocks=4)
     core.add(request("a", prompt=40))
-    core.finish(_batch(core), Outcome())
+    core.finish(_batch(core), BatchOutcome())
     _batch(core)
     assert not core.must_yield(0)
     core.add(request("too-long-now", prompt=96, output=10))
@@ -314,12 +314,12 @@ def test_only_committed_blocks_are_found_by_others(cache: str) -> None:
         core.add(asked)
         batch = _batch(core)
         while not batch.denoise:
-            core.finish(batch, Outcome())
+            core.finish(batch, BatchOutcome())
             batch = _batch(core)
         if committed:
-            core.finish(batch, Outcome([BLOCK], keys={asked: keys[1:]}))
+            core.finish(batch, BatchOutcome([BLOCK], keys={asked: keys[1:]}))
         else:
-            core.finish(batch, Outcome([0]))
+            core.finish(batch, BatchOutcome([0]))
         core.abort(asked)
         follower = keyed("two", [*prompt, *block, 5])
         core.add(follower)

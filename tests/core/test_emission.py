@@ -70,7 +70,7 @@ def test_other_requests_stay_in_the_aggregate() -> None:
     later = scheduler.schedule(0)
     assert later is not None
     assert (later.features.decode_seqs, list(later.prefills), later.emissions) == (1, [], None)
-    assert scheduler.repeats(later) == 7
+    assert scheduler.identical_decode_steps(later) == 7
     scheduler.finish(later, 7)
 
 
@@ -81,7 +81,7 @@ def test_steps_with_such_requests_come_one_by_one() -> None:
     step(scheduler)
     later = scheduler.schedule(0)
     assert later is not None
-    assert scheduler.repeats(later) == 1
+    assert scheduler.identical_decode_steps(later) == 1
 
 
 def test_drafts_have_blocks_which_serve_the_next_ones_where_they_are_refused() -> None:

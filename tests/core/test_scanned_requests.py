@@ -62,5 +62,5 @@ def test_alike_steps_ask_alike() -> None:
     scanned(core, 1)
     step = core.schedule(0)
     assert step is not None
-    assert core.repeats(step) > 3
+    assert core.identical_decode_steps(step) > 3
     assert step.features.scanned_requests == step.features.after(3).scanned_requests == 3

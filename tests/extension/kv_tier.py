@@ -10,7 +10,7 @@ from typing import Any
 
 from small_runs import US, spec
 
-from blis_py.cluster.simulation import Simulation
+from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Ingress, Pool
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import Request
@@ -51,8 +51,10 @@ class Tier:
         del self.loading[request]
 
 
-def simulation(table: RequestTable, tier: Tier, single_step: bool = False, **settings: Any) -> Simulation:
+def simulation(
+    table: RequestTable, tier: Tier, single_step: bool = False, **settings: Any
+) -> ClusterSimulation:
     pool = Pool(spec=spec(kv_source=tier, **settings), count=2)
-    run = Simulation(table, Cluster(pools=(pool,), ingress=Ingress()), single_step=single_step)
+    run = ClusterSimulation(table, Cluster(pools=(pool,), ingress=Ingress()), single_step=single_step)
     run.connect(pool.name, tier)
     return run

@@ -16,7 +16,7 @@ from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.scorers import SCORERS, Known, Scores, of_load
 from blis_py.cluster.simulation import simulate
-from blis_py.cluster.source import Maker, Send
+from blis_py.cluster.source import RequestFactory, Send
 from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
@@ -84,7 +84,7 @@ class OneAfterTheOther:
     def __init__(self, table: RequestTable, think_ns: int) -> None:
         self.table, self._think_ns, self._next = table, think_ns, 0
 
-    def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
+    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
         assert not ahead, "nobody knows when they come"
         self._env, self._make, self._send = env, make, send
         env.process(self._one(0))
@@ -100,7 +100,7 @@ class OneAfterTheOther:
         if self._next < len(self.table):
             self._env.process(self._one(seen_ns + self._think_ns))
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         raise AssertionError("it is not asked, since it listens")
 
 

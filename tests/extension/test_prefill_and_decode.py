@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from blis_py.cluster.simulation import Simulation
+from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Ingress, InstanceSpec, Pool
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv_source import Supply
@@ -27,7 +27,7 @@ US = 1000
 class HandOver:
     """After its first token a request goes on at a decode instance, where its KV is after a fixed delay."""
 
-    def __init__(self, simulation: Simulation, delay_ns: int) -> None:
+    def __init__(self, simulation: ClusterSimulation, delay_ns: int) -> None:
         self._simulation, self._delay_ns = simulation, delay_ns
         self._limits: dict[int, tuple[int | None, int]] = {}
 
@@ -73,7 +73,7 @@ def apart(
     prefill = Pool(name="prefill", role="prefill", count=2, spec=spec(**settings))
     decode = Pool(name="decode", role="decode", spec=replace(spec(**settings), kv_source=FromPrefill()))
     ingress = Ingress(routing_policy=policy, snapshot_refresh_ns=0)
-    simulation = Simulation(table, Cluster(pools=(prefill, decode), ingress=ingress), **run)  # type: ignore[arg-type]
+    simulation = ClusterSimulation(table, Cluster(pools=(prefill, decode), ingress=ingress), **run)  # type: ignore[arg-type]
     simulation.connect("prefill", HandOver(simulation, delay_us * US))
     return simulation.run()
 
@@ -137,4 +137,4 @@ def test_requests_and_tokens_are_conserved_and_a_jump_is_its_steps(
 def test_a_prefill_pool_without_a_way_on_is_refused() -> None:
     cluster = Cluster(pools=(Pool(name="prefill", role="prefill", spec=spec()),))
     with pytest.raises(InputError, match=r"pools.prefill.role: not supported yet"):
-        Simulation(table([0], [4], [2]), cluster).run()
+        ClusterSimulation(table([0], [4], [2]), cluster).run()

@@ -12,7 +12,7 @@ from blis_py.cluster.fleet import MemberState
 from blis_py.cluster.policies import ROUTING_POLICIES
 from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.scorers import SCORERS
-from blis_py.cluster.simulation import Simulation, simulate
+from blis_py.cluster.simulation import ClusterSimulation, simulate
 from blis_py.cluster.topology import Cluster, Ingress, InstanceSpec, Link, Pool
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
@@ -80,7 +80,7 @@ def test_a_summary_of_one_pool_does_not_mention_it() -> None:
 
 
 def test_slots_are_those_of_each_pool() -> None:
-    assert Simulation(requests([0], 1), of(fast=2, slow=3)).fleet.slots == 2 * 4 + 3 * 2
+    assert ClusterSimulation(requests([0], 1), of(fast=2, slow=3)).fleet.slots == 2 * 4 + 3 * 2
 
 
 def test_what_does_not_exist_yet_is_refused() -> None:
@@ -105,7 +105,7 @@ def test_what_does_not_exist_yet_is_refused() -> None:
 
 
 def test_an_instance_is_added_and_one_drained_during_a_run() -> None:
-    simulation = Simulation(requests([0, 5, 20, 40, 60, 80], 5), of())
+    simulation = ClusterSimulation(requests([0, 5, 20, 40, 60, 80], 5), of())
     simulation.call_at(15 * US, lambda now_ns: simulation.fleet.drain(1))
     simulation.call_at(50 * US, lambda now_ns: simulation.fleet.add("fast", ready_after_ns=20 * US))
     record = simulation.run()
@@ -125,7 +125,7 @@ def test_an_instance_is_added_and_one_drained_during_a_run() -> None:
 
 def coming_and_going(demand: RequestTable, cluster: Cluster, single_step: bool = False) -> RunRecord:
     """Instances are added, drained while busy and while idle, and drained before they start."""
-    simulation = Simulation(demand, cluster, single_step=single_step, record_decisions=0)
+    simulation = ClusterSimulation(demand, cluster, single_step=single_step, record_decisions=0)
     fleet = simulation.fleet
 
     def grow(now_ns: int) -> None:
@@ -170,14 +170,14 @@ def test_jumps_are_single_steps_whatever_comes_and_goes(policy: str, refresh_us:
 def test_a_session_whose_instance_is_gone_goes_on_elsewhere_and_stays_there() -> None:
     demand = requests([0, 100, 200, 300, 400], 2)
     demand = replace(demand, session=np.zeros(5, np.int64))
-    simulation = Simulation(demand, of(Ingress(routing_policy="session-affinity"), fast=2, slow=2))
+    simulation = ClusterSimulation(demand, of(Ingress(routing_policy="session-affinity"), fast=2, slow=2))
     simulation.call_at(150 * US, lambda now_ns: simulation.fleet.drain(int(simulation.recorder.instance[0])))
     at = simulation.run().instance.tolist()
     assert at[0] == at[1] != at[2] == at[3] == at[4]
 
 
 def test_without_an_instance_to_come_requests_are_rejected_once() -> None:
-    simulation = Simulation(requests([0, 20, 40], 2), of(fast=1, slow=0))
+    simulation = ClusterSimulation(requests([0, 20, 40], 2), of(fast=1, slow=0))
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.drain(0))
     record = simulation.run()
     check(record)
@@ -187,7 +187,7 @@ def test_without_an_instance_to_come_requests_are_rejected_once() -> None:
 
 
 def test_requests_wait_for_an_instance_that_is_to_come() -> None:
-    simulation = Simulation(requests([0, 20, 40], 2), of(fast=1, slow=0))
+    simulation = ClusterSimulation(requests([0, 20, 40], 2), of(fast=1, slow=0))
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.add("slow", ready_after_ns=50 * US))
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.drain(0))
     record = simulation.run()
@@ -198,7 +198,7 @@ def test_requests_wait_for_an_instance_that_is_to_come() -> None:
 
 
 def test_those_who_follow_the_fleet_hear_of_every_change() -> None:
-    simulation, heard = Simulation(requests([0, 50], 2), of()), []
+    simulation, heard = ClusterSimulation(requests([0, 50], 2), of()), []
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.drain(0))
     simulation.fleet.follow(lambda index, state: heard.append((index, state)))
     simulation.run()
@@ -208,7 +208,7 @@ def test_those_who_follow_the_fleet_hear_of_every_change() -> None:
 
 def test_a_change_without_notice_is_refused() -> None:
     """Requests may have been dispatched ahead of their time."""
-    simulation = Simulation(requests([0, 50], 2), of())
+    simulation = ClusterSimulation(requests([0, 50], 2), of())
     simulation.recorder.tell(lambda request, seen_ns: simulation.fleet.drain(1))
     with pytest.raises(InputError, match=r"Fleet.drain: the run looks ahead"):
         simulation.run()
@@ -216,7 +216,7 @@ def test_a_change_without_notice_is_refused() -> None:
 
 @pytest.mark.parametrize("index", [-1, 2, 1])
 def test_only_a_living_instance_is_drained(index: int) -> None:
-    simulation = Simulation(requests([0, 50], 2), of())
+    simulation = ClusterSimulation(requests([0, 50], 2), of())
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.drain(1))
     simulation.call_at(20 * US, lambda now_ns: simulation.fleet.drain(index))
     with pytest.raises(InputError, match=r"no such instance|the instance is gone already"):
@@ -240,7 +240,7 @@ def test_a_policy_that_chooses_an_instance_which_is_gone_is_told_so(monkeypatch:
     monkeypatch.setitem(ROUTING_POLICIES, "in-turn", InTurn)
     cluster = of(Ingress(routing_policy="in-turn"))
     assert simulate(requests([0, 5, 10], 2), cluster).instance.tolist() == [0, 1, 0]
-    simulation = Simulation(requests([0, 5, 10], 2), cluster)
+    simulation = ClusterSimulation(requests([0, 5, 10], 2), cluster)
     simulation.call_at(1 * US, lambda now_ns: simulation.fleet.drain(1))
     with pytest.raises(InputError, match=r"routing_policy: chose an instance that is not ready \(found 1\)"):
         simulation.run()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_py.errors import InputError
-from blis_py.files.json_files import MOST_LEVELS, load_object, parse_json
+from blis_py.files.json_files import MAX_LEVELS, load_object, parse_json
 
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -48,7 +48,7 @@ def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_deepest_that_is_read_has_64_levels() -> None:
-    assert str(parse_json("[" * MOST_LEVELS + "]" * MOST_LEVELS)).count("[") == MOST_LEVELS
+    assert str(parse_json("[" * MAX_LEVELS + "]" * MAX_LEVELS)).count("[") == MAX_LEVELS
 
 
 @given(TREES)

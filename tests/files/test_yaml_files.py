@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_py.errors import InputError
-from blis_py.files.yaml_files import MOST_LEVELS, dump_yaml, load_mapping, parse_yaml
+from blis_py.files.yaml_files import MAX_LEVELS, dump_yaml, load_mapping, parse_yaml
 
 LAUGHS = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
@@ -61,10 +61,10 @@ def test_errors_name_the_line() -> None:
         parse_yaml("a: 1\nb: 2\nc: !!int x\n", Path("x.yaml"))
 
 
-@pytest.mark.parametrize("levels", [MOST_LEVELS, MOST_LEVELS + 1])
+@pytest.mark.parametrize("levels", [MAX_LEVELS, MAX_LEVELS + 1])
 def test_the_deepest_that_is_read_has_64_levels(levels: int) -> None:
     text = "[" * levels + "]" * levels
-    if levels <= MOST_LEVELS:
+    if levels <= MAX_LEVELS:
         assert str(parse_yaml(text)).count("[") == levels
     else:
         with pytest.raises(InputError):

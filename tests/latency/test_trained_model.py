@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from latency_cases import PLANTED, decode, prefill
 
-from blis_py.calibrate.train import Group, ServedRun, predict, train
+from blis_py.calibrate.train import SampleGroup, ServedRun, predict, train
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.hardware import GpuSpec, load_gpu
@@ -203,7 +203,7 @@ def fp8(shape: ModelShape) -> ModelShape:
 
 def planted(
     model: str, gpu: str, tp: int, seed: int, quantised: bool = False, with_host: bool = False
-) -> Group:
+) -> SampleGroup:
     """Prices of the planted coefficients, in whole ns as the model gives them; the host's only if wanted."""
     draw, shape, spec = random.Random(seed), load_model(model), load_gpu(gpu)
     shape = fp8(shape) if quantised else shape
@@ -219,11 +219,11 @@ def planted(
     latency = Trained(shape, spec, tp, Training(shown, ("Planted",)))
     ns = np.array([latency.step_ns(step) for step in steps], dtype=float)
     basis = Basis(shape, spec, tp)
-    return Group("planted", model, gpu, tp, basis, steps, ns, with_host=with_host, quantised=quantised)
+    return SampleGroup("planted", model, gpu, tp, basis, steps, ns, with_host=with_host, quantised=quantised)
 
 
 @pytest.fixture(scope="module")
-def planted_groups() -> list[Group]:
+def planted_groups() -> list[SampleGroup]:
     cases = [("llama-3.1-8b", "h100", 1), ("qwen3-0.6b", "rtx-4090", 1), ("qwen3-30b-a3b", "h100", 2)]
     cases += [("qwen3-32b", "h200", 4), ("mixtral-8x7b", "rtx-pro-6000", 8)]
     groups = [planted(*case, seed=i) for i, case in enumerate(cases)]
@@ -232,18 +232,18 @@ def planted_groups() -> list[Group]:
     return groups + [planted(*case, seed=10 + i, quantised=True) for i, case in enumerate(quantised)]
 
 
-def test_training_and_model_price_alike(planted_groups: list[Group]) -> None:
+def test_training_and_model_price_alike(planted_groups: list[SampleGroup]) -> None:
     for group in planted_groups:
         assert np.abs(predict(group, PLANTED) - group.ns).max() <= 1
 
 
-def test_planted_coefficients_are_found_again(planted_groups: list[Group]) -> None:
+def test_planted_coefficients_are_found_again(planted_groups: list[SampleGroup]) -> None:
     found = train(planted_groups)
     for name in COEFFICIENT_NAMES:
         assert getattr(found, name) == pytest.approx(getattr(PLANTED, name), rel=2e-3), name
 
 
-def test_quantised_steps_change_nothing_for_16_bit_models(planted_groups: list[Group]) -> None:
+def test_quantised_steps_change_nothing_for_16_bit_models(planted_groups: list[SampleGroup]) -> None:
     slower = [replace(g, ns=g.ns * 1.5) if g.quantised else g for g in planted_groups]
     ours, theirs = asdict(train(planted_groups)), asdict(train(slower))
     changed = {name for name in ours if ours[name] != theirs[name]}
@@ -251,7 +251,7 @@ def test_quantised_steps_change_nothing_for_16_bit_models(planted_groups: list[G
     assert all(name.startswith("narrow_") for name in changed)
 
 
-def test_what_no_group_shows_is_left_at_nothing(planted_groups: list[Group]) -> None:
+def test_what_no_group_shows_is_left_at_nothing(planted_groups: list[SampleGroup]) -> None:
     found = train([replace(group, with_host=False) for group in planted_groups if group.tp == 1])
     assert found.all_reduce_latency == found.all_reduce_traffic == found.sparse_layer_ns == 0
     assert found.host_step_ns == found.host_seq_ns == found.rank_wait_ns == 0
@@ -263,7 +263,7 @@ def served(model: str, tp: int, host_ns: float) -> ServedRun:
     return ServedRun(model, model, "h100", basis, 9e6 + 1.5 * host_ns, 9e6, growth=1.5, seqs=0.0)
 
 
-def test_the_host_is_learned_on_what_clients_of_runs_saw_too(planted_groups: list[Group]) -> None:
+def test_the_host_is_learned_on_what_clients_of_runs_saw_too(planted_groups: list[SampleGroup]) -> None:
     kernels = [group for group in planted_groups if not group.with_host]
     runs = [served("llama-3.1-8b", 1, 2e5), served("llama-2-70b", 4, 2e5 + 480 * 1500)]
     found = train(kernels, runs)
@@ -272,7 +272,7 @@ def test_the_host_is_learned_on_what_clients_of_runs_saw_too(planted_groups: lis
     assert (alone.host_step_ns, alone.rank_wait_ns) == pytest.approx((2e5, 0), rel=1e-3)
 
 
-def test_what_the_host_takes_changes_no_price_of_kernels(planted_groups: list[Group]) -> None:
+def test_what_the_host_takes_changes_no_price_of_kernels(planted_groups: list[SampleGroup]) -> None:
     slower = [replace(g, ns=g.ns + 1e6) if g.with_host else g for g in planted_groups]
     ours, theirs = asdict(train(planted_groups)), asdict(train(slower))
     changed = {name for name in ours if ours[name] != theirs[name]}

@@ -18,7 +18,7 @@ from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, Ledger
 from blis_py.ledger.division import Divider
 from blis_py.ledger.explain import watched
-from blis_py.ledger.lines import QUEUEING, Line
+from blis_py.ledger.lines import QUEUEING, LedgerLine
 from blis_py.ledger.witness import Witness
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import RequestTable
@@ -43,7 +43,7 @@ def all_ledgers(
     record = run()
     rows = range(len(record.table))
     witness = Witness(watched(record, rows), kinds.noting(diffusion))
-    assert differences(record, run(watch=witness)) == []
+    assert differences(record, run(observer=witness)) == []
     notes = {index: notes.runs for index, notes in witness.notes.items()}
     arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
     books = Bookkeeper(record, notes, Divider(latency, kinds.chunk_alone(diffusion)), arrivals)
@@ -62,19 +62,19 @@ def check_sums(record: RunRecord, ledgers: list[Ledger]) -> None:
             assert sum(ledger.first.values()) == record.first_token_ns[row] - arrival == ledger.ttft_ns
             assert all(ns <= ledger.whole.get(line, 0) for line, ns in ledger.first.items() if _inside(line))
         if record.finish_ns[row] >= 0:
-            assert Line.UNFINISHED not in ledger.whole, ledger
+            assert LedgerLine.UNFINISHED not in ledger.whole, ledger
         shares = sum(other.in_steps_ns for other in ledger.in_the_way.values())
-        assert shares <= ledger.whole.get(Line.OTHERS_PREFILL, 0)
+        assert shares <= ledger.whole.get(LedgerLine.OTHERS_PREFILL, 0)
 
 
-def _inside(line: Line) -> bool:
+def _inside(line: LedgerLine) -> bool:
     """The front end behind the engine may be cut by the end of a run, and tokens seen after it."""
-    return line is not Line.FRONT_END_AFTER
+    return line is not LedgerLine.FRONT_END_AFTER
 
 
 def queueing_ns(ledger: Ledger) -> int:
     """From arrival to the step in which the request is first scheduled."""
-    before = (Line.ADMISSION, Line.GATEWAY, Line.FRONT_END_BEFORE, *QUEUEING)
+    before = (LedgerLine.ADMISSION, LedgerLine.GATEWAY, LedgerLine.FRONT_END_BEFORE, *QUEUEING)
     return sum(ledger.first.get(line, 0) for line in before)
 
 

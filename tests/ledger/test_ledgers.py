@@ -23,8 +23,8 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.ledger.book import Ledger
-from blis_py.ledger.division import Chunk, Divider
-from blis_py.ledger.lines import Line, split
+from blis_py.ledger.division import Divider, PrefillChunk
+from blis_py.ledger.lines import LedgerLine, split
 
 US, MS = 1_000, 1_000_000
 ROOMY = SchedulerConfig(num_kv_blocks=1000, max_model_len=4096)
@@ -106,12 +106,12 @@ def test_they_add_up_with_a_queue_at_the_gateway(run: Run, flow: FlowSettings) -
     check_sums(record, ledgers)
     assert record.gateway_ns is not None
     for wait_ns, ledger in zip(record.gateway_ns.tolist(), ledgers, strict=True):
-        assert ledger.whole.get(Line.GATEWAY, 0) == max(wait_ns, 0)
+        assert ledger.whole.get(LedgerLine.GATEWAY, 0) == max(wait_ns, 0)
 
 
 def test_every_line_occurs_in_some_run() -> None:
     """What never occurs would not be tested by the sums."""
-    seen: Counter[Line] = Counter()
+    seen: Counter[LedgerLine] = Counter()
 
     @settings(max_examples=300, derandomize=True, database=None)
     @given(runs(), st.booleans())
@@ -125,7 +125,7 @@ def test_every_line_occurs_in_some_run() -> None:
         run, diffusion = denoising(1, modes=modes)
         for ledger in all_ledgers(run, DENOISING, diffusion)[1]:
             seen.update(ledger.whole.keys())
-    assert set(Line) - set(seen) <= {Line.HELD_BACK, Line.GATEWAY, Line.HAND_OVER}
+    assert set(LedgerLine) - set(seen) <= {LedgerLine.HELD_BACK, LedgerLine.GATEWAY, LedgerLine.HAND_OVER}
 
 
 # -- what is on which line ---------------------------------------------------------------------------
@@ -141,13 +141,17 @@ def ledgers_of(rows: list[Row], config: SchedulerConfig = ROOMY, latency: Any = 
 
 def test_who_comes_during_a_step_waits_for_its_end() -> None:
     second = ledgers_of([Row(0, 16, 3, 3), Row(4, 16, 2, 2)])[1]
-    assert second.first == {Line.RUNNING_STEP: 6 * US, Line.OWN_PREFILL: 10 * US}
+    assert second.first == {LedgerLine.RUNNING_STEP: 6 * US, LedgerLine.OWN_PREFILL: 10 * US}
 
 
 def test_who_comes_during_an_overlapped_step_waits_for_the_composed_one_too() -> None:
     config = replace(ROOMY, async_scheduling=True)
     second = ledgers_of([Row(0, 16, 6, 6), Row(12, 16, 2, 2)], config)[1]
-    assert second.first == {Line.RUNNING_STEP: 8 * US, Line.COMPOSED_STEP: 10 * US, Line.OWN_PREFILL: 10 * US}
+    assert second.first == {
+        LedgerLine.RUNNING_STEP: 8 * US,
+        LedgerLine.COMPOSED_STEP: 10 * US,
+        LedgerLine.OWN_PREFILL: 10 * US,
+    }
 
 
 def test_a_composed_step_is_no_refusal_even_if_there_was_nothing_left_in_it() -> None:
@@ -155,10 +159,10 @@ def test_a_composed_step_is_no_refusal_even_if_there_was_nothing_left_in_it() ->
     config = replace(ROOMY, async_scheduling=True, max_num_batched_tokens=100)
     second = ledgers_of([Row(0, 300, 1, 1), Row(4, 10, 1, 1)], config)[1]
     assert second.first == {
-        Line.RUNNING_STEP: 6 * US,
-        Line.COMPOSED_STEP: 10 * US,
-        Line.NO_BUDGET: 10 * US,
-        Line.OWN_PREFILL: 10 * US,
+        LedgerLine.RUNNING_STEP: 6 * US,
+        LedgerLine.COMPOSED_STEP: 10 * US,
+        LedgerLine.NO_BUDGET: 10 * US,
+        LedgerLine.OWN_PREFILL: 10 * US,
     }
 
 
@@ -167,18 +171,22 @@ def test_where_nothing_was_composed_nobody_waits_for_a_composed_step() -> None:
     config = replace(ROOMY, async_scheduling=True, max_num_seqs=1)
     rows = [Row(0, 16, 1, 1), Row(3, 16, 1, 1), Row(4, 16, 1, 1)]
     third = ledgers_of(rows, config)[2]
-    assert Line.COMPOSED_STEP not in third.first
-    assert third.first[Line.RUNNING_STEP] == 6 * US
+    assert LedgerLine.COMPOSED_STEP not in third.first
+    assert third.first[LedgerLine.RUNNING_STEP] == 6 * US
 
 
 def test_all_slots_taken_is_told_from_standing_in_line_for_one() -> None:
     config = replace(ROOMY, max_num_seqs=1)
     first, second, third = ledgers_of([Row(0, 16, 3, 3), Row(1, 16, 2, 2), Row(2, 16, 1, 1)], config)
-    assert Line.NO_SLOT not in first.whole
-    assert second.first == {Line.RUNNING_STEP: 9 * US, Line.NO_SLOT: 20 * US, Line.OWN_PREFILL: 10 * US}
+    assert LedgerLine.NO_SLOT not in first.whole
+    assert second.first == {
+        LedgerLine.RUNNING_STEP: 9 * US,
+        LedgerLine.NO_SLOT: 20 * US,
+        LedgerLine.OWN_PREFILL: 10 * US,
+    }
     # The second's first step is one in which the third would have run, had it stood before it.
-    assert third.first[Line.NO_SLOT] == 30 * US
-    assert third.first[Line.BEHIND_SLOT] == 10 * US
+    assert third.first[LedgerLine.NO_SLOT] == 30 * US
+    assert third.first[LedgerLine.BEHIND_SLOT] == 10 * US
 
 
 def test_too_few_blocks_are_told_from_standing_behind_somebody_who_lacks_them() -> None:
@@ -186,18 +194,18 @@ def test_too_few_blocks_are_told_from_standing_behind_somebody_who_lacks_them() 
     config = SchedulerConfig(num_kv_blocks=40, max_model_len=4096, prefix_cache="none")
     rows = [Row(0, 30 * 16 - 8, 4, 4), Row(1, 20 * 16 - 8, 1, 1), Row(2, 8, 1, 1)]
     _, second, third = ledgers_of(rows, config)
-    assert second.first[Line.NO_KV] == 30 * US
-    assert third.first[Line.BEHIND_KV] == 30 * US
-    assert Line.NO_KV not in third.first
+    assert second.first[LedgerLine.NO_KV] == 30 * US
+    assert third.first[LedgerLine.BEHIND_KV] == 30 * US
+    assert LedgerLine.NO_KV not in third.first
 
 
 def test_the_budget_that_a_running_prompt_takes_is_told_from_what_somebody_ahead_takes() -> None:
     config = replace(ROOMY, max_num_batched_tokens=100)
     rows = [Row(0, 300, 1, 1), Row(1, 100, 1, 1), Row(2, 10, 1, 1)]
     _, second, third = ledgers_of(rows, config)
-    assert second.first[Line.NO_BUDGET] == 20 * US
-    assert third.first[Line.NO_BUDGET] == 20 * US
-    assert third.first[Line.BEHIND_BUDGET] == 10 * US
+    assert second.first[LedgerLine.NO_BUDGET] == 20 * US
+    assert third.first[LedgerLine.NO_BUDGET] == 20 * US
+    assert third.first[LedgerLine.BEHIND_BUDGET] == 10 * US
     assert {name: other.waited_ns for name, other in third.in_the_way.items()} == {
         "request_0": 20 * US,
         "request_1": 10 * US,
@@ -215,20 +223,20 @@ def test_who_waits_for_a_prefix_in_the_making_is_held_back() -> None:
     )
     rows = [Row(0, 300, 1, 1, runs=(("a", 300),)), Row(1, 300, 1, 1, runs=(("a", 300),))]
     second = ledgers_of(rows, config)[1]
-    assert second.first[Line.HELD_BACK] > 0
-    assert not {Line.NO_KV, Line.BEHIND_KV} & second.first.keys()
+    assert second.first[LedgerLine.HELD_BACK] > 0
+    assert not {LedgerLine.NO_KV, LedgerLine.BEHIND_KV} & second.first.keys()
 
 
 def test_a_preemption_shows_as_waiting_and_computing_again() -> None:
     """11 blocks of 4 tokens: two requests fit with their prompts, and not with their answers."""
     config = SchedulerConfig(num_kv_blocks=11, max_model_len=64, block_size=4, prefix_cache="none")
     first, second = ledgers_of([Row(0, 16, 12, 12), Row(0, 16, 12, 12)], config)
-    assert Line.PREEMPTED not in first.whole
+    assert LedgerLine.PREEMPTED not in first.whole
     assert second.preemptions == 1
-    assert second.whole[Line.PREEMPTED] > 0
-    assert second.whole[Line.RECOMPUTE] == 10 * US
-    assert {Line.PREEMPTED, Line.RECOMPUTE}.isdisjoint(second.first)
-    assert second.in_the_way["request_0"].waited_ns == second.whole[Line.PREEMPTED]
+    assert second.whole[LedgerLine.PREEMPTED] > 0
+    assert second.whole[LedgerLine.RECOMPUTE] == 10 * US
+    assert {LedgerLine.PREEMPTED, LedgerLine.RECOMPUTE}.isdisjoint(second.first)
+    assert second.in_the_way["request_0"].waited_ns == second.whole[LedgerLine.PREEMPTED]
 
 
 def test_nobody_comes_in_with_a_step_that_preempts() -> None:
@@ -236,9 +244,9 @@ def test_nobody_comes_in_with_a_step_that_preempts() -> None:
     config = SchedulerConfig(num_kv_blocks=11, max_model_len=64, block_size=4, prefix_cache="none")
     rows = [Row(0, 16, 12, 12), Row(0, 16, 12, 12), Row(41, 4, 1, 1)]
     third = ledgers_of(rows, config)[2]
-    assert third.first[Line.RUNNING_STEP] == 9 * US
-    assert third.first[Line.NO_KV] == 10 * US
-    assert third.first[Line.BEHIND_KV] > 0
+    assert third.first[LedgerLine.RUNNING_STEP] == 9 * US
+    assert third.first[LedgerLine.NO_KV] == 10 * US
+    assert third.first[LedgerLine.BEHIND_KV] > 0
 
 
 def test_who_arrived_later_and_was_let_in_earlier_is_named() -> None:
@@ -260,13 +268,13 @@ def test_the_front_end_and_the_way_there_have_lines_of_their_own() -> None:
     )
     (ledger,) = all_ledgers(run, linear(10 * US, delays))[1]
     assert ledger.whole == {
-        Line.ADMISSION: 42,
-        Line.FRONT_END_BEFORE: 300,
-        Line.OWN_PREFILL: 10 * US,
-        Line.DECODE: 20 * US,
-        Line.FRONT_END_AFTER: 70 + 3 * 10 + 5,
+        LedgerLine.ADMISSION: 42,
+        LedgerLine.FRONT_END_BEFORE: 300,
+        LedgerLine.OWN_PREFILL: 10 * US,
+        LedgerLine.DECODE: 20 * US,
+        LedgerLine.FRONT_END_AFTER: 70 + 3 * 10 + 5,
     }
-    assert ledger.first[Line.FRONT_END_AFTER] == 70 + 10
+    assert ledger.first[LedgerLine.FRONT_END_AFTER] == 70 + 10
 
 
 def test_a_refused_request_spent_its_time_on_the_way() -> None:
@@ -274,7 +282,7 @@ def test_a_refused_request_spent_its_time_on_the_way() -> None:
     latency = linear(10 * US, delays)
     run = partial(simulate, table_of([Row(0, 9000, 3, 3)]), scheduler=ROOMY, latency=latency)
     (ledger,) = all_ledgers(run, latency)[1]
-    assert ledger.whole == {Line.FRONT_END_BEFORE: 300}
+    assert ledger.whole == {LedgerLine.FRONT_END_BEFORE: 300}
     assert ledger.ttft_ns is None
 
 
@@ -283,7 +291,7 @@ def test_a_block_that_is_final_rides_along_in_a_synchronous_batch_and_not_with_f
     for fdfo in (True, False):
         run, diffusion = denoising(3, modes=(fdfo, True, True))
         rides.append(
-            sum(each.whole.get(Line.RIDING, 0) for each in all_ledgers(run, DENOISING, diffusion)[1])
+            sum(each.whole.get(LedgerLine.RIDING, 0) for each in all_ledgers(run, DENOISING, diffusion)[1])
         )
     assert rides[0] == 0
     assert rides[1] > 0
@@ -301,7 +309,7 @@ MIXED = StepFeatures(
     max_context=300,
     emitted_rows=6,
 )
-CHUNKS = (Chunk("a", 100, 0, 100), Chunk("b", 50, 0, 50))
+CHUNKS = (PrefillChunk("a", 100, 0, 100), PrefillChunk("b", 50, 0, 50))
 
 
 def test_a_step_is_divided_by_the_prices_of_the_steps_it_could_have_been() -> None:
@@ -309,13 +317,17 @@ def test_a_step_is_divided_by_the_prices_of_the_steps_it_could_have_been() -> No
     duration = model.step_ns(MIXED)
     own = Divider(model).of_prefill(duration, MIXED, CHUNKS, CHUNKS[0])
     assert own == {
-        Line.HOST: 0,
-        Line.OWN_PREFILL: 1000 + 7 * 100 + 3,
-        Line.OTHERS_DECODE: 4 * 11 + 4 * 3,
-        Line.OTHERS_PREFILL: 7 * 50 + 3,
+        LedgerLine.HOST: 0,
+        LedgerLine.OWN_PREFILL: 1000 + 7 * 100 + 3,
+        LedgerLine.OTHERS_DECODE: 4 * 11 + 4 * 3,
+        LedgerLine.OTHERS_PREFILL: 7 * 50 + 3,
     }
     decode = Divider(model).of_decode(duration, MIXED, CHUNKS)
-    assert decode == {Line.HOST: 0, Line.DECODE: 1000 + 4 * 11 + 4 * 3, Line.OTHERS_PREFILL: 7 * 150 + 2 * 3}
+    assert decode == {
+        LedgerLine.HOST: 0,
+        LedgerLine.DECODE: 1000 + 4 * 11 + 4 * 3,
+        LedgerLine.OTHERS_PREFILL: 7 * 150 + 2 * 3,
+    }
 
 
 class _LessWhereShared:
@@ -330,9 +342,14 @@ def test_shared_reads_stay_with_the_decodes_when_a_step_is_divided() -> None:
     step = replace(MIXED, prefill_seqs=1, shared_kv_tokens=100)
     divider = Divider(_LessWhereShared())  # type: ignore[arg-type]
     decode = divider.of_decode(2100, step, CHUNKS[:1])
-    assert decode == {Line.HOST: 0, Line.DECODE: 2000, Line.OTHERS_PREFILL: 100}
+    assert decode == {LedgerLine.HOST: 0, LedgerLine.DECODE: 2000, LedgerLine.OTHERS_PREFILL: 100}
     prefill = divider.of_prefill(2100, step, CHUNKS[:1], CHUNKS[0])
-    assert prefill == {Line.HOST: 0, Line.OWN_PREFILL: 100, Line.OTHERS_DECODE: 2000, Line.OTHERS_PREFILL: 0}
+    assert prefill == {
+        LedgerLine.HOST: 0,
+        LedgerLine.OWN_PREFILL: 100,
+        LedgerLine.OTHERS_DECODE: 2000,
+        LedgerLine.OTHERS_PREFILL: 0,
+    }
 
 
 @pytest.mark.parametrize("latency", sorted(LATENCIES))
@@ -355,8 +372,8 @@ def test_host_time_that_an_overlapped_step_hides_is_on_no_line() -> None:
     time = model.step(decode)
     alone = Divider(model).of_decode(time.synchronous_ns, decode, ())
     behind = Divider(model).of_decode(time.overlapped_ns, decode, ())
-    assert alone[Line.HOST] == time.host_ns
-    assert behind[Line.HOST] == 0
+    assert alone[LedgerLine.HOST] == time.host_ns
+    assert behind[LedgerLine.HOST] == 0
 
 
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=8))
@@ -372,9 +389,13 @@ def test_a_whole_number_is_split_into_whole_parts(total: int, weights: list[int]
 def test_between_two_instances_a_request_is_on_the_way() -> None:
     """Its step ends at 15 us, it leaves at 17, and is in the other queue at 22; see `handed_over`."""
     (ledger,) = all_ledgers(handed_over, linear(10 * US))[1]
-    beyond = {Line.HOST: 2 * US}  # of a decode step of 12 us, where one takes 10
-    assert ledger.whole == {Line.OWN_PREFILL: 18 * US, Line.DECODE: 10 * US, Line.HAND_OVER: 7 * US} | beyond
-    assert ledger.first == {Line.OWN_PREFILL: 10 * US}
+    beyond = {LedgerLine.HOST: 2 * US}  # of a decode step of 12 us, where one takes 10
+    assert (
+        ledger.whole
+        == {LedgerLine.OWN_PREFILL: 18 * US, LedgerLine.DECODE: 10 * US, LedgerLine.HAND_OVER: 7 * US}
+        | beyond
+    )
+    assert ledger.first == {LedgerLine.OWN_PREFILL: 10 * US}
     assert (ledger.total_ns, ledger.ttft_ns) == (37 * US, 10 * US)
 
 
@@ -384,12 +405,16 @@ def test_a_sequence_whose_kv_was_handed_over_decodes_from_its_first_step_on() ->
     run = partial(prefill_and_decode.apart, requests)
     record, ledgers = all_ledgers(run, prefill_and_decode.spec().latency)
     check_sums(record, ledgers)
-    assert ledgers[0].whole == {Line.OWN_PREFILL: 30 * US, Line.HAND_OVER: 7 * US, Line.DECODE: 30 * US}
+    assert ledgers[0].whole == {
+        LedgerLine.OWN_PREFILL: 30 * US,
+        LedgerLine.HAND_OVER: 7 * US,
+        LedgerLine.DECODE: 30 * US,
+    }
     assert ledgers[2].whole == {
-        Line.RUNNING_STEP: (27 + 5) * US,
-        Line.OWN_PREFILL: 15 * US,
-        Line.HAND_OVER: 7 * US,
-        Line.DECODE: 20 * US,
+        LedgerLine.RUNNING_STEP: (27 + 5) * US,
+        LedgerLine.OWN_PREFILL: 15 * US,
+        LedgerLine.HAND_OVER: 7 * US,
+        LedgerLine.DECODE: 20 * US,
     }
 
 
@@ -397,5 +422,5 @@ def test_a_hand_over_adds_up_with_what_the_front_end_takes() -> None:
     delays = FrontendDelays(per_token_ns=10, at_end_ns=5, behind_ns=70)
     record, ledgers = all_ledgers(partial(handed_over, delays), linear(10 * US))
     check_sums(record, ledgers)
-    assert ledgers[0].whole[Line.FRONT_END_AFTER] == 70 + 3 * 10 + 5
-    assert ledgers[0].first[Line.FRONT_END_AFTER] == 70 + 10
+    assert ledgers[0].whole[LedgerLine.FRONT_END_AFTER] == 70 + 3 * 10 + 5
+    assert ledgers[0].first[LedgerLine.FRONT_END_AFTER] == 70 + 10

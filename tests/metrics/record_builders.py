@@ -9,7 +9,7 @@ import numpy as np
 
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics.emission import Emission
+from blis_py.metrics.emission import EmittedTokens
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
@@ -126,7 +126,7 @@ def record(
             emitted_tokens=counts,
             cached_tokens=np.zeros(n, dtype=np.int64),
             preemptions=per_request,
-            emission=Emission(
+            emission=EmittedTokens(
                 columns.pop("first_step"),
                 columns.pop("last_step"),
                 np.asarray(breaks, dtype=np.int64).reshape(-1, 3),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from record_builders import instance, record, table
 
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics.emission import Emission
+from blis_py.metrics.emission import EmittedTokens
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import RunRecord
@@ -25,7 +25,7 @@ def ints(*rows: object) -> np.ndarray:
 
 def test_one_token_a_step_unless_said_otherwise() -> None:
     """The first visit emits with steps 2, 3 and 6, three tokens with step 6; the second never does."""
-    emission = Emission(ints(2, -1), ints(6, -1), ints((0, 3, 6)), ints((0, 6, 3)))
+    emission = EmittedTokens(ints(2, -1), ints(6, -1), ints((0, 3, 6)), ints((0, 6, 3)))
     assert emission.steps().tolist() == [3, 0]
     assert emission.tokens().tolist() == [5, 0]
     assert emission.sizes(np.array([0, 1])).tolist() == [1, 1, 3]
@@ -33,7 +33,7 @@ def test_one_token_a_step_unless_said_otherwise() -> None:
 
 
 def test_blocks_are_whole_but_for_those_that_are_said_not_to_be() -> None:
-    emission = Emission(
+    emission = EmittedTokens(
         ints(0, 4), ints(2, 4), others=ints((0, 0, 20), (0, 2, 7)), tokens_per_step=32, as_blocks=True
     )
     assert emission.tokens().tolist() == [20 + 32 + 7, 32]

@@ -11,10 +11,10 @@ from naive_routing import Known
 from one_pool import simulate
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings, AdmissionSetup, TenantBudgets
-from blis_py.cluster.dice import Dice
 from blis_py.cluster.fleet import Follower, MemberState
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.policies import weighted
+from blis_py.cluster.rng import Rng
 from blis_py.cluster.router import RouterSetup
 from blis_py.cluster.saturation import SATURATION_DETECTORS
 from blis_py.core.request import Request
@@ -65,8 +65,8 @@ class RealWeighted:
 
     def __init__(self, profile: Mapping[str, float], count: int) -> None:
         self.shown = Shown(count)
-        dice = Dice(np.random.default_rng(0))
-        self._router: Any = weighted(RouterSetup(self.shown, dice, tuple(profile.items())))  # type: ignore[arg-type]
+        rng = Rng(np.random.default_rng(0))
+        self._router: Any = weighted(RouterSetup(self.shown, rng, tuple(profile.items())))  # type: ignore[arg-type]
 
     def scores(self, blocks: Sequence[Hashable], prompt_tokens: int, known: Sequence[Known]) -> list[float]:
         self.shown.show(known)

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from blis_py.api import Simulation, build
-from blis_py.cluster.dice import Dice
 from blis_py.cluster.fleet import Follower, MemberState
 from blis_py.cluster.least_load import LeastLoad
 from blis_py.cluster.policies import ROUTING_POLICIES, weighted
+from blis_py.cluster.rng import Rng
 from blis_py.cluster.router import AlwaysBusiest, RouterSetup
 from blis_py.cluster.scorers import DEFAULT_PROFILE
-from blis_py.cluster.source import Maker
+from blis_py.cluster.source import RequestFactory
 from blis_py.core.request import Request
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
@@ -174,7 +174,7 @@ class View:
 
 def router_setup(view: Any, profile: dict[str, float] | None = None) -> RouterSetup:
     scorers = tuple((profile or dict(DEFAULT_PROFILE)).items())
-    return RouterSetup(view, Dice(np.random.default_rng(0)), scorers)
+    return RouterSetup(view, Rng(np.random.default_rng(0)), scorers)
 
 
 def shown(recorded: Recorded, view: View) -> Iterator[tuple[dict[str, Any], int]]:
@@ -208,7 +208,7 @@ def test_scores_are_the_peers_and_its_targets_are_among_our_best(recorded: Recor
 
 
 def made(table: RequestTable) -> list[Request]:
-    return Maker(table, View.block_size)(slice(0, len(table)))
+    return RequestFactory(table, View.block_size)(slice(0, len(table)))
 
 
 @of_cases(["05_least_loaded_busiest/ll"])

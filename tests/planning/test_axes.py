@@ -8,7 +8,7 @@ import pytest
 
 from blis_py.errors import InputError
 from blis_py.planning.axes import axis, drawn, grid, parse_axis, read_space
-from blis_py.planning.base import Base
+from blis_py.planning.study import Base
 
 
 def test_lists_ranges_and_values_that_are_lists() -> None:

@@ -10,13 +10,13 @@ import pytest
 from blis_py.api import configure
 from blis_py.planning import worker
 from blis_py.planning.goal import Goal
-from blis_py.planning.job import FINE, HOPELESS, Job, Outcome
+from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
 
 GOAL = Goal()
 LOAD: dict[str, Any] = {"model": "llama-3.1-8b", "num_requests": 1200, "output_tokens": 64}
 
 
-def outcome(job: Job) -> Outcome:
+def outcome(job: Job) -> JobOutcome:
     return worker.run(worker.pack(job, None))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from blis_py.errors import InputError
 from blis_py.planning import worker
-from blis_py.planning.executors import Dask, Executor, Processes, Serial, executor
-from blis_py.planning.job import Job, Outcome
+from blis_py.planning.executors import Dask, JobExecutor, Processes, Serial, executor
+from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
 from blis_py.planning.store import Folder, Nowhere
 
@@ -21,7 +21,7 @@ FORKED = pytest.mark.skipif(sys.platform != "linux", reason="what is changed her
 _run = worker.run
 
 
-def outcomes(executor: Executor, jobs: list[Job]) -> list[Outcome]:
+def outcomes(executor: JobExecutor, jobs: list[Job]) -> list[JobOutcome]:
     with Runner(executor, Nowhere()) as runner:
         return runner.run(jobs)
 
@@ -45,7 +45,7 @@ def test_equal_jobs_are_done_once(jobs: list[Job]) -> None:
     assert both[0] == both[2] != both[1]
 
 
-def die_once(packed: bytes) -> Outcome:
+def die_once(packed: bytes) -> JobOutcome:
     """The first process that comes here dies."""
     flag = Path(os.environ["BLIS_TEST_FLAG"])
     if not flag.exists():
@@ -54,7 +54,7 @@ def die_once(packed: bytes) -> Outcome:
     return _run(packed)
 
 
-def die_of_the_third(packed: bytes) -> Outcome:
+def die_of_the_third(packed: bytes) -> JobOutcome:
     import pickle
 
     if pickle.loads(packed)[0].config.workload.rate == 15:
@@ -111,7 +111,7 @@ def test_a_dask_cluster_gives_what_one_process_gives_though_a_worker_is_killed(
     dask = Dask(cluster)
     victim = next(iter(dask._client.run(os.getpid).values()))
 
-    def kill(index: int, outcome: Outcome, stored: bool) -> None:
+    def kill(index: int, outcome: JobOutcome, stored: bool) -> None:
         if not told:
             os.kill(victim, signal.SIGKILL)
         told.append(index)

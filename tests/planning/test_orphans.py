@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.planning.executors import MOST_WORKERS, Processes, executor
+from blis_py.planning.executors import MAX_WORKERS, Processes, executor
 from blis_py.planning.job import Job
 from blis_py.planning.runner import Runner
 from blis_py.planning.store import Nowhere
@@ -67,7 +67,7 @@ def test_there_are_no_more_processes_than_jobs(jobs: list[Job]) -> None:
     assert sizes == [2, 2, 3]
 
 
-@pytest.mark.parametrize("workers", [0, MOST_WORKERS + 1, 10**6])
+@pytest.mark.parametrize("workers", [0, MAX_WORKERS + 1, 10**6])
 def test_a_number_of_workers_beyond_all_machines_is_refused(workers: int) -> None:
     with pytest.raises(InputError, match="--workers: must be at"):
         executor(workers)

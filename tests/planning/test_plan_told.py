@@ -13,11 +13,11 @@ import blis_py as blis
 from blis_py.api import configure
 from blis_py.errors import InputError
 from blis_py.planning import serving
-from blis_py.planning.found import Candidate
 from blis_py.planning.goal import Goal, parse_attainment, parse_share
 from blis_py.planning.job import Job
 from blis_py.planning.prices import Prices, parse_prices
-from blis_py.planning.trust import step_error
+from blis_py.planning.result import Candidate
+from blis_py.planning.uncertainty import step_error
 from blis_py.planning.worker import outcome_of, varied
 
 

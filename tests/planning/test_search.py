@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import FINE, HOPELESS
-from blis_py.planning.search import Line, Probe, Search
+from blis_py.planning.search import Probe, Search, SearchLine
 
 SIZES = tuple(range(1, 13))
 
@@ -67,7 +67,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def search_of(world: World) -> Search:
-    return Search([Line(cost) for cost in world.costs], SIZES, world.ask)
+    return Search([SearchLine(cost) for cost in world.costs], SIZES, world.ask)
 
 
 @given(worlds())
@@ -116,5 +116,5 @@ def _looks_per_line(count: int) -> float:
             return super().cost(probe)
 
     world = World([1 + 7 * line % 12 for line in range(count)], [1 + line % 13 for line in range(count)], [0])
-    assert Counted([Line(float(cost)) for cost in world.costs], SIZES, world.ask).best() == world.best()
+    assert Counted([SearchLine(float(cost)) for cost in world.costs], SIZES, world.ask).best() == world.best()
     return looks / count

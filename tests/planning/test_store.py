@@ -15,14 +15,14 @@ from blis_py.errors import InputError
 from blis_py.planning import contents
 from blis_py.planning.contents import Contents
 from blis_py.planning.executors import Serial
-from blis_py.planning.job import Job, Outcome, Variation
+from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
-from blis_py.planning.store import Folder, Store
+from blis_py.planning.store import Folder, ResultStore
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(jobs: list[Job], store: Store) -> tuple[list[Outcome], int]:
+def run(jobs: list[Job], store: ResultStore) -> tuple[list[JobOutcome], int]:
     with Runner(Serial(), store) as runner:
         return runner.run(jobs), runner.done
 
@@ -34,7 +34,7 @@ def test_a_second_time_nothing_is_simulated_and_all_is_the_same(jobs: list[Job],
 
 
 def test_what_was_interrupted_goes_on_where_it_stopped(jobs: list[Job], tmp_path: Path) -> None:
-    def stop(index: int, outcome: Outcome, stored: bool) -> None:
+    def stop(index: int, outcome: JobOutcome, stored: bool) -> None:
         if index == 3:
             raise KeyboardInterrupt
 

@@ -201,7 +201,7 @@ def test_nothing_is_leaked_whatever_is_aborted_and_time_outs_happen(
         step = scheduler.schedule(now_ns)
         if step is None:
             break
-        steps = random.randint(1, scheduler.repeats(step))  # type: ignore[attr-defined]
+        steps = random.randint(1, scheduler.identical_decode_steps(step))  # type: ignore[attr-defined]
         scheduler.finish(step, steps)
         scheduler.check()
         now_ns += 5_000 * steps

@@ -129,7 +129,7 @@ def run(config: SchedulerConfig, workload: list[Case], jump: bool) -> tuple[list
                 break
             now_ns = next_ns
             continue
-        count = min(scheduler.repeats(step), -(-(next_ns - now_ns) // STEP_NS)) if jump else 1
+        count = min(scheduler.identical_decode_steps(step), -(-(next_ns - now_ns) // STEP_NS)) if jump else 1
         decoding = [r.row for r in scheduler.decoding]
         prefills = [(r.row, n) for r, n in step.prefills]
         emissions = step.emissions or {}

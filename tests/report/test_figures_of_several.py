@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import blis_py as blis
 from blis_py.figures import hit_rate, pareto, throughput_latency
-from blis_py.figures.lines import MOST_SERIES
+from blis_py.figures.lines import MAX_SERIES
 from blis_py.figures.several import several
 from blis_py.figures.trade import frontier
 
@@ -128,7 +128,7 @@ def test_runs_without_a_figure_are_left_out_and_no_run_at_all_is_told(draw: Any,
     assert len(told) == len(figure.axes)
 
 
-@pytest.mark.parametrize("count", [1, 2, 9, MOST_SERIES + 5])
+@pytest.mark.parametrize("count", [1, 2, 9, MAX_SERIES + 5])
 @pytest.mark.parametrize("draw", FIGURES)
 def test_legends_and_titles_lie_over_nothing(draw: Any, count: int) -> None:
     rows = [

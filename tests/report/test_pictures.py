@@ -117,8 +117,8 @@ def test_a_run_of_one_request_can_be_drawn(tmp_path: Path) -> None:
 def test_limits_are_drawn_where_they_are_and_named() -> None:
     run = view(random_record(5, requests=100), slo=["ttft.p90=20ms", "critical.ttft.p99=30s"])
     (ax,) = one_latency(run, "ttft").axes
-    marks = [line for line in ax.get_lines() if line.get_marker() == "o"]
-    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [(20, 90)]
+    dirty = [line for line in ax.get_lines() if line.get_marker() == "o"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in dirty] == [(20, 90)]
     assert "TTFT p90 ≤ 20 ms" in words(ax.figure)
     assert "critical TTFT p99 ≤ 30,000 ms, far to the right" in words(ax.figure)
     assert not words(one_latency(run, "e2e"))

@@ -16,7 +16,7 @@ from test_prefill_and_decode import FromPrefill, HandOver
 
 from blis_py.cluster.diffusion import BlockDiffusion
 from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.simulation import Simulation
+from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Ingress, Pool
 from blis_py.core.request import Request
 from blis_py.latency.base import LatencyModel
@@ -30,7 +30,7 @@ class Configuration:
     """What is run, and what prices it."""
 
     record: Callable[..., RunRecord]
-    """Runs it; keywords of `Simulation`."""
+    """Runs it; keywords of `ClusterSimulation`."""
     latency: LatencyModel
     diffusion: BlockDiffusion | None = None
     has_single_steps: bool = True
@@ -97,7 +97,7 @@ def two_pools(rng: Random) -> Configuration:
         prefill = Pool(name="prefill", role="prefill", count=2, spec=instance)
         decode = Pool(name="decode", role="decode", count=count, spec=decodes)
         pools = Cluster(pools=(prefill, decode), ingress=ingress)
-        simulation = Simulation(table, pools, **{"horizon_ns": horizon_ns, **more})
+        simulation = ClusterSimulation(table, pools, **{"horizon_ns": horizon_ns, **more})
         simulation.connect("prefill", HandOver(simulation, delay_ns))
         return simulation.run()
 
@@ -120,7 +120,7 @@ def changing_fleet(rng: Random) -> Configuration:
         cluster = Cluster.of(scheduler=run.config, latency=latency, num_instances=count, **settings)
         (pool,) = cluster.pools
         pool = replace(pool, spec=replace(pool.spec, kv_source=tier, emission=emission))
-        simulation = Simulation(
+        simulation = ClusterSimulation(
             _table(run), replace(cluster, pools=(pool,)), **{"horizon_ns": horizon_ns, **more}
         )
         if tier is not None:

@@ -12,7 +12,7 @@ from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces.diffusion_rounds import NAME, WORKLOAD_NAME, read_rounds, write_rounds, write_workload
 from blis_py.workload.diffusion import MeasuredSteps, diffusion_client, table_rounds
-from blis_py.workload.diffusion_steps import Recorded, steps_from_mapping
+from blis_py.workload.diffusion_steps import RecordedSteps, steps_from_mapping
 
 ROUNDS = {0: (3, 9), 7: (1,), 4: (2, 33, 5)}
 
@@ -27,20 +27,20 @@ def table(*outputs: int, ids: tuple[int, ...]) -> RequestTable:
     )
 
 
-def of(requests: RequestTable, steps: Recorded, seed: int = 0) -> list[list[int]]:
+def of(requests: RequestTable, steps: RecordedSteps, seed: int = 0) -> list[list[int]]:
     measured = dict.fromkeys(requests.client.names, MeasuredSteps(steps, commit_rounds=0))
     return table_rounds(requests, measured, block_tokens=32, seed=seed)
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> Recorded:
+def steps(tmp_path: Path) -> RecordedSteps:
     write_rounds(tmp_path / NAME, ROUNDS)
     read = steps_from_mapping({"recorded": NAME}, file=tmp_path / "dllm.yaml")
-    assert isinstance(read, Recorded)
+    assert isinstance(read, RecordedSteps)
     return read
 
 
-def test_rounds_come_back_as_they_were_written(steps: Recorded, tmp_path: Path) -> None:
+def test_rounds_come_back_as_they_were_written(steps: RecordedSteps, tmp_path: Path) -> None:
     assert steps.rounds == read_rounds(tmp_path / NAME) == ROUNDS
     assert (tmp_path / NAME).read_text().splitlines()[:3] == [
         "request_id,block_index,rounds",
@@ -49,12 +49,14 @@ def test_rounds_come_back_as_they_were_written(steps: Recorded, tmp_path: Path) 
     ]
 
 
-def test_each_request_takes_its_own_wherever_it_stands_in_the_table(steps: Recorded) -> None:
+def test_each_request_takes_its_own_wherever_it_stands_in_the_table(steps: RecordedSteps) -> None:
     # 40 prompt tokens: 8 of them in the first block
     assert of(table(80, 20, 56, ids=(4, 7, 0)), steps) == [[2, 33, 5], [1], [3, 9]]
 
 
-def test_blocks_that_a_broken_off_request_did_not_come_to_are_drawn_from_the_others(steps: Recorded) -> None:
+def test_blocks_that_a_broken_off_request_did_not_come_to_are_drawn_from_the_others(
+    steps: RecordedSteps,
+) -> None:
     requests = table(80, 80, ids=(7, 3))
     drawn = [of(requests, steps, seed) for seed in range(30)]
     assert all((first[0], len(first), len(unseen)) == (1, 3, 3) for first, unseen in drawn)
@@ -62,7 +64,7 @@ def test_blocks_that_a_broken_off_request_did_not_come_to_are_drawn_from_the_oth
     assert of(requests, steps, 5) == drawn[5]
 
 
-def test_rounds_of_other_requests_are_refused(steps: Recorded) -> None:
+def test_rounds_of_other_requests_are_refused(steps: RecordedSteps) -> None:
     with pytest.raises(InputError, match="request_id 4: had 3 blocks, and its lengths make 1"):
         of(table(20, ids=(4,)), steps)
     with pytest.raises(InputError, match="has none of the requests"):
@@ -86,7 +88,9 @@ def test_damaged_files_are_refused(tmp_path: Path, rows: str, problem: str) -> N
         steps_from_mapping({"recorded": [[1, 2]]}, file=tmp_path / "dllm.yaml")
 
 
-def test_the_workload_file_names_the_algorithm_and_adds_no_rounds(steps: Recorded, tmp_path: Path) -> None:
+def test_the_workload_file_names_the_algorithm_and_adds_no_rounds(
+    steps: RecordedSteps, tmp_path: Path
+) -> None:
     write_workload(tmp_path, block_tokens=32, algorithm="LowConfidence", parameters={"threshold": 0.8})
     file = tmp_path / WORKLOAD_NAME
     client = diffusion_client(yaml.safe_load(file.read_text()), file=file)

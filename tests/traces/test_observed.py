@@ -12,13 +12,13 @@ import yaml
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import read_trace
-from blis_py.traces.observed import Observer
+from blis_py.traces.observed import ObservedColumns
 
 MS = 1_000_000
 
 
 @pytest.fixture
-def observer() -> Observer:
+def observer() -> ObservedColumns:
     """Four requests: answered, given up on, refused, never sent."""
     table = RequestTable.build(
         np.arange(4, dtype=np.int64) * 10 * MS,
@@ -31,7 +31,7 @@ def observer() -> Observer:
         content=np.zeros(4, dtype=np.int64),
         contents=((("system", 16),),),
     )
-    observer = Observer(table)
+    observer = ObservedColumns(table)
     observer.sent(0, 1 * MS)
     observer.sent(1, 11 * MS)
     observer.token(0, 12 * MS)
@@ -45,7 +45,7 @@ def observer() -> Observer:
     return observer
 
 
-def test_the_trace_holds_what_was_seen(observer: Observer, tmp_path: Path) -> None:
+def test_the_trace_holds_what_was_seen(observer: ObservedColumns, tmp_path: Path) -> None:
     observer.write(tmp_path, {"clock": "wall", "buckets": (1, 2)}, seed=7, workload="chat")
     with (tmp_path / "trace.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -72,12 +72,12 @@ def test_the_trace_holds_what_was_seen(observer: Observer, tmp_path: Path) -> No
     ]
 
 
-def test_every_request_is_in_one_count(observer: Observer) -> None:
+def test_every_request_is_in_one_count(observer: ObservedColumns) -> None:
     assert observer.counts() == {"injected": 4, "not sent": 1, "ok": 1, "refused": 1, "timeout": 1}
 
 
 def test_a_replay_sends_when_it_was_sent_and_shares_what_was_shared(
-    observer: Observer, tmp_path: Path
+    observer: ObservedColumns, tmp_path: Path
 ) -> None:
     observer.write(tmp_path, {})
     table = read_trace(tmp_path / "trace.csv")
@@ -87,7 +87,7 @@ def test_a_replay_sends_when_it_was_sent_and_shares_what_was_shared(
     assert [table.contents[i] for i in table.content] == [(("system", 16),)] * 4
 
 
-def test_the_folder_can_be_calibrated_against(observer: Observer, tmp_path: Path) -> None:
+def test_the_folder_can_be_calibrated_against(observer: ObservedColumns, tmp_path: Path) -> None:
     observer.write(tmp_path, {})
     times = read_token_times(tmp_path)
     assert times.request_id.tolist() == [0]

@@ -32,14 +32,14 @@ from blis_py.traces.samples import StepSamples
 Array = NDArray[np.float64]
 
 FOLDS = 5
-LEAST_SHAPES = 8
+MIN_SHAPES = 8
 """Minimum number of shapes in a regime for a fit."""
 _WORTH_IT = 0.98
 """The table is kept if it lowers the cross-validated error to at most this share ..."""
 _NOTICEABLE = 5e-4
 """... and by this much."""
 _INTERRUPTED = 3.0
-_LEAST_HOST_NS = 1e3
+_MIN_HOST_NS = 1e3
 """Minimum host time of a step: rounds within a batch follow each other without a gap."""
 
 
@@ -65,9 +65,9 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
         if not mine.any():
             continue
         rows = rows_of(one_row_per_shape(samples.where(mine)), shape, in_use)
-        if len(rows) < LEAST_SHAPES:
+        if len(rows) < MIN_SHAPES:
             problem = f"only {len(rows)} compositions of {regime} steps"
-            raise InputError(problem, fix=f"measure at least {LEAST_SHAPES}")
+            raise InputError(problem, fix=f"measure at least {MIN_SHAPES}")
         regimes[regime] = _fit_regime(rows, device, bootstrap, np.random.default_rng([seed, number]))
     if "eager" not in regimes:
         raise InputError("no eager steps, so prefills cannot be priced", fix="measure prefills as well")
@@ -95,16 +95,16 @@ def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
     names = host_names(rows)
     host = Solution(names, np.zeros(len(names)), np.zeros((len(rows), len(names))), np.ones(len(rows)), 0.0)
     if rows.host_ns.any():
-        host = solve(design(rows, names), np.maximum(rows.host_ns, _LEAST_HOST_NS), names)
+        host = solve(design(rows, names), np.maximum(rows.host_ns, _MIN_HOST_NS), names)
     return _Parts(gpu, host, correct(rows, gpu.as_dict()) if corrected else None)
 
 
 def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generator) -> RegimeFit:
     measured = len(rows)
     rows = _uninterrupted(rows, device)
-    if len(rows) < LEAST_SHAPES:
+    if len(rows) < MIN_SHAPES:
         problem = f"only {len(rows)} of {measured} compositions take times that go together"
-        raise InputError(problem, fix=f"measure at least {LEAST_SHAPES} without interruptions")
+        raise InputError(problem, fix=f"measure at least {MIN_SHAPES} without interruptions")
     plain, bent = (_held_out(rows, device, corrected, rng.spawn(1)[0]) for corrected in (False, True))
     useful = bent.mape <= min(_WORTH_IT * plain.mape, plain.mape - _NOTICEABLE)
     parts = _solve(rows, device, useful)

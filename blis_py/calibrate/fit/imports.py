@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.core.bounds import MOST_TOKENS, check_count, clock_ns
+from blis_py.core.bounds import MAX_TOKENS, check_count, clock_ns
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.errors import InputError
 from blis_py.files.cells import meant
@@ -64,7 +64,7 @@ def import_steps(
     """
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
-    check_count(block_size, least=1, most=MOST_TOKENS, key="--block-size")
+    check_count(block_size, least=1, most=MAX_TOKENS, key="--block-size")
     shape = load_model(model or config_name(str(model_config)), model_config)
     spec = load_gpu(gpu)
     path = Path(source)
@@ -144,8 +144,8 @@ def _steps_of_run(path: Path, run: str | None) -> tuple[str, dict[str, Column]]:
     known &= column["prefill_reqs"] + column["decode_reqs"] > 0
     column = {name: values[known] for name, values in column.items()}
     for name, values in column.items():
-        if not ((values >= 0) & (values <= MOST_TOKENS)).all():
-            raise InputError(f"must be numbers from 0 to {MOST_TOKENS:,}", file=path, key=name)
+        if not ((values >= 0) & (values <= MAX_TOKENS)).all():
+            raise InputError(f"must be numbers from 0 to {MAX_TOKENS:,}", file=path, key=name)
     return fitting[0], column
 
 

@@ -11,7 +11,7 @@ from blis_py.traces.samples import StepSamples
 
 QUEUED = "queued"
 """Source of the profile samples in which requests wait under a policy that looks them up."""
-LEAST_STEPS = 20
+MIN_STEPS = 20
 """Minimum number of steps with lookups for a price."""
 
 
@@ -25,7 +25,7 @@ def scan_price_ns(samples: StepSamples) -> float | None:
     scanning = np.unique(samples["source"][samples["scanned_requests"] > 0])
     samples = samples.where(np.isin(samples["source"], scanning))
     scanned = samples["scanned_requests"].astype(np.float64)
-    if np.count_nonzero(scanned) < LEAST_STEPS:
+    if np.count_nonzero(scanned) < MIN_STEPS:
         return None
     took_ns = samples["schedule_ns"].astype(np.float64)
     others = (samples["prefill_seqs"], samples["decode_seqs"], np.ones(len(samples)))

@@ -34,7 +34,7 @@ from blis_py.setup.setup import Setup
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-FEWEST, MOST = 100, 20_000
+MIN, MAX = 100, 20_000
 """Number of requests: fewer say too little, more take too long."""
 NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
 _NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
@@ -45,7 +45,7 @@ _RANGE = np.array([0.5, 2000.0, 100.0, 50.0])
 _WEIGHT = 0.001
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
-_GAIN, _LEAST_GAIN = 0.1, 0.001
+_GAIN, _MIN_GAIN = 0.1, 0.001
 """Minimum reduction of the errors of TTFT and TPOT together by a further number: a share, and an absolute
 value."""
 _FACTOR = 1.4
@@ -57,7 +57,7 @@ _METRICS = ("TTFT", "TPOT", "E2E")
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedServer:
     """A number with its 90 % interval."""
 
     value: float
@@ -68,7 +68,7 @@ class Fitted:
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
     @classmethod
-    def of(cls, *values: float) -> Fitted:
+    def of(cls, *values: float) -> FittedServer:
         """A number with its interval; negligible values become 0."""
         return cls(*(0.0 if value < _NOTHING else value for value in values))
 
@@ -79,7 +79,7 @@ class ServerFit:
 
     source: str
     requests: int
-    numbers: Mapping[str, Fitted]
+    numbers: Mapping[str, FittedServer]
     """Numbers by name, see `NAMES`."""
     before: Mapping[str, float]
     """Predicted over measured, minus one, of each mean and 99th percentile."""
@@ -105,9 +105,9 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
         fix = "drop --latency-model"
         raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
     notes = []
-    if len(measured.request_id) > MOST:
-        notes.append(f"only the first {MOST:,} of {len(measured.request_id):,} requests were used")
-        measured = measured.take(np.argsort(measured.sent_s, kind="stable")[:MOST])
+    if len(measured.request_id) > MAX:
+        notes.append(f"only the first {MAX:,} of {len(measured.request_id):,} requests were used")
+        measured = measured.take(np.argsort(measured.sent_s, kind="stable")[:MAX])
     run = _Run.of(setup, measured, skip_first_s)
     if measured.same_prompt is None and setup.scheduler.prefix_cache != "none":
         notes.append("nobody says which prompts share a prefix: each was taken to be computed in full")
@@ -133,7 +133,7 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
             f"a factor of {numbers[0]:.2g} on step times makes up for what no factor describes: "
             "the numbers hold at the load of this run alone"
         )
-    values = [Fitted.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
+    values = [FittedServer.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
     return ServerFit(
         source=measured.source,
         requests=int(run.counted.sum()),
@@ -174,9 +174,9 @@ class _Run:
         measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
         since = measured.sent_s - measured.sent_s.min()
         counted = since >= skip_first_s
-        if counted.sum() < FEWEST:
+        if counted.sum() < MIN:
             problem = f"{int(counted.sum())} requests are too few to fit a server to"
-            raise InputError(problem, file=measured.source, fix=f"give a run of {FEWEST} or more")
+            raise InputError(problem, file=measured.source, fix=f"give a run of {MIN} or more")
         counted &= ~np.isnan(measured.tpot_s)
         table = _table(measured)
         slices = _groups(np.arange(len(counted)), counted, _SLICES)
@@ -289,7 +289,7 @@ def _free(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free
     while not free.all():
         more = [free | (np.arange(len(free)) == i) for i in np.flatnonzero(~free)]
         errors = [error(of) for of in more]
-        if min(errors) > (1 - _GAIN) * now - _LEAST_GAIN:
+        if min(errors) > (1 - _GAIN) * now - _MIN_GAIN:
             break
         now, free = min(errors), more[int(np.argmin(errors))]
     return free

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.kernels.cuda import library
-from engine.kernels.denoise import MOST_POSITIONS, Rule
+from engine.kernels.denoise import MAX_POSITIONS, Rule
 from engine.kernels.triton.denoise import denoise as triton_denoise
 
 Tensor = torch.Tensor
@@ -22,7 +22,7 @@ def denoise(
 ) -> Tensor:
     """See `engine.kernels.denoise.denoise`; the logits are not modified."""
     blocks, positions = ids.shape
-    if positions > MOST_POSITIONS:
+    if positions > MAX_POSITIONS:
         return triton_denoise(ids, answer, logits, rows, mask_id, rule, edit_rounds)
     device = ids.device
     tokens = torch.empty(ids.shape, dtype=torch.int64, device=device)

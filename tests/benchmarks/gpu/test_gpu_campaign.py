@@ -235,7 +235,7 @@ def test_a_campaign_that_is_asked_to_end_ends_its_part_and_says_so(driven: Any, 
 # -- the jobs --------------------------------------------------------------------------------------------
 
 
-LEAST_FOR_A_START_S = 240
+MIN_FOR_A_START_S = 240
 
 
 def test_all_calls_fit_into_28_minutes_with_their_starts() -> None:
@@ -245,7 +245,7 @@ def test_all_calls_fit_into_28_minutes_with_their_starts() -> None:
     left_s = LEASE_S
     assert left_s == 28 * 60
     for call in CALLS:
-        assert left_s >= LEAST_FOR_A_START_S
+        assert left_s >= MIN_FOR_A_START_S
         took_s = sum(JOBS[name].limit_s for name in call)
         assert took_s + 10 <= CALL_S == 9 * 60, "with what comes before and behind the jobs"
         left_s -= START_S + took_s

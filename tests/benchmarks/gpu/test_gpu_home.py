@@ -16,7 +16,7 @@ from rows import Rows
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.traces.samples import StepSamples, read_samples, samples_from
 from engine.models.config import find_config
-from engine.profile.store import JOURNAL, SAMPLES, Store
+from engine.profile.store import JOURNAL, SAMPLES, ProfileStore
 
 H200 = {
     "gpu": "NVIDIA H200",
@@ -64,7 +64,7 @@ def profile(out: Path, visits: int, fold: bool = True) -> None:
     """Samples of so many visits, in the file or in the journal alone."""
     meta = {"device": "NVIDIA H200", "device_kind": "cuda", "model": "qwen3-8b", "settings": {"seed": 0}}
     meta["model_config"] = json.loads(find_config("qwen3-8b").read_text())
-    store = Store(out / "profiles" / "qwen3-8b", meta)
+    store = ProfileStore(out / "profiles" / "qwen3-8b", meta)
     for number in range(visits):
         store.add(visit(number))
     if fold:

@@ -28,7 +28,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.requests.table import RequestTable
 from blis_py.traces.diffusion_rounds import read_rounds
-from blis_py.traces.observed import Observer
+from blis_py.traces.observed import ObservedColumns
 from blis_py.traces.steplog import StepLog, read_step_log
 from engine.driver import serve
 from engine.synthetic import synthetic_prompts
@@ -170,14 +170,14 @@ def test_the_flags_of_block_diffusion_do_not_fit_an_autoregressive_model(
 # -- with a model that costs nothing ---------------------------------------------------------------------
 
 
-def served(count: int = 30, gap_ns: int = 200_000, **given: Any) -> tuple[StepLog, Observer]:
+def served(count: int = 30, gap_ns: int = 200_000, **given: Any) -> tuple[StepLog, ObservedColumns]:
     """A run of the stub engine; requests come while blocks are under way."""
     table = RequestTable.build(
         np.arange(count, dtype=np.int64) * gap_ns,
         np.arange(count) % 3 * 20 + 5,
         np.arange(count) % 5 * 25 + 1,
     )
-    engine, observer = stub_engine(**given), Observer(table)
+    engine, observer = stub_engine(**given), ObservedColumns(table)
     serve(engine, table, synthetic_prompts(table, VOCAB, 0), observer=observer)
     assert engine.poll is None
     return engine.recorder.log(), observer
@@ -286,7 +286,7 @@ def test_a_request_that_gave_up_does_not_keep_a_rerun_from_ending() -> None:
         np.full(6, 150),
         deadline_ns=np.array([-1, 20_000, -1, 20_000, -1, -1]),
     )
-    engine, observer = stub_engine(fdfo=False, max_num_seqs=2), Observer(table)
+    engine, observer = stub_engine(fdfo=False, max_num_seqs=2), ObservedColumns(table)
     serve(engine, table, synthetic_prompts(table, VOCAB, 0), observer=observer)
     assert observer.counts()["timeout"] == 2
     times = rerun(engine.recorder.log(), Planted(denoise_ns=100))

@@ -34,7 +34,7 @@ except ValueError:
 
 BLOCK = 32
 PROBLEMS = {4: 120, 16: 240}
-LEAST = {4: 1.25, 16: 1.40}
+MIN = {4: 1.25, 16: 1.40}
 FLAT = Linear(LinearCoefficients(LinearCosts(step=1000)))
 
 
@@ -111,7 +111,7 @@ def test_fdfo_takes_fewer_rounds_as_predicted_from_the_step_counts(runs: Runs, s
     shapes = [(len(s.prompt_ids), len(s.output_ids)) for s in sequences]
     rounds = [s.request.rounds_per_block for s in sequences]
     assert simulated(shapes, rounds, slots, True) == fdfo.scheduler.counters.rounds
-    assert sync.scheduler.counters.rounds / fdfo.scheduler.counters.rounds >= LEAST[slots]
+    assert sync.scheduler.counters.rounds / fdfo.scheduler.counters.rounds >= MIN[slots]
     denoise = [[n - 1 for n in blocks] for blocks in rounds]
     by_engine = sync.scheduler.counters.rounds / fdfo.scheduler.counters.rounds
     assert predicted(shapes, Sequences(denoise), slots) == pytest.approx(by_engine, rel=0.03)
@@ -120,7 +120,7 @@ def test_fdfo_takes_fewer_rounds_as_predicted_from_the_step_counts(runs: Runs, s
     Random("order").shuffle(order)
     queued, measured = [shapes[index] for index in order], [rounds[index] for index in order]
     speed_up = simulated(queued, measured, slots, False) / simulated(queued, measured, slots, True)
-    assert speed_up >= LEAST[slots]
+    assert speed_up >= MIN[slots]
     assert predicted(queued, Sequences(denoise), slots) == pytest.approx(speed_up, rel=0.03)
     # One histogram for all blocks forgets that those of a request resemble each other.
     counts = Counter(n for blocks in denoise for n in blocks)

@@ -19,7 +19,7 @@ import torch
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import Batch as Blocks
+from blis_py.core.diffusion_request import DenoiseBatch as Blocks
 from blis_py.core.scheduler import Scheduler
 from engine.build import largest_forward
 from engine.clock import make_clock
@@ -38,7 +38,7 @@ from engine.kernels.gpu import HOPPER
 from engine.kernels.triton.autotune import TUNERS
 from engine.models.config import load_model_config
 from engine.models.decoder import Decoder
-from engine.outcome import Outcome, nothing
+from engine.outcome import StepOutcome, nothing
 from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
@@ -56,7 +56,7 @@ class DryEngine(LLMEngine):
         tokens = np.random.default_rng(0).integers(VOCAB, size=len(batch.emitters.sequences))
         self.executor.keep_tokens(batch, torch.empty(len(tokens), dtype=torch.int64, device=META))
         self.executor.note_tokens(batch.emitters, tokens)
-        return Outcome(torch.from_numpy(tokens))
+        return StepOutcome(torch.from_numpy(tokens))
 
 
 class DryBatch(RunningBatch):

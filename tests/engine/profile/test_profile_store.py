@@ -16,7 +16,7 @@ from blis_py.errors import InputError
 from blis_py.traces.samples import StepSamples, medians, read_samples, samples_from
 from engine.profile.campaign import SENTINEL_EVERY, measure
 from engine.profile.shapes import Limits
-from engine.profile.store import JOURNAL, Store, drift, fold, recovered
+from engine.profile.store import JOURNAL, ProfileStore, drift, fold, recovered
 
 META: dict[str, Any] = {"device": "none", "settings": {"model": "m", "seed": 0}}
 
@@ -48,13 +48,13 @@ class FakeBench:
 SHAPES = [f"shape {i}" for i in range(20)]
 
 
-def run(bench: FakeBench, folder: Path, rounds: int, **settings: Any) -> Store:
-    store = Store(folder, META | settings.pop("meta", {}))
+def run(bench: FakeBench, folder: Path, rounds: int, **settings: Any) -> ProfileStore:
+    store = ProfileStore(folder, META | settings.pop("meta", {}))
     measure(bench, SHAPES, "s", store, rounds=rounds, **settings)
     return store
 
 
-def run_and_fold(bench: FakeBench, folder: Path, rounds: int, **settings: Any) -> Store:
+def run_and_fold(bench: FakeBench, folder: Path, rounds: int, **settings: Any) -> ProfileStore:
     store = run(bench, folder, rounds, **settings)
     store.fold()
     return store
@@ -221,7 +221,7 @@ def test_a_budget_ends_it_after_the_visit_under_way_and_warming_up_counts(
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="--out"):
-        Store(tmp_path / "file" / "below", META)
+        ProfileStore(tmp_path / "file" / "below", META)
 
 
 def sentinel_rows(totals: list[int]) -> StepSamples:

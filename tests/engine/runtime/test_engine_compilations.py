@@ -12,7 +12,7 @@ from stub_engine import StubModel, run_all, stub_engine
 
 from engine.build import watch_kernels
 from engine.kernels import compilations
-from engine.kernels.compilations import Compilations, Watch
+from engine.kernels.compilations import Compilations, CompilationWatch
 from engine.kernels.cuda import library
 from engine.sampling_params import SamplingParams
 
@@ -77,7 +77,7 @@ def test_an_engine_on_the_cpu_waits_for_no_kernels() -> None:
 def test_a_kernel_is_counted_once_and_whoever_listened_before_still_hears(knobs: SimpleNamespace) -> None:
     heard = []
     knobs.listener = lambda **event: heard.append(event["cache_hit"])
-    watch = Watch()
+    watch = CompilationWatch()
     compilations.watch()
     compilations.watch()
     compile_kernel(knobs)

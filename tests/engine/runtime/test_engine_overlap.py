@@ -106,15 +106,15 @@ def test_a_step_that_cannot_be_launched_leaves_the_one_in_flight_alone() -> None
 
 def test_an_interrupt_leaves_an_engine_that_can_be_used() -> None:
     engine = overlapped()
-    land, calls = engine.land, []
+    await_result, calls = engine.await_result, []
 
     def interrupted(flight: Any) -> Any:
         calls.append(flight)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return land(flight)
+        return await_result(flight)
 
-    engine.land = interrupted  # type: ignore[method-assign]
+    engine.await_result = interrupted  # type: ignore[method-assign]
     engine.add_request([1, 2, 3], GREEDY)
     with pytest.raises(KeyboardInterrupt):
         run_all(engine)

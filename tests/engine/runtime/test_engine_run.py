@@ -21,7 +21,7 @@ from blis_py.outputs.complete import check_complete
 from blis_py.requests.table import RequestTable
 from blis_py.stopping import Terminated
 from blis_py.traces import read_trace
-from blis_py.traces.observed import Observer
+from blis_py.traces.observed import ObservedColumns
 from blis_py.traces.steplog import read_step_log
 from engine.clock import WallClock
 from engine.driver import serve
@@ -41,8 +41,8 @@ def workload(
     return table, [[1 + row, *range(2, 21)] for row in range(count)]
 
 
-def observed(engine: LLMEngine, table: RequestTable, prompts: list[list[int]], **how: Any) -> Observer:
-    observer = Observer(table)
+def observed(engine: LLMEngine, table: RequestTable, prompts: list[list[int]], **how: Any) -> ObservedColumns:
+    observer = ObservedColumns(table)
     serve(engine, table, prompts, observer=observer, **how)
     return observer
 
@@ -50,7 +50,7 @@ def observed(engine: LLMEngine, table: RequestTable, prompts: list[list[int]], *
 def test_an_open_loop_sends_at_the_times_of_the_table() -> None:
     table, prompts = workload()
     engine = stub_engine()
-    observer = Observer(table)
+    observer = ObservedColumns(table)
     outcomes = serve(engine, table, prompts, observer=observer)
     assert [r.sent_ns for r in observer.requests] == table.arrival_ns.tolist()
     assert [outcome.output_ids for outcome in outcomes] == [expected(prompt, 9) for prompt in prompts]  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def test_a_refused_request_gives_its_place_in_a_closed_loop_to_the_next() -> Non
 
 def test_a_run_that_was_broken_off_says_which_requests_have_no_end(tmp_path: Path) -> None:
     table, _ = workload(count=3)
-    observer = Observer(table)
+    observer = ObservedColumns(table)
     observer.sent(0, 0)
     observer.token(0, 5000)
     observer.sent(1, 100)

@@ -13,7 +13,7 @@ import torch
 from stub_engine import StubModel, assert_no_leak, expected, run_all, stub_engine
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from blis_py.core.diffusion_request import Batch, DiffusionRequest
+from blis_py.core.diffusion_request import DenoiseBatch, DiffusionRequest
 from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.slots import BlockSlots
@@ -133,7 +133,7 @@ def test_a_batch_of_blocks_begins_with_one_copy() -> None:
         requests.append(request)
     prompt = DiffusionRequest("prompt", 0, 64, row=3)
     prompt.block_table = [3, 4]
-    batch = Batch(denoise=requests, prefills=[(prompt, 64)])
+    batch = DenoiseBatch(denoise=requests, prefills=[(prompt, 64)])
     with Copies() as copies:
         begun = executor.begin(batch, lambda request, start, end: [1] * (end - start))
     assert len(copies.nbytes) == 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from blis_py.cluster.admission import Admission, AdmissionSetup, TenantBudgets
+from blis_py.cluster.admission_gateway import AdmissionGateway
 from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.events import EventQueue
 from blis_py.cluster.fleet import Membership
-from blis_py.cluster.gate import Gate
 from blis_py.cluster.gateway import Dispatch, Gateway
-from blis_py.cluster.outlook import Outlook, Part
+from blis_py.cluster.lookahead import Lookahead, LookaheadSource
 from blis_py.cluster.policies import admission_policy as policy_named
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.signals import Signals
@@ -16,7 +16,7 @@ from blis_py.cluster.source import Source
 from blis_py.cluster.topology import Ingress
 
 
-class Entrance:
+class IngressParts:
     """Admission and flow control of a cluster, with their delays.
 
     Raises:
@@ -44,26 +44,29 @@ class Entrance:
         signals: Signals,
         fleet: Membership,
         dispatch: Dispatch,
-        outlook: Outlook,
+        lookahead: Lookahead,
         recorder: Recorder,
-    ) -> tuple[Gateway, *tuple[Part, ...]]:
+    ) -> tuple[Gateway, *tuple[LookaheadSource, ...]]:
         """The gateway, and the queue behind it if there is one."""
         flow_control, routing_ns = self._flow_control, self._routing_ns
         if not self._decides and flow_control is None:
-            return (Gateway(events, source, self.first_ns, dispatch, outlook),)
+            return (Gateway(events, source, self.first_ns, dispatch, lookahead),)
         setup = AdmissionSetup(self._settings, signals, fleet, source.table, self._slo_priorities)
         admit = self._admission(setup, recorder)
-        queues: list[Part] = []
+        queues: list[LookaheadSource] = []
         if flow_control is not None:
             from blis_py.cluster.flow_control import FlowControl  # imported only where needed
 
-            there = fleet.instances, routing_ns, dispatch, outlook, recorder
+            there = fleet.instances, routing_ns, dispatch, lookahead, recorder
             queue = FlowControl(events, flow_control, setup, *there, closed=admit.looks_at_load)
             dispatch, routing_ns, queues = queue, 0, [queue]
         delays_ns = self._admission_ns, routing_ns
         if not self._decides:
-            return (Gateway(events, source, sum(delays_ns), dispatch, outlook), *queues)
-        return (Gate(events, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
+            return (Gateway(events, source, sum(delays_ns), dispatch, lookahead), *queues)
+        return (
+            AdmissionGateway(events, source, *delays_ns, dispatch, lookahead, admit, signals, recorder),
+            *queues,
+        )
 
     def _admission(self, setup: AdmissionSetup, recorder: Recorder) -> Admission:
         """The admission policy, behind the tenants' budgets if there are any."""

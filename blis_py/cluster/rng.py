@@ -7,7 +7,7 @@ import numpy as np
 _AT_ONCE = 1024
 
 
-class Dice:
+class Rng:
     """A stream of random choices."""
 
     def __init__(self, rng: np.random.Generator) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from blis_py.cluster.admission import Admission
 from blis_py.cluster.events import EventQueue
 from blis_py.cluster.gateway import Dispatch, Gateway
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import Source
 from blis_py.core.request import NEVER_NS, Request
 
 
-class Gate(Gateway):
+class AdmissionGateway(Gateway):
     """Apply an admission policy to each request, some time after its arrival. Rejected requests end there.
 
     Decisions and dispatches happen in order of time; within a nanosecond, dispatches come first.
@@ -33,12 +33,12 @@ class Gate(Gateway):
         admission_ns: int,
         routing_ns: int,
         dispatch: Dispatch,
-        outlook: Outlook,
+        lookahead: Lookahead,
         admit: Admission,
         signals: Signals,
         recorder: Recorder,
     ) -> None:
-        super().__init__(events, source, admission_ns + routing_ns, dispatch, outlook)
+        super().__init__(events, source, admission_ns + routing_ns, dispatch, lookahead)
         self._admission_ns, self._routing_ns = admission_ns, routing_ns
         self._admit, self._signals, self._recorder = admit, signals, recorder
         self._looks = admit.looks_at_load
@@ -52,7 +52,7 @@ class Gate(Gateway):
         if not self._looks:
             admitted = [one for one in due if self._lets_in(*one)]
             self._send_on([(now_ns + self._routing_ns, request) for now_ns, request in admitted])
-        elif not self._admission_ns or self._outlook.is_open:
+        elif not self._admission_ns or self._lookahead.is_open:
             self._decide(due)
         else:
             for one in due:
@@ -71,15 +71,15 @@ class Gate(Gateway):
                 self._hold((now_ns + self._routing_ns, request))
                 if not self._routing_ns:
                     self._send_until(now_ns)
-        self._outlook.look()
+        self._lookahead.look()
 
     def _lets_in(self, now_ns: int, request: Request) -> bool:
         """Whether a request is admitted, before the run ends."""
-        if now_ns > self._outlook.end_ns:
+        if now_ns > self._lookahead.end_ns:
             return False
         why = self._admit(request, now_ns)
         if not why:
-            return now_ns + self._routing_ns <= self._outlook.end_ns
+            return now_ns + self._routing_ns <= self._lookahead.end_ns
         self._recorder.rejected(request, now_ns, why)
         if self._source.listens:
             self._source.ended(request, now_ns)
@@ -98,13 +98,13 @@ class Gate(Gateway):
         on_the_way = self._on_the_way
         while on_the_way and on_the_way[0][0] <= now_ns:
             one = on_the_way.popleft()
-            self._outlook.narrow(one[0] - 1)  # an earlier dispatch may have extended the lookahead
+            self._lookahead.narrow(one[0] - 1)  # an earlier dispatch may have extended the lookahead
             self._dispatch([one])
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         if not self._looks or self._source.listens:
-            return super().quiet_until_ns()
-        coming_ns = self._source.quiet_until_ns()
+            return super().safe_until_ns()
+        coming_ns = self._source.safe_until_ns()
         if coming_ns < NEVER_NS:
             coming_ns += self._admission_ns
         return min(self._on_the_way[0][0] - 1, coming_ns) if self._on_the_way else coming_ns

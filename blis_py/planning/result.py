@@ -9,9 +9,9 @@ from blis_py.planning import analysis
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.axes import Point
 from blis_py.planning.goal import Judgement
-from blis_py.planning.job import Outcome
+from blis_py.planning.job import JobOutcome
 from blis_py.planning.prices import Price
-from blis_py.planning.trust import StepError
+from blis_py.planning.uncertainty import StepError
 
 BURSTS = "bursts of arrivals: a quarter more of any one resource does not help"
 
@@ -26,7 +26,7 @@ class Candidate:
     gpus: int
     price: Price | None
     judgement: Judgement
-    outcome: Outcome
+    outcome: JobOutcome
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -67,7 +67,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Found:
+class PlanResult:
     """Result of a search, and its certainty."""
 
     best: Candidate

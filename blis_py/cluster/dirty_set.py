@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Marks:
+class DirtySet:
     """A set of instance indices with cheap insertion and clearing."""
 
     def __init__(self) -> None:

@@ -7,17 +7,17 @@ others follow at once, while SimPy's clock stands still.
 from __future__ import annotations
 
 from blis_py.cluster.events import STEP_ENDS, Call, EventQueue
-from blis_py.cluster.outlook import Outlook
+from blis_py.cluster.lookahead import Lookahead
 from blis_py.core.request import NEVER_NS
 
 
-class Sleeper:
+class Wakeable:
     """An object woken at a simulated time."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, wakeups: WakeupQueue) -> None:
         self.wakes_ns = NEVER_NS
         """The wake-up time."""
-        self.place = timeline.add(self)
+        self.place = wakeups.add(self)
         """Its index in the timeline."""
 
     def wake(self, time_ns: int) -> None:
@@ -25,18 +25,18 @@ class Sleeper:
         raise NotImplementedError
 
 
-class Timeline:
+class WakeupQueue:
     """Wakes sleepers in the order of their times, ties in the order in which they were added.
 
     Other SimPy events of the same nanosecond come first: an arrival at the end of a step is seen by the next
     step.
     """
 
-    def __init__(self, events: EventQueue, outlook: Outlook) -> None:
+    def __init__(self, events: EventQueue, lookahead: Lookahead) -> None:
         self._events = events
-        self._outlook = outlook
-        self._sleepers: list[Sleeper] = []
-        self._first: list[Sleeper] = []
+        self._lookahead = lookahead
+        self._wakeables: list[Wakeable] = []
+        self._first: list[Wakeable] = []
         """A tournament tree: at each node the earliest sleeper below it. Node 1 is the root, the children of
         node i are 2 i and 2 i + 1, and the second half of the list holds the sleepers themselves."""
         self._call: Call | None = None
@@ -46,21 +46,21 @@ class Timeline:
         self._woken_ns, self._woken_place = -1, -1
         """Time and index of the latest wake-up."""
 
-    def add(self, sleeper: Sleeper) -> int:
+    def add(self, wakeable: Wakeable) -> int:
         """Add a sleeper; returns its index."""
-        self._sleepers.append(sleeper)
-        return len(self._sleepers) - 1
+        self._wakeables.append(wakeable)
+        return len(self._wakeables) - 1
 
-    def set(self, sleeper: Sleeper, time_ns: int) -> None:
+    def set(self, wakeable: Wakeable, time_ns: int) -> None:
         """Set the wake-up time of a sleeper, replacing the previous one."""
-        sleeper.wakes_ns = time_ns
-        self._play(sleeper)
+        wakeable.wakes_ns = time_ns
+        self._replay(wakeable)
         if time_ns < self._call_ns and not self._passing:
             self._schedule(time_ns)
 
-    def has_passed(self, sleeper: Sleeper, time_ns: int) -> bool:
+    def has_passed(self, wakeable: Wakeable, time_ns: int) -> bool:
         """Whether its turn at that time has passed: a sleeper behind it has been woken then."""
-        return self._woken_ns == time_ns and sleeper.place < self._woken_place
+        return self._woken_ns == time_ns and wakeable.place < self._woken_place
 
     def pass_until(self, time_ns: int) -> None:
         """Wake every sleeper whose time is not later."""
@@ -79,29 +79,29 @@ class Timeline:
             self._passing = True
             self._wake(self._first[1])  # a single sleeper: its effects may precede the others of this time
             self._passing = False
-        self.pass_until(self._outlook.until_ns)
+        self.pass_until(self._lookahead.until_ns)
 
-    def _wake(self, sleeper: Sleeper) -> None:
+    def _wake(self, wakeable: Wakeable) -> None:
         """Wake the first sleeper. Most set their next time meanwhile, which replays their matches; for the
         others this is done here. Comparisons in between read `NEVER_NS` from the sleeper itself."""
-        time_ns, sleeper.wakes_ns = sleeper.wakes_ns, NEVER_NS
-        self._woken_ns, self._woken_place = time_ns, sleeper.place
-        sleeper.wake(time_ns)
-        if sleeper.wakes_ns == NEVER_NS:
-            self._play(sleeper)
+        time_ns, wakeable.wakes_ns = wakeable.wakes_ns, NEVER_NS
+        self._woken_ns, self._woken_place = time_ns, wakeable.place
+        wakeable.wake(time_ns)
+        if wakeable.wakes_ns == NEVER_NS:
+            self._replay(wakeable)
 
-    def _play(self, sleeper: Sleeper) -> None:
+    def _replay(self, wakeable: Wakeable) -> None:
         """Replay the matches of a sleeper whose time changed, up to the first whose winner stays."""
-        first, count = self._first, len(self._sleepers)
+        first, count = self._first, len(self._wakeables)
         if len(first) != 2 * count:
-            self._first = first = [sleeper] * count + self._sleepers
+            self._first = first = [wakeable] * count + self._wakeables
             for node in range(count - 1, 0, -1):
                 first[node] = _sooner(first[2 * node], first[2 * node + 1])
             return
-        node = (count + sleeper.place) >> 1
+        node = (count + wakeable.place) >> 1
         while node:
             winner = _sooner(first[2 * node], first[2 * node + 1])
-            if first[node] is winner and winner is not sleeper:
+            if first[node] is winner and winner is not wakeable:
                 return
             first[node] = winner
             node >>= 1
@@ -112,7 +112,7 @@ class Timeline:
         self._call, self._call_ns = self._events.call_at(time_ns, self._called, STEP_ENDS), time_ns
 
 
-def _sooner(one: Sleeper, other: Sleeper) -> Sleeper:
+def _sooner(one: Wakeable, other: Wakeable) -> Wakeable:
     if one.wakes_ns == other.wakes_ns:
         return one if one.place < other.place else other
     return one if one.wakes_ns < other.wakes_ns else other

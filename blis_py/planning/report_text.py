@@ -7,20 +7,20 @@ from typing import Any
 
 from blis_py.config.loader import as_dict
 from blis_py.planning.analysis import CHANGE, MORE, Case
-from blis_py.planning.found import Candidate, Found
 from blis_py.planning.goal import Requirement
 from blis_py.planning.goal import as_dict as judgement_dict
+from blis_py.planning.result import Candidate, PlanResult
 
 DISAGREE = 0.25
 """Relative disagreement between latency models from which it is reported."""
 
 
-def answer(plan: Found) -> str:
+def answer(plan: PlanResult) -> str:
     """The answer in a few lines."""
     return "\n".join(lines(plan))
 
 
-def lines(plan: Found) -> list[str]:
+def lines(plan: PlanResult) -> list[str]:
     """The answer, its assumptions, and its limits."""
     best = plan.best
     told = [f"{_verb(plan)}: {best} ({best.gpus} GPU{'s' if best.gpus > 1 else ''}{_cost(best)})"]
@@ -37,7 +37,7 @@ def lines(plan: Found) -> list[str]:
     return told + [f"note: {note}" for note in plan.notes]
 
 
-def summary(plan: Found) -> dict[str, Any]:
+def summary(plan: PlanResult) -> dict[str, Any]:
     """The complete plan, for JSON."""
     return {
         "holds": plan.holds,
@@ -73,7 +73,7 @@ def summary(plan: Found) -> dict[str, Any]:
     }
 
 
-def why_second(plan: Found) -> str | None:
+def why_second(plan: PlanResult) -> str | None:
     """The disadvantage of the runner-up."""
     best, second = plan.best, plan.runner_up
     if second is None:
@@ -93,7 +93,7 @@ def why_second(plan: Found) -> str | None:
     return "the same cost and the same figures: the first in the space is taken"
 
 
-def of_models(plan: Found) -> list[tuple[str, Requirement | None, bool, str | None]]:
+def of_models(plan: PlanResult) -> list[tuple[str, Requirement | None, bool, str | None]]:
     """Results of the other latency models: name, tightest requirement, whether all targets are met, and the
     reason if the model does not apply."""
     tightest = plan.best.judgement.tightest
@@ -104,7 +104,7 @@ def of_models(plan: Found) -> list[tuple[str, Requirement | None, bool, str | No
     return rows
 
 
-def _verb(plan: Found) -> str:
+def _verb(plan: PlanResult) -> str:
     if plan.objective == "the rate":
         return "given"
     return "cheapest that holds" if plan.holds else "nothing holds; nearest to it"
@@ -130,7 +130,7 @@ def _lost(best: Candidate) -> str:
     return f"{100 * (lost.measured or 0):.2f} % of the requests"
 
 
-def _room(plan: Found) -> list[str]:
+def _room(plan: PlanResult) -> list[str]:
     offered, rate = plan.best.outcome.facts.get("offered_per_s"), plan.max_rate_per_s
     if plan.max_rate_factor is None or offered is None:
         return []
@@ -140,7 +140,7 @@ def _room(plan: Found) -> list[str]:
     return [f"{told}; a little above it {plan.broken}"]
 
 
-def _binding(plan: Found) -> list[str]:
+def _binding(plan: PlanResult) -> list[str]:
     if plan.binding is None:
         return []
     told, short = f"what binds: {plan.binding}", plan.short
@@ -154,11 +154,11 @@ def _better(gain: float) -> str:
     return f"{100 * gain:.0f} % better" if gain >= 0 else f"{-100 * gain:.0f} % worse"
 
 
-def _runner_up(plan: Found) -> list[str]:
+def _runner_up(plan: PlanResult) -> list[str]:
     return [] if plan.runner_up is None else [f"runner-up: {plan.runner_up}: {why_second(plan)}"]
 
 
-def _probability(plan: Found) -> list[str]:
+def _probability(plan: PlanResult) -> list[str]:
     if not plan.holds:
         return []
     if plan.probability is None:
@@ -180,7 +180,7 @@ def _probability(plan: Found) -> list[str]:
     ]
 
 
-def _cost_of_one_more(plan: Found) -> str:
+def _cost_of_one_more(plan: PlanResult) -> str:
     cost = plan.best.dollars_per_hour
     return (
         ""
@@ -189,7 +189,7 @@ def _cost_of_one_more(plan: Found) -> str:
     )
 
 
-def _agreement(plan: Found) -> list[str]:
+def _agreement(plan: PlanResult) -> list[str]:
     tightest = plan.best.judgement.tightest
     if not plan.models or tightest is None:
         return []
@@ -207,7 +207,7 @@ def _agreement(plan: Found) -> list[str]:
     return [told, *(["warning: the latency models disagree by more than a quarter"] if apart else [])]
 
 
-def _searched(plan: Found) -> str:
+def _searched(plan: PlanResult) -> str:
     looked = len(plan.standings)
     told = f"searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
     if plan.known:

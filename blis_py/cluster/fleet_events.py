@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from blis_py.cluster.events import CHANGES, Action, EventQueue
-from blis_py.cluster.outlook import NOT_AT_ALL_NS
+from blis_py.cluster.lookahead import NOT_AT_ALL_NS
 from blis_py.errors import InputError
 
 
-class Agenda:
+class FleetEvents:
     """Events of extensions, before all other events of the same nanosecond.
 
     A run that begins with such an event has no lookahead: its effects cannot be known in advance.
@@ -50,6 +50,6 @@ class Agenda:
             fix = "schedule an event with Simulation.call_at before the run begins"
             raise InputError("the run looks ahead, which no change may follow", key=what, fix=fix)
 
-    def quiet_until_ns(self) -> int:
-        """See `blis_py.cluster.outlook.Part`; part of the outlook only in runs that begin with an event."""
+    def safe_until_ns(self) -> int:
+        """See `blis_py.cluster.lookahead.Part`; part of the outlook only in runs that begin with an event."""
         return NOT_AT_ALL_NS

@@ -18,7 +18,7 @@ from blis_py.requests.table import Ints, RequestTable
 
 SHARE = 1 / 8
 """Share of the time from the first to the last arrival that is simulated first."""
-_FEWEST = 400
+_MIN = 400
 """Fewest requests for an early verdict; a smaller run ends soon anyway."""
 _EASY, _SAMPLE = 0.5, 50
 _SEEN = ("ttft", "scheduling_delay")
@@ -27,7 +27,7 @@ _SEEN = ("ttft", "scheduling_delay")
 
 def worth_it(table: RequestTable, checks: Sequence[SloCheck]) -> bool:
     """Whether an early verdict is worthwhile: enough requests, and SLOs to judge by."""
-    return len(table) >= _FEWEST and bool(checks)
+    return len(table) >= _MIN and bool(checks)
 
 
 def horizon_ns(table: RequestTable) -> int:

@@ -16,15 +16,15 @@ NOT_AT_ALL_NS: Final = -NEVER_NS
 """An event or a read is possible at any moment."""
 
 
-class Part(Protocol):
+class LookaheadSource(Protocol):
     """A part of the cluster that may send events to instances or read their state."""
 
-    def quiet_until_ns(self) -> int:
+    def safe_until_ns(self) -> int:
         """The latest time up to which, after all events so far, the part does neither; inclusive."""
         ...
 
 
-class Outlook:
+class Lookahead:
     """The minimum over all parts, as of the latest `look`.
 
     Args:
@@ -33,7 +33,7 @@ class Outlook:
     """
 
     def __init__(self, end_ns: int = NEVER_NS, none_ahead: bool = False) -> None:
-        self._parts: Sequence[Part] = ()
+        self._parts: Sequence[LookaheadSource] = ()
         self.end_ns = end_ns
         """End of the run."""
         self._none_ahead = none_ahead
@@ -41,7 +41,7 @@ class Outlook:
         """Up to and including this time no instance state is read and no event not yet submitted reaches an
         instance."""
 
-    def over(self, *parts: Part) -> None:
+    def over(self, *parts: LookaheadSource) -> None:
         """Set the parts that bound the outlook from now on."""
         self._parts = parts
         self.look()
@@ -62,7 +62,7 @@ class Outlook:
             return
         until_ns = self.end_ns
         for part in self._parts:
-            quiet_ns = part.quiet_until_ns()
+            quiet_ns = part.safe_until_ns()
             if quiet_ns < until_ns:
                 until_ns = quiet_ns
                 if quiet_ns == NOT_AT_ALL_NS:

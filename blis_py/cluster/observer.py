@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
-class Watch(Protocol):
+class Observer(Protocol):
     """Observer of every step of every instance; read-only."""
 
     def beside(self, index: int, scheduler: Any, events: Any) -> Any:
