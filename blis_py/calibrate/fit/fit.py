@@ -99,7 +99,7 @@ def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
 
 
 def _host(rows: Rows, gpu: Solution, correction: Correction | None) -> Solution:
-    """Host time; of launch-bound steps all that the GPU's work, as priced without them, leaves of the whole."""
+    """Host time; of launch-bound steps all that the GPU's work, priced without them, leaves of the whole."""
     names, bound = host_names(rows), rows.launch_bound
     terms = design(rows, names)
     if not rows.host_ns.any():
