@@ -33,7 +33,9 @@ def test_a_fit_takes_no_launching_time_for_gpu_time() -> None:
     for term, price in (("decode_kv_tokens", KV), ("prefill_pairs", PAIR)):
         assert found.gpu[term] == pytest.approx(price, rel=0.01)
     predicted, _ = predict(Fitted(profile), samples)
-    assert predicted[bound] == pytest.approx(gpu_ns[bound], rel=0.05), "below all that was seen"
+    off, shown = (np.abs(found_ns[bound] / gpu_ns[bound] - 1) for found_ns in (predicted, samples["gpu_ns"]))
+    assert shown.mean() > 0.2, "launching took longer"
+    assert off.mean() < 0.07, "and these are predicted from larger steps alone"
 
 
 def test_launching_is_host_time() -> None:
