@@ -62,7 +62,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
 # On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
-# docs/gpu.md tells what the jobs are. GIVEN=... is what an earlier call left in OUT.
+# docs/gpu.md tells what the jobs are, and the same call without make. GIVEN=... is what an earlier call left in OUT.
 gpu: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu:
 	@$(GPU_PYTHON) benchmarks/gpu/campaign.py $(JOB) --out $(OUT) --device $(GPU_DEVICE) \

@@ -28,7 +28,13 @@ SHAPES: dict[str, tuple[list[tuple[int, int]], dict[str, Any]]] = {
     "decode, no grouping, d64": (MANY, {"heads": 8, "head_dim": 64}),
     "decode, groups of 3, d96": (MANY, {"heads": 24, "head_dim": 96, "page_size": 32}),
     "decode, d256, large pages": (MANY, {"heads": 32, "head_dim": 256, "page_size": 256}),
+    "decode, d80": (MANY, {"heads": 32, "kv_heads": 32, "head_dim": 80}),
+    "decode, groups of 5": (MANY, {"heads": 40, "kv_heads": 8}),
+    "decode, groups of 7": (MANY, {"heads": 28, "kv_heads": 4}),
+    "decode, groups of 7, d80": (MANY, {"heads": 14, "kv_heads": 2, "head_dim": 80, "page_size": 64}),
     "prompt": ([(2048, 2048)], {}),
+    "prompt, groups of 5, d80": ([(700, 900), (3, 3)], {"heads": 20, "kv_heads": 4, "head_dim": 80}),
+    "prompt, groups of 7": ([(700, 900), (129, 129)], {"heads": 28, "kv_heads": 4}),
     "prompts of many lengths": ([(new, new) for new in (700, 3, 129, 64, 1000)], {"page_size": 64}),
     "chunks over cached prefixes": ([(512, 4096), (100, 3000), (1, 2000)], {"num_decodes": 0}),
     "decodes, chunks and prompts": ([*MANY, (300, 300), (512, 2000), (2, 77)], {}),
@@ -74,6 +80,33 @@ def test_bf16_matches_float64(lengths: list[tuple[int, int]], shape: dict[str, A
     assert torch.isfinite(out).all()
     assert (out - exact).norm() / exact.norm() < 1e-2
     torch.testing.assert_close(out, exact, atol=2e-2, rtol=2e-2)
+
+
+FAR_ELEMENTS = 2**31
+
+
+def far_away(batch: Batch) -> Batch:
+    """The same batch with its pages behind the first 2**31 elements of K and of V; all others are NaN."""
+    pages, *page = batch.k_cache.shape
+    first = -(-FAR_ELEMENTS // batch.k_cache[0].numel())
+    caches = []
+    for near in (batch.k_cache, batch.v_cache):
+        far = torch.full((first + pages, *page), torch.nan, dtype=near.dtype, device=near.device)
+        far[first:] = near
+        caches.append(far)
+    tables = batch.meta.block_tables
+    moved = torch.where(tables < pages, tables + first, tables)
+    return replace(
+        batch, k_cache=caches[0], v_cache=caches[1], meta=replace(batch.meta, block_tables=moved, plans={})
+    )
+
+
+@pytest.mark.parametrize("name", ["decode, many lengths", "prompt", "decodes, chunks and prompts"])
+def test_pages_beyond_2_to_the_31_elements_are_read_like_any_other(name: str) -> None:
+    """9 GB of KV cache: an offset in 32 bits would wrap."""
+    batch = batch_of(*SHAPES[name])
+    near = batch.attend()
+    assert torch.equal(far_away(batch).attend(), near)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def test_swiglu_in_bf16(tokens: int, f: int) -> None:
         (16, 4, 128, 64, True),
         (14, 2, 64, 64, False),
         (4, 4, 96, 96, True),
+        (10, 2, 80, 80, False),
+        (28, 4, 80, 40, True),
     ],
 )
 @pytest.mark.parametrize("page_size", [16, 64, 256])
@@ -98,6 +100,23 @@ def test_qk_norm_rope_store_in_bf16(
         return q, k_cache, v_cache
 
     torch.testing.assert_close(run(), reference(run), equal_nan=True, **BF16)
+
+
+def test_keys_and_values_are_stored_beyond_2_to_the_31_elements() -> None:
+    tokens, heads, kv_heads, head_dim, page_size = 53, 32, 8, 128, 16
+    first = 2**31 // (kv_heads * page_size * head_dim)
+    qkv = randn(tokens, (heads + 2 * kv_heads) * head_dim)
+    positions, cos_sin = torch.arange(tokens, device="cuda"), torch.rand(tokens, head_dim, device="cuda")
+    slots = torch.randperm(8 * page_size, device="cuda")[:tokens]
+
+    def stored(pages_before: int) -> tuple[Tensor, Tensor, Tensor]:
+        shape = (pages_before + 8, kv_heads, page_size, head_dim)
+        caches = [torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        q = qk_norm_rope_store(qkv, cos_sin, positions, slots + pages_before * page_size, *caches, None)
+        return q, caches[0][pages_before:].clone(), caches[1][pages_before:].clone()
+
+    for far, near in zip(stored(first), stored(0), strict=True):
+        assert torch.equal(far, near)
 
 
 MOE_SHAPES = [

@@ -70,6 +70,7 @@ class Validation:
     """decode, prefill, mixed, denoise, or all."""
     synchronous: Accuracy
     gpu: Accuracy
+    """This and the next without launch-bound steps, whose parts cannot be told apart."""
     host: Accuracy
     pace: float
     """Median of measured over predicted, minus one: a common factor, such as a slower machine."""
@@ -96,7 +97,7 @@ def validate(model: LatencyModel, samples: StepSamples) -> list[Validation]:
             if kind != "all":
                 rows = mine & (samples["regime"] == regime) & (kinds == kind)
             measured = {part: samples[f"{part}_ns"][rows].astype(float) for part in ("total", "gpu", "host")}
-            predicted = (gpu + host)[rows]
+            predicted, apart = (gpu + host)[rows], samples["launch_bound"][rows] == 0
             pace = float(np.median(measured["total"] / predicted))
             found.append(
                 Validation(
@@ -104,8 +105,8 @@ def validate(model: LatencyModel, samples: StepSamples) -> list[Validation]:
                     regime,
                     kind,
                     accuracy(predicted, measured["total"]),
-                    accuracy(gpu[rows], measured["gpu"]),
-                    accuracy(host[rows], measured["host"]),
+                    accuracy(gpu[rows][apart], measured["gpu"][apart]),
+                    accuracy(host[rows][apart], measured["host"][apart]),
                     pace - 1.0,
                     accuracy(predicted * pace, measured["total"]).mape,
                 )

@@ -41,6 +41,12 @@ class Rows:
         return len(self.gpu_ns)
 
     @property
+    def launch_bound(self) -> NDArray[np.bool_]:
+        """Whose `gpu_ns` is the time of launching: what the GPU needs is at most that."""
+        bound: NDArray[np.bool_] = self.samples["launch_bound"] > 0
+        return bound
+
+    @property
     def total_ns(self) -> Array:
         total: Array = self.gpu_ns + self.host_ns
         return total

@@ -23,7 +23,7 @@ from blis_py.calibrate.fit.masks import mask_prices
 from blis_py.calibrate.fit.residual import correct, gpu_ns
 from blis_py.calibrate.fit.scans import QUEUED, scan_price_ns, without_scans
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
-from blis_py.calibrate.fit.solve import Solution, search, solve
+from blis_py.calibrate.fit.solve import Solution, search, solve, solve_within
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import REGIMES, Accuracy, Correction, FittedProfile, RegimeFit
 from blis_py.latency.fitted_shape import shape_of
@@ -91,20 +91,35 @@ class _Parts:
 
 
 def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
-    gpu = search(rows, gpu_names(rows, device))
-    names = host_names(rows)
-    host = Solution(names, np.zeros(len(names)), np.zeros((len(rows), len(names))), np.ones(len(rows)), 0.0)
-    if rows.host_ns.any():
-        host = solve(design(rows, names), np.maximum(rows.host_ns, _MIN_HOST_NS), names)
-    return _Parts(gpu, host, correct(rows, gpu.as_dict()) if corrected else None)
+    apart = rows.where(~rows.launch_bound)
+    gpu = search(apart, gpu_names(rows, device))
+    rows.point.knee = apart.point.knee
+    correction = correct(apart, gpu.as_dict()) if corrected else None
+    return _Parts(gpu, _host(rows, gpu, correction), correction)
+
+
+def _host(rows: Rows, gpu: Solution, correction: Correction | None) -> Solution:
+    """Host time; of launch-bound steps all that the GPU's work, priced without them, leaves of the whole."""
+    names, bound = host_names(rows), rows.launch_bound
+    terms = design(rows, names)
+    if not rows.host_ns.any():
+        return Solution(names, np.zeros(len(names)), np.zeros(terms.shape), np.ones(len(rows)), 0.0)
+    if not bound.any():
+        return solve(terms, np.maximum(rows.host_ns, _MIN_HOST_NS), names)
+    launching = np.maximum(rows.gpu_ns - gpu_ns(rows, gpu.as_dict(), correction), 0.0)
+    return solve_within(terms, rows.host_ns + np.where(bound, launching, 0.0), rows.total_ns, names)
 
 
 def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generator) -> RegimeFit:
     measured = len(rows)
-    rows = _uninterrupted(rows, device)
+    if not rows.launch_bound.all():
+        rows = _uninterrupted(rows, device)
     if len(rows) < MIN_SHAPES:
         problem = f"only {len(rows)} of {measured} compositions take times that go together"
         raise InputError(problem, fix=f"measure at least {MIN_SHAPES} without interruptions")
+    if (apart := int((~rows.launch_bound).sum())) < MIN_SHAPES:
+        problem = f"only {apart} of {measured} compositions are not launch-bound, so GPU time is not known"
+        raise InputError(problem, fix="measure larger steps, or a larger model")
     plain, bent = (_held_out(rows, device, corrected, rng.spawn(1)[0]) for corrected in (False, True))
     useful = bent.mape <= min(_WORTH_IT * plain.mape, plain.mape - _NOTICEABLE)
     parts = _solve(rows, device, useful)
@@ -115,7 +130,7 @@ def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generato
         knee=rows.point.knee,
         correction=parts.correction,
         domain=domain(rows.samples),
-        gpu_draws=tuple(redraw(parts.gpu, rows.group, taken)),
+        gpu_draws=tuple(redraw(parts.gpu, rows.group[~rows.launch_bound], taken)),
         host_draws=tuple(redraw(parts.host, rows.group, taken)),
         shapes=measured,
         excluded=measured - len(rows),
@@ -139,7 +154,7 @@ def _held_out(rows: Rows, device: str, corrected: bool, rng: np.random.Generator
     predicted = np.zeros(len(rows))
     for number in range(FOLDS):
         out = fold[rows.group] == number
-        if not out.any() or out.all():
+        if not out.any() or (out | rows.launch_bound).all():
             predicted[out] = np.nan
             continue
         seen, unseen = rows.where(~out), rows.where(out)

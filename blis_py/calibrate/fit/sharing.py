@@ -24,12 +24,12 @@ def repeated_read_ns(samples: StepSamples, regimes: Mapping[str, RegimeFit]) -> 
     """
     if not len(samples):
         return 0.0
-    rows = one_row_per_shape(samples.where(samples["gpu_ns"] > 0))
+    rows = one_row_per_shape(samples.where((samples["gpu_ns"] > 0) & (samples["launch_bound"] == 0)))
     names = ("decode_seqs", "decode_kv_tokens")
     alike = list(zip(*(rows[n].tolist() for n in names), rows["regime"].tolist(), strict=True))
     again, gpu_ns = rows["shared_kv_tokens"].astype(np.float64), rows["gpu_ns"].astype(np.float64)
     alone = dict(compress(zip(alike, gpu_ns.tolist(), strict=True), again == 0))
-    pairs = (again > 0) & np.array([what in alone for what in alike])
+    pairs = (again > 0) & np.array([what in alone for what in alike], dtype=bool)
     if not pairs.any():
         return 0.0
     saved_ns = np.array([alone[what] for what in compress(alike, pairs)]) - gpu_ns[pairs]

@@ -59,6 +59,13 @@ def solve(a: Array, y: Array, names: Sequence[str]) -> Solution:
     return Solution(tuple(names), prices, a * scale[:, None], target, float(np.mean(logs**2)))
 
 
+def solve_within(a: Array, y: Array, whole: Array, names: Sequence[str]) -> Solution:
+    """The same for times that are a part of a whole each: errors count relative to the whole."""
+    scaled, target = a / whole[:, None], y / whole
+    prices = nonnegative(scaled.T @ scaled, scaled.T @ target)
+    return Solution(tuple(names), prices, scaled, target, float(np.mean((target - scaled @ prices) ** 2)))
+
+
 def nonnegative(gram: Array, moment: Array) -> Array:
     """x >= 0 that minimises x'Gx/2 - m'x."""
     size = np.sqrt(np.diag(gram))

@@ -22,7 +22,7 @@ def check(lengths: list[tuple[int, int]], **shape: Any) -> None:
     torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("group", [1, 3, 4, 8])
+@pytest.mark.parametrize("group", [1, 3, 4, 5, 7, 8])
 def test_decode_packs_the_query_heads_of_a_kv_head(group: int) -> None:
     check([(1, 37), (1, 5)], heads=2 * group, kv_heads=2)
 
@@ -32,7 +32,7 @@ def test_decode_reads_pages_of_any_size(page_size: int) -> None:
     check([(1, 300), (1, 64), (1, 1)], page_size=page_size, head_dim=128)
 
 
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 def test_decode_takes_head_dimensions_that_are_no_power_of_two(head_dim: int) -> None:
     check([(1, 70), (1, 3)], head_dim=head_dim, heads=2, kv_heads=1)
 
@@ -76,7 +76,7 @@ def test_all_layers_of_a_step_share_one_plan(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("mask_block", [1, 32])
-@pytest.mark.parametrize("group", [1, 4, 8])
+@pytest.mark.parametrize("group", [1, 4, 5, 7, 8])
 def test_prefill_packs_query_heads_and_tokens(group: int, mask_block: int) -> None:
     check([(40, 40), (33, 70)], heads=2 * group, kv_heads=2, mask_block=mask_block)
 
@@ -86,7 +86,7 @@ def test_prefill_reads_pages_of_any_size(page_size: int) -> None:
     check([(130, 200), (5, 65)], page_size=page_size, heads=2, kv_heads=1)
 
 
-@pytest.mark.parametrize("head_dim", [64, 96, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 256])
 def test_prefill_takes_head_dimensions_that_are_no_power_of_two(head_dim: int) -> None:
     check([(20, 70)], head_dim=head_dim, heads=2, kv_heads=1)
 
